@@ -24,6 +24,10 @@ record *artifacts:
 docs:
     GHOSTLAB_DOCS=write cargo test --release --locked --test all -- docs::recorded docs::models
 
+# The README's picture of a terminal.
+terminal-picture:
+    python3 tools/terminal_picture.py docs/pictures/table2.svg 25 target/release/ghostlab reproduce table2
+
 # The events of one run of table 2, from nothing, as the tests of the time left play them: `just record-events 'a quiet machine, two cores'`.
 record-events machine:
     tools/record_events.sh "{{machine}}"

@@ -1,4 +1,4 @@
-//! The allocator, with an optional byte count. Layer 0.
+//! Layer 0: global allocator that can measure peak memory per thread and limit the heap of a process.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
@@ -7,14 +7,13 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use mimalloc::MiMalloc;
 
-/// The program's allocator. Only on a thread in which [`high_water`] runs does it count.
+/// Global allocator. Counts bytes only on threads that run [`high_water`].
 #[derive(Debug, Clone, Copy)]
 pub struct Heap;
 
-/// Count of a thread.
 #[derive(Clone, Copy)]
 struct Count {
-    /// Bytes that were taken since counting began, less those that were given back.
+    /// Bytes allocated minus bytes freed since counting began.
     held: i64,
     most: i64,
 }
@@ -24,13 +23,13 @@ thread_local! {
     static COUNT: Cell<Option<Count>> = const { Cell::new(None) };
 }
 
-/// Bytes that the process may hold; 0 where there is no limit.
+/// Heap limit of the process in bytes; 0 without a limit.
 static LIMIT: AtomicI64 = AtomicI64::new(0);
-/// Bytes that the process holds, without what threads have not reported yet.
+/// Heap size of the process in bytes, without amounts that threads have not reported yet.
 static HELD: AtomicI64 = AtomicI64::new(0);
-/// Called once, on the thread whose allocation exceeds the limit.
+/// Handler called once, on the thread whose allocation exceeds the limit.
 static ON_EXCEEDED: OnceLock<fn() -> !> = OnceLock::new();
-/// Bytes that a thread takes or frees before it reports them. Fewer reports mean less contention.
+/// Bytes that a thread allocates or frees before reporting them. Rare reports reduce contention.
 const REPORTED_BYTES: i64 = 64 << 10;
 
 thread_local! {
@@ -43,7 +42,7 @@ pub fn limit(bytes: u64, on_exceeded: fn() -> !) {
     LIMIT.store(i64::try_from(bytes).unwrap_or(i64::MAX), Relaxed);
 }
 
-/// Adds to the bytes that the process holds, where it has a limit.
+/// Adds to the heap size of the process, if it has a limit.
 fn report(bytes: i64) {
     let limit = LIMIT.load(Relaxed);
     if limit == 0 {
@@ -56,7 +55,7 @@ fn report(bytes: i64) {
     }
     UNREPORTED.set(0);
     if HELD.fetch_add(unreported, Relaxed) + unreported > limit {
-        // The handler may allocate.
+        // Disable the limit, because the handler may allocate.
         LIMIT.store(0, Relaxed);
         if let Some(exceeded) = ON_EXCEEDED.get() {
             exceeded();
@@ -79,11 +78,12 @@ fn gave(bytes: usize) {
     }
 }
 
-// SAFETY: every request goes to mimalloc as it came; counting touches numbers of the thread only and never allocates.
+// SAFETY: every request is forwarded unchanged to mimalloc. Counting only accesses thread-local and atomic numbers
+// and never allocates.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         took(layout.size());
-        // SAFETY: the caller's promises are those that mimalloc asks for.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, which is that of mimalloc.
         unsafe { MiMalloc.alloc(layout) }
     }
 
@@ -107,11 +107,11 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// Runs `work` and measures this thread's peak heap above its start. `None` with another allocator. Other threads do not
-/// count, even if they work for this one.
+/// Runs `work` and measures this thread's peak heap above its start. Returns `None` with a different allocator.
+/// Allocations of other threads do not count, even if they work for this one.
 pub fn high_water<T>(work: impl FnOnce() -> T) -> (T, Option<u64>) {
     COUNT.set(Some(Count { held: 0, most: 0 }));
-    // A program whose allocator counts takes note of this one.
+    // Probe whether the program's allocator counts.
     drop(std::hint::black_box(vec![0u8; 1]));
     let counts = COUNT.get().is_some_and(|count| count.most > 0);
     let done = work();
@@ -125,12 +125,12 @@ mod tests {
 
     #[test]
     fn the_most_that_is_held_at_a_time_is_counted() {
-        // The tests' allocator is another one: the calls are made by hand.
+        // Tests use a different allocator, so the allocator is called directly.
         let layout = Layout::from_size_align(1000, 8).unwrap();
         let ((), most) = high_water(|| {
             took(5000);
             gave(5000);
-            // SAFETY: allocated and freed by one allocator, with one layout each.
+            // SAFETY: the pointer is allocated and freed by the same allocator, with matching layouts.
             unsafe {
                 let pointer = Heap.alloc(layout);
                 let pointer = Heap.realloc(pointer, layout, 3000);

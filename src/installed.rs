@@ -1,5 +1,5 @@
-//! Files installed with the program: the experiments, and the texts, tasks and backbones of the profile `tiny`, next to
-//! it or embedded; and the location of user data. Layer 0.
+//! Layer 0: files installed with the program or embedded in it, and the location of user data. The files are the
+//! experiments, and the texts, tasks and backbones of the profile `tiny`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,23 +7,21 @@ use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
 
-/// Files embedded in a program.
 #[derive(Debug)]
 pub struct Embedded {
-    /// Identifier of the contents: another program has a different one.
+    /// Identifier of the contents. Different programs have different identifiers.
     pub id: &'static str,
-    /// Paths below the folder that they make, and bytes.
     pub files: &'static [(&'static str, &'static [u8])],
 }
 
 static EMBEDDED: OnceLock<&'static Embedded> = OnceLock::new();
 
-/// Registers the files built into the program, before anything else runs.
+/// Registers the embedded files of the program. Must be called before any other function of the module.
 pub fn embed(files: &'static Embedded) {
     EMBEDDED.get_or_init(|| files);
 }
 
-/// Returns `share/ghostlab` of the program's prefix, or the folder that [`brought`] made, if there is one.
+/// Returns `share/ghostlab` below the program's prefix, or the directory that [`brought`] unpacked, if one exists.
 pub fn share() -> Option<PathBuf> {
     let found = find_beside_program().filter(|folder| holds_experiments(folder));
     found.or_else(|| place(EMBEDDED.get()?).filter(|folder| holds_experiments(folder)))
@@ -38,20 +36,20 @@ fn find_beside_program() -> Option<PathBuf> {
     Some(program.parent()?.parent()?.join("share/ghostlab"))
 }
 
-/// Returns the folder of the artifacts' files in it.
 pub fn experiments() -> Option<PathBuf> {
     Some(share()?.join(EXPERIMENTS))
 }
 
-/// Returns whether the program contains a file of that relative name.
+/// Returns whether a file with the given relative path is embedded.
 pub fn holds(name: &str) -> bool {
     EMBEDDED.get().is_some_and(|embedded| embedded.files.iter().any(|(file_name, _)| *file_name == name))
 }
 
-/// Returns the folder, unpacking the embedded files to the user's data first. `None` without embedded files.
+/// Returns the directory of the installed files, unpacking the embedded files to the user's data directory if
+/// necessary. Returns `None` without embedded files.
 ///
 /// # Errors
-/// There is no room for it, or the user's data cannot be written to.
+/// Fails if the disk is full or the user's data directory is not writable.
 pub fn brought() -> Result<Option<PathBuf>> {
     if let Some(folder) = share() {
         return Ok(Some(folder));
@@ -60,7 +58,7 @@ pub fn brought() -> Result<Option<PathBuf>> {
     let Some(folder) = place(embedded) else { return Ok(None) };
     let above = folder.parent().unwrap_or(&folder);
     fs::create_dir_all(above).map_err(|error| unwritable(above, &error))?;
-    // Atomic: another process may do the same.
+    // Unpack atomically, because another process may do the same.
     let draft =
         tempfile::Builder::new().prefix(".share-").tempdir_in(above).map_err(|error| unwritable(above, &error))?;
     for (name, bytes) in embedded.files {
@@ -83,8 +81,8 @@ fn place(embedded: &Embedded) -> Option<PathBuf> {
     Some(user_data()?.join(format!("share-{}", embedded.id)))
 }
 
-/// Returns the program's folder in the user's data: below `$XDG_DATA_HOME`, or the system's equivalent. `None` without a
-/// home.
+/// Returns the program's directory in the user's data: below `$XDG_DATA_HOME`, or the system's equivalent. Returns
+/// `None` without a home directory.
 pub fn user_data() -> Option<PathBuf> {
     let named = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
     Some(

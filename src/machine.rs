@@ -1,4 +1,4 @@
-//! Properties of the machine. Layer 0.
+//! Layer 0: properties of the machine.
 
 use std::fs;
 use std::path::Path;
@@ -12,17 +12,17 @@ use crate::clock;
 use crate::files::owner;
 use crate::model::{DeviceName, Gpu};
 
-/// Properties of the machine that can change a number or a time.
+/// Machine properties that can affect a number or a time.
 #[derive(Debug, Clone, Serialize)]
 pub struct Machine {
     pub os: &'static str,
     pub arch: &'static str,
-    /// The processor's name; none where the system does not tell.
+    /// CPU model; `None` if the system does not report it.
     pub cpu: Option<String>,
-    /// Models of its GPUs, whether or not they are used; empty if drivers report none.
+    /// GPU models, whether or not they are used; `None` if drivers report none.
     pub gpu: Option<String>,
     pub threads: usize,
-    /// Instruction sets that decide which kernels run, and with them the last digits.
+    /// Instruction sets that determine the selected kernels, and so the last digits of numbers.
     pub cpu_features: Vec<&'static str>,
 }
 
@@ -39,14 +39,14 @@ impl Machine {
     }
 }
 
-/// Returns the identity of the machine for timings: its name, and what determines its speed. `device` is part of it: two
-/// GPUs are two machines.
+/// Returns the identity of the machine for timings: its name, and what determines its speed. It includes the
+/// `device`, so two GPUs count as two machines.
 pub fn identity(device: DeviceName) -> Value {
     let Machine { cpu, threads, .. } = Machine::this();
     json!({"host": owner::host(), "cpu": cpu, "gpu": of_device(device, device.gpu()), "threads": threads})
 }
 
-/// Returns what identifies a GPU: index, model and serial number. Null for the CPU.
+/// Returns the identity of a GPU: index, model and serial number. Null for the CPU.
 fn of_device(device: DeviceName, gpu: Option<Gpu>) -> Value {
     match (device, gpu) {
         (DeviceName::Cpu, _) => Value::Null,
@@ -69,28 +69,28 @@ pub fn in_words(identity: &Value) -> String {
     format!("{processor}, {} threads", identity["threads"])
 }
 
-/// Where NVIDIA's driver lists its GPUs, one folder each.
+/// Directory in which the NVIDIA driver lists its GPUs, one subdirectory each.
 const NVIDIA: &str = "/proc/driver/nvidia/gpus";
 
-/// Returns the GPU models that a driver lists in a folder.
+/// Returns the GPU models that a driver lists in a directory.
 fn gpus(folder: &Path) -> Vec<String> {
     let mut folders: Vec<_> = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     folders.sort();
     folders.iter().filter_map(|gpu| field(gpu.join("information"), "Model")).collect()
 }
 
-/// Returns the scheduler's id of this job: `45_1` for an array task, or `46`. `None` without a scheduler.
+/// Returns the scheduler's ID of this job: `45_1` for an array task, or `46`. Returns `None` without a scheduler.
 pub fn scheduler_job() -> Option<String> {
     job_of(|name| std::env::var(name).ok())
 }
 
-/// Builds the job id. Slurm's variable has only the array's number, which alone would name all tasks.
+/// Returns the job ID. The array's number alone would refer to all tasks.
 fn job_of(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let task = variable("SLURM_ARRAY_JOB_ID").zip(variable("SLURM_ARRAY_TASK_ID"));
     task.map(|(array, task)| format!("{array}_{task}")).or_else(|| variable("SLURM_JOB_ID"))
 }
 
-/// Returns the CPU model, cached, because the system takes milliseconds to report it.
+/// Returns the CPU model. Cached, because the system takes milliseconds to report it.
 fn cpu() -> Option<String> {
     static NAME: OnceLock<Option<String>> = OnceLock::new();
     NAME.get_or_init(|| field("/proc/cpuinfo", "model name")).clone()
@@ -125,7 +125,7 @@ fn kilobytes(file: &str, name: &str) -> Option<u64> {
     Some(text.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
-/// Returns the command line for records, without the program's folder, and with `~` for the user's folder.
+/// Returns the command line for records, without the program's directory, and with `~` for the home directory.
 pub fn command() -> Vec<String> {
     let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     shared(&words, std::env::current_dir().ok().as_deref(), std::env::home_dir().as_deref())
@@ -146,7 +146,7 @@ fn replaced_folder(word: &str, folder: Option<&Path>, by: &str) -> String {
     }
 }
 
-/// Returns the memory available to new work, within the limits of process and control groups; 8 GiB if unknown.
+/// Returns the available memory within the limits of the process and its cgroups; 8 GiB if unknown.
 pub fn free_memory() -> u64 {
     told_free_memory().unwrap_or(8 << 30)
 }
@@ -161,8 +161,8 @@ pub fn told_free_memory() -> Option<u64> {
     [free, in_groups, process_room].into_iter().flatten().min()
 }
 
-/// Returns what the limits of this process (`ulimit -v`, `ulimit -d`) leave. `None` without a limit. `limits` is the
-/// system's list; `used` reads a field of the process status.
+/// Returns the memory left by the process limits (`ulimit -v`, `ulimit -d`), or `None` without a limit. `limits` is
+/// the text of `/proc/self/limits`; `used` reads a field of the process status.
 fn left_in_limits(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     [("Max address space", "VmSize"), ("Max data size", "VmData")]
         .into_iter()
@@ -173,8 +173,8 @@ fn left_in_limits(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Option<u6
         .min()
 }
 
-/// Returns what the memory limits of control groups and their parents leave. `None` without a limit. `groups` is the
-/// system's list with lines `number:controllers:path`; their files are below `root`.
+/// Returns the memory left by the limits of cgroups and their parents, or `None` without a limit. `groups` is the
+/// text of `/proc/self/cgroup`, with lines `number:controllers:path`. The files of the cgroups are below `root`.
 fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
     groups
         .lines()
@@ -188,7 +188,8 @@ fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
                 _ => return None,
             };
             let own_group = base.join(path.trim_start_matches('/'));
-            // In a container the path may be one outside: then the topmost is its own group.
+            // In a container, the path may refer to the host. The topmost directory is then the container's own
+            // cgroup.
             own_group
                 .ancestors()
                 .take_while(|group| group.starts_with(&base))
@@ -198,7 +199,7 @@ fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
         .min()
 }
 
-/// For one cgroup. Cached files can be evicted.
+/// Memory left in one cgroup. Cached files can be evicted.
 fn left_of_group(group: &Path, [limit, used, prefix]: [&str; 3]) -> Option<u64> {
     let limit = read_number(&group.join(limit))?;
     let used = read_number(&group.join(used))?;
@@ -220,14 +221,13 @@ pub fn peak_memory() -> Option<u64> {
     kilobytes("/proc/self/status", "VmHWM")
 }
 
-/// Returns the program's name, version and commit.
 pub fn program() -> String {
     let commit = env!("GHOSTLAB_COMMIT").get(..12).unwrap_or_default();
     let dirty = if env!("GHOSTLAB_DIRTY") == "true" { " with changes" } else { "" };
     format!("ghostlab {} {commit}{dirty}", env!("CARGO_PKG_VERSION")).trim_end().to_owned()
 }
 
-/// Returns the author of an artifact, for its record.
+/// Returns the version, commit and command line of this program, for the record of an artifact.
 pub fn signature() -> Value {
     let commit = option_env!("GHOSTLAB_COMMIT").filter(|commit| !commit.is_empty());
     json!({
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_task_of_an_array_is_named_as_one_and_not_as_the_array() {
-        // Slurm sets these in the last task of an array, and in a single job.
+        // Variables that Slurm sets in the last task of an array, and in a single job.
         let task = [("SLURM_JOB_ID", "45"), ("SLURM_ARRAY_JOB_ID", "45"), ("SLURM_ARRAY_TASK_ID", "1")];
         assert_eq!(job(&task).as_deref(), Some("45_1"));
         assert_eq!(job(&[("SLURM_JOB_ID", "46")]).as_deref(), Some("46"));
@@ -273,7 +273,8 @@ mod tests {
     #[test]
     fn each_gpu_is_a_machine_named_by_its_driver() {
         let first = machine_of(DeviceName::Cuda(0), Some(gpu("ab")));
-        // Another place; another one in the same place, as CUDA_VISIBLE_DEVICES may put it there; one that does not tell.
+        // A different index; a different GPU at the same index, as with CUDA_VISIBLE_DEVICES; an unknown GPU; and the
+        // CPU.
         let others = [
             machine_of(DeviceName::Cuda(1), Some(gpu("ab"))),
             machine_of(DeviceName::Cuda(0), Some(gpu("cd"))),
@@ -302,7 +303,7 @@ mod tests {
         for (address, model) in [("0000:65:00.0", "NVIDIA H100 80GB HBM3"), ("0000:17:00.0", "NVIDIA RTX A5000")] {
             let device_folder = folder.path().join(address);
             fs::create_dir(&device_folder).unwrap();
-            // In the driver's format.
+            // In the format of the driver.
             let text = format!("Model: \t\t {model}\nIRQ:   \t\t 16\nGPU UUID: \t GPU-1\nBus Type: \t PCIe\n");
             fs::write(device_folder.join("information"), text).unwrap();
         }

@@ -3,11 +3,12 @@ use std::process::ExitCode;
 use ghostlab::installed::{self, Embedded};
 use ghostlab::sandbox;
 
-/// Freed memory is kept for the next step: the system's allocator maps each large intermediate again, page by page.
+/// mimalloc keeps freed memory for the next step. The system allocator maps each large intermediate again, page by
+/// page.
 #[global_allocator]
 static ALLOCATOR: ghostlab::heap::Heap = ghostlab::heap::Heap;
 
-/// In the binary instead of the library, which every test links.
+/// Embedded in the binary instead of the library, which every test links.
 static EMBEDDED: Embedded = include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
 fn main() -> ExitCode {

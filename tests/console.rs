@@ -59,15 +59,59 @@ const COMMANDS: [(&str, &[&str]); 33] = [
     ("init", &["init", "backbone", "--corpus", "train.txt", "--to", "first.yaml"]),
 ];
 
+/// Commands whose `--help` is in the snapshot `console_help`; the first is the program itself.
+const HELP: [&[&str]; 31] = [
+    &[],
+    &["init"],
+    &["plan"],
+    &["run"],
+    &["explain"],
+    &["status"],
+    &["compare"],
+    &["verify"],
+    &["record"],
+    &["record", "pack"],
+    &["reproduce"],
+    &["audit"],
+    &["report"],
+    &["score"],
+    &["layers"],
+    &["search"],
+    &["export"],
+    &["fetch"],
+    &["doctor"],
+    &["cache"],
+    &["cache", "ls"],
+    &["cache", "verify"],
+    &["cache", "gc"],
+    &["store"],
+    &["worker"],
+    &["submit"],
+    &["submit", "slurm"],
+    &["cancel"],
+    &["schema"],
+    &["completions"],
+    &["man"],
+];
+
+#[test]
+fn help_of_every_command_is_in_its_snapshot() {
+    let world = World::new();
+    let shown: String = HELP.iter().map(|command| help(&world, command)).collect();
+    settings(&world).bind(|| insta::assert_snapshot!("console_help", shown));
+}
+
+/// Returns the short help of a command below its line.
+fn help(world: &World, command: &[&str]) -> String {
+    let output = world.command(&[command, &["-h"]].concat()).env("COLUMNS", "120").output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    format!("$ ghostlab {} -h\n{}\n", command.join(" "), String::from_utf8(output.stdout).unwrap())
+}
+
 #[test]
 fn every_command_prints_what_its_snapshot_shows() {
     let world = World::new();
-    let mut settings = insta::Settings::clone_current();
-    settings.set_snapshot_path(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots"));
-    settings.set_prepend_module_to_snapshot(false);
-    settings.set_omit_expression(true);
-    settings.add_filter(&regex_of(&world), "FOLDER");
-    FILTERS.iter().for_each(|(pattern, text)| settings.add_filter(pattern, *text));
+    let settings = settings(&world);
     for (name, arguments) in COMMANDS {
         let mut command = world.command(arguments);
         command.env("COLUMNS", "120").env("PATH", "").env("HF_HUB_OFFLINE", "1").env("HF_HUB_CACHE", world.path("hub"));
@@ -83,6 +127,17 @@ fn every_command_prints_what_its_snapshot_shows() {
         assert!(!shown.contains("panicked"), "{shown}");
         settings.bind(|| insta::assert_snapshot!(format!("console_{name}"), shown));
     }
+}
+
+/// Returns the settings of all snapshots here.
+fn settings(world: &World) -> insta::Settings {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots"));
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.add_filter(&regex_of(world), "FOLDER");
+    FILTERS.iter().for_each(|(pattern, text)| settings.add_filter(pattern, *text));
+    settings
 }
 
 /// Returns a pattern of the world's folder, with its characters escaped.

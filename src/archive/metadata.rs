@@ -1,6 +1,6 @@
-//! A results folder in an archive, with RO-Crate 1.2 metadata (w3id.org/ro/crate/1.2): the archive's contents and how
-//! they were made, for programs that do not know this one. All data comes from the folders' records; nothing is read
-//! from this machine.
+//! RO-Crate 1.2 metadata of an archive (w3id.org/ro/crate/1.2): its contents and provenance in a standard format.
+//!
+//! All data comes from the records in the results directories; nothing is read from this machine.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,10 +15,10 @@ use crate::results::{Provenance, StoredResults, may_be_left_out};
 
 const CONTEXT: &str = "https://w3id.org/ro/crate/1.2/context";
 const PROFILE: &str = "https://w3id.org/ro/crate/1.2";
-/// Used if no licence of the results is given.
+/// License text if none is given.
 const UNSTATED: &str = "Not stated: ask the authors of these results.";
 
-/// Entities by id: entities shared by several runs are listed once.
+/// Entities by ID. Entities shared by several runs are listed once.
 type Entities = BTreeMap<String, Value>;
 
 pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest_bytes: usize) -> Value {
@@ -66,7 +66,7 @@ pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest
     json!({"@context": CONTEXT, "@graph": all})
 }
 
-/// Describes the run of a folder, with its software and inputs.
+/// Describes the run of a results directory, with its software and inputs.
 fn run(folder: &PackedFolder, folder_id: &str, others: &mut Entities) -> Value {
     let record = &folder.run;
     let words = record["command"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -110,9 +110,9 @@ fn software(record: &Value, others: &mut Entities) -> Value {
         "description": format!("commit {}{changed}", commit.unwrap_or("unknown")), "softwareRequirements": crates,
     });
     match commit {
-        // The name that a revision has by its content, wherever it is kept.
+        // The Software Heritage ID depends only on the content of a revision, not on its location.
         Some(commit) => entity["url"] = json!(format!("https://archive.softwareheritage.org/swh:1:rev:{commit}")),
-        // A program without an address is no application in the profile's words.
+        // In RO-Crate, a `SoftwareApplication` requires a URL.
         None => entity["@type"] = json!("CreativeWork"),
     }
     others.insert(id.clone(), entity);
@@ -142,7 +142,7 @@ fn input(record: &Value, path: &str, hash: &str, others: &mut Entities) -> Optio
     Some(refer(&id))
 }
 
-/// Describes a licence: a URL is an entity, other text stays text.
+/// Describes a license: a URL becomes an entity, and other text stays text.
 fn licensed(license: Option<&str>, others: &mut Entities) -> Value {
     match license {
         Some(url) if url.starts_with("https://") || url.starts_with("http://") => {
@@ -155,7 +155,6 @@ fn licensed(license: Option<&str>, others: &mut Entities) -> Value {
     }
 }
 
-/// Encodes a name for a URL.
 fn address(name: &str) -> String {
     name.bytes().map(|byte| if plain(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
@@ -168,7 +167,7 @@ fn refer(id: &str) -> Value {
     json!({"@id": id})
 }
 
-/// Unwraps a list of one value, as the profile recommends.
+/// Unwraps a list of one value, as RO-Crate recommends.
 fn one_or_all(mut all: Vec<Value>) -> Value {
     match all.len() {
         1 => all.remove(0),
@@ -191,7 +190,7 @@ fn media_type(name: &str) -> &'static str {
     }
 }
 
-/// A folder's name in an archive, its files by name, and its record.
+/// Results directory in an archive: name, title, files and record.
 pub(super) struct PackedFolder {
     pub(super) name: String,
     pub(super) title: String,
@@ -199,18 +198,17 @@ pub(super) struct PackedFolder {
     pub(super) run: Value,
 }
 
-/// A file of a folder.
 pub(super) struct PackedFile {
-    /// In its folder.
+    /// Path in its directory.
     pub(super) name: String,
     pub(super) bytes: Vec<u8>,
     pub(super) hash: String,
 }
 
-/// Reads a folder with every file that it lists; `left_out` counts the absent ones that may be missing from a record.
+/// Reads a results directory with all listed files. `left_out` counts absent files that a record may omit.
 ///
 /// # Errors
-/// No numbers or record; a file that is not as the run wrote it.
+/// Fails if numbers or the record are missing, or a file differs from what the run wrote.
 pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> {
     let numbers = StoredResults::read(folder)?;
     let run: Value = Provenance::read(folder)?;
@@ -239,7 +237,7 @@ pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> 
     files.sort_by(|one, other| one.name.cmp(&other.name));
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let last = absolute.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    // A grid without a profile is in a folder with its name.
+    // Without a profile, the directory has the name of the grid.
     let name = if last == numbers.name { last } else { format!("{}/{last}", numbers.name) };
     let title = format!("{} {}", numbers.name, numbers.profile).trim_end().to_owned();
     Ok(PackedFolder { name, title, files, run })

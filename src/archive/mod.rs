@@ -1,12 +1,13 @@
-//! Layer 4: results folders as one file that others can read without this program: a zip of stored entries with
-//! RO-Crate
-//! 1.2 metadata and a list of hashes. The same folders give the same bytes.
+//! Layer 4: archives of results directories that others can read without this program.
 //!
-//! | entry | what |
+//! An archive is a zip of uncompressed entries, with RO-Crate 1.2 metadata and a list of hashes. Packing the same
+//! directories gives the same bytes.
+//!
+//! | entry | contents |
 //! | --- | --- |
-//! | `ro-crate-metadata.json` | files with sizes and hashes, the runs with their commands, software and inputs |
-//! | `manifest-sha256.txt` | the hash of every other entry, as `sha256sum -c` reads it |
-//! | `NAME/PROFILE/…` | a results folder: what its own list of hashes names, and that list |
+//! | `ro-crate-metadata.json` | files with sizes and hashes, and the runs with their commands, software and inputs |
+//! | `manifest-sha256.txt` | hash of every other entry, in the format of `sha256sum -c` |
+//! | `NAME/PROFILE/…` | results directory: its list of hashes, and the listed files |
 
 mod metadata;
 mod unpack;
@@ -28,10 +29,7 @@ use crate::files::{regular, sha256};
 pub const METADATA: &str = "ro-crate-metadata.json";
 pub const MANIFEST: &str = "manifest-sha256.txt";
 
-/// Reads hashes and names of a checksum file, if it exists.
-///
-/// # Errors
-/// A list that cannot be read.
+/// Reads hashes and names from a checksum file, if it exists.
 pub fn listed(path: &Path) -> Result<Option<Vec<(String, String)>>> {
     if !path.is_file() {
         return Ok(None);
@@ -41,10 +39,10 @@ pub fn listed(path: &Path) -> Result<Option<Vec<(String, String)>>> {
     Ok(Some(lines.map(|(hash, name)| (hash.to_owned(), name.to_owned())).collect()))
 }
 
-/// Reads hashes and names of the files that a run left in its folder.
+/// Reads hashes and names of the files in a results directory.
 ///
 /// # Errors
-/// A list that cannot be read, or none.
+/// Fails if the checksum file is missing or cannot be read.
 pub fn listed_in(folder: &Path) -> Result<Vec<(String, String)>> {
     let path = folder.join(Manifest::FILE);
     listed(&path)?.ok_or_else(|| {
@@ -56,31 +54,29 @@ pub fn listed_in(folder: &Path) -> Result<Vec<(String, String)>> {
     })
 }
 
-/// Returns whether a relative name stays inside its folder.
+/// Returns whether a relative path stays inside its directory.
 pub fn is_inside(name: &str) -> bool {
     !name.is_empty()
         && !name.contains(['\\', '\0'])
-        // A drive, where there are such.
+        // Windows drive letter.
         && name.as_bytes().get(1) != Some(&b':')
         && Path::new(name).components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// An archive.
 #[derive(Debug)]
 pub struct Packed {
     pub bytes: Vec<u8>,
-    /// Its folders, as they are called in it.
+    /// Results directories, by their names in the archive.
     pub folders: Vec<String>,
-    /// All its entries.
     pub entries: usize,
-    /// Files that the folders list and do not hold, as a record may.
+    /// Number of listed files that are absent from the directories. A record may omit some files.
     pub left_out: usize,
 }
 
-/// Packs results folders into an archive. `license` is a URL or text.
+/// Packs results directories into an archive. `license` is a URL or text.
 ///
 /// # Errors
-/// A folder without numbers or record; a file that is not as the run wrote it.
+/// Fails if a directory lacks numbers or its record, or a file differs from what the run wrote.
 pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
     let mut left_out = 0;
     let mut packed = folders.iter().map(|folder| read(folder, &mut left_out)).collect::<Result<Vec<_>>>()?;
@@ -97,7 +93,7 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
         .iter()
         .flat_map(|folder| folder.files.iter().map(move |file| (format!("{}/{}", folder.name, file.name), file)));
     let all: Vec<(String, &PackedFile)> = all.collect();
-    // Bytes per line besides the name: 64 digits, two spaces and a newline.
+    // Bytes per line in addition to the name: 64 digits, two spaces and a newline.
     let manifest_bytes = all.iter().map(|(name, _)| name.len() + 67).sum::<usize>() + METADATA.len() + 67;
     let metadata = format!("{:#}\n", metadata(&packed, license, manifest_bytes));
     let hashes = all.iter().map(|(name, file)| format!("{}  {name}\n", file.hash));
@@ -106,7 +102,7 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
     let titles = packed.iter().map(|folder| folder.name.clone()).collect();
     let mut entries = vec![(METADATA.to_owned(), metadata.into_bytes()), (MANIFEST.to_owned(), manifest.into_bytes())];
     for PackedFolder { name, files, .. } in packed {
-        // A folder that is described has an entry of its own.
+        // RO-Crate requires an entry for each described directory.
         entries.push((format!("{name}/"), Vec::new()));
         entries.extend(files.into_iter().map(|file| (format!("{name}/{}", file.name), file.bytes)));
     }
@@ -115,7 +111,7 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
     Ok(Packed { bytes, folders: titles, entries: entries.len(), left_out })
 }
 
-/// Entries in their order, with no trace of when and where.
+/// Writes the entries in order, without times or host-specific metadata.
 fn zipped(entries: &[(String, Vec<u8>)]) -> zip::result::ZipResult<Vec<u8>> {
     let mut to = ZipWriter::new(Cursor::new(Vec::new()));
     for (name, bytes) in entries {

@@ -1,5 +1,5 @@
-//! An archive becomes a folder again. It may come from anybody: what leads out of the folder, what is damaged and what would
-//! take more room than the archive itself is refused by name.
+//! Unpacking of untrusted archives. Path traversal, damaged entries and entries larger than the archive are refused,
+//! with the name of the entry.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Seek};
@@ -13,15 +13,14 @@ use crate::error::{Error, Result};
 use crate::files::{caught, sha256};
 use crate::quantity::counted;
 
-/// Contents of the folder after unpacking.
 #[derive(Debug)]
 pub struct Unpacked {
-    /// Entries that have the hash that the archive's list has of them.
+    /// Number of entries whose hash matches the archive's list.
     pub sound: usize,
     pub altered: Vec<Altered>,
 }
 
-/// An entry that is not as the archive's list says.
+/// Entry that does not match the archive's list.
 #[derive(Debug)]
 pub struct Altered {
     pub name: String,
@@ -29,10 +28,10 @@ pub struct Altered {
     pub found: String,
 }
 
-/// Unpacks an archive of a given size into an empty folder and checks each entry against the archive's own list.
+/// Unpacks an archive of `bytes` bytes into an empty directory, and checks each entry against the archive's list.
 ///
 /// # Errors
-/// What is no such archive, naming the entry.
+/// Fails if the archive is invalid, with the name of the entry.
 pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked> {
     // The zip reader may panic on damaged bytes.
     let names = caught::catch(|| written(from, bytes, to)).map_err(|panic| broken(&panic))??;
@@ -64,7 +63,7 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked>
     Ok(Unpacked { sound, altered })
 }
 
-/// Writes all entries; their names.
+/// Writes all entries and returns their names.
 fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<String>> {
     let mut archive = ZipArchive::new(from).map_err(|error| of_zip(&error))?;
     let mut names = BTreeSet::new();
@@ -86,7 +85,7 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
         if names.contains(&name) {
             return refused("each name once", "an entry of the same name before it");
         }
-        // Entries are stored as they are, so that all of them together are smaller than the archive.
+        // Entries are uncompressed, so their total size is less than that of the archive.
         let Some(left) = room.checked_sub(entry.size()) else {
             return refused("stored entries, which together are smaller than the archive", "more bytes than it has");
         };
@@ -110,7 +109,7 @@ fn of_zip(error: &ZipError) -> Error {
     broken(&error.to_string())
 }
 
-/// Creates the error for an entry with a wrong checksum or a truncated archive.
+/// Creates the error for an entry with a wrong checksum, or for a truncated archive.
 fn of_entry(name: &str, error: &std::io::Error) -> Error {
     broken(&error.to_string()).at(name)
 }

@@ -1,4 +1,4 @@
-//! The artifacts that a folder of experiments describes.
+//! Tables and figures described by the files of an experiments directory.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::grid::{AxisChoice, Cell, Description, EntryKind, Grid, InputList};
 use crate::metric::{Metric, Of};
 use crate::results::stem;
 
-/// A table or figure, as its file describes it.
+/// A table or figure with its description.
 #[derive(Debug, Clone)]
 pub struct Artifact {
     pub name: String,
@@ -17,31 +17,30 @@ pub struct Artifact {
 }
 
 impl Artifact {
-    /// Reads the artifact of a file. `None` if the file describes only a grid.
+    /// Reads the artifact described by a file, or `None` if the file contains only a grid.
     ///
     /// # Errors
-    /// A file that cannot be read, or a mistake in its description, with its line.
+    /// Fails if the file cannot be read or its description is invalid.
     pub fn read(file: &Path) -> Result<Option<Self>> {
         let name = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         let described = Description::read(file)?;
         Ok(described.map(|(description, _)| Self { name, file: file.to_owned(), description }))
     }
 
-    /// Returns its name and its other names in the paper.
+    /// Returns the artifact's name and aliases.
     pub fn called(&self) -> Vec<&str> {
         Some(self.name.as_str()).into_iter().chain(self.description.also.as_deref()).collect()
     }
 
-    /// Whether its grid has a profile of that name.
     pub fn has_profile(&self, profile: &str) -> bool {
         Grid::profiles(&self.file).is_ok_and(|names| names.iter().any(|name| name == profile))
     }
 
-    /// Builds its grid. Hidden scores are not computed and their data need not exist; without any score there is no dense
-    /// work.
+    /// Builds the artifact's grid without scores that it does not show, whose data need not exist. Drops the dense
+    /// cells if the grid measures neither scores nor latency.
     ///
     /// # Errors
-    /// A mistake in the grid, or something that it names and that is not there.
+    /// Fails if the grid is invalid or an input does not exist.
     pub fn grid(&self, profile: Option<&str>, overrides: &[String]) -> Result<Grid> {
         let mut grid = self.shown(|shown| Grid::load_shown(&self.file, profile, overrides, shown))?;
         if !scores(&grid) && grid.evaluate.latency.is_empty() {
@@ -69,10 +68,10 @@ impl Artifact {
         })
     }
 
-    /// Returns the inputs that [`make`](super::make) needs, for the artifact's grid and the gate's.
+    /// Lists the inputs that [`make`](super::make) needs.
     ///
     /// # Errors
-    /// A mistake in the grid.
+    /// Fails if the grid is invalid.
     pub fn needs(&self, profile: Option<&str>, overrides: &[String]) -> Result<Vec<InputList>> {
         if self.description.list.is_some() {
             return Ok(Vec::new());
@@ -92,11 +91,11 @@ impl Artifact {
         Ok(std::iter::once(subset).chain(gate).collect())
     }
 
-    /// Builds the gate: the grid of dense backbones whose paper numbers are checked before pruning. `None` without a paper
-    /// backbone. For a figure without scores, backbones are scored on the grid's texts.
+    /// Builds the gate: a grid of dense backbones whose scores must match the paper before pruning. Returns `None` if
+    /// the paper has none of the backbones. A figure without scores uses the grid's texts.
     ///
     /// # Errors
-    /// As [`grid`](Self::grid).
+    /// Fails like [`grid`](Self::grid).
     pub fn gate(&self, grid: &Grid, profile: Option<&str>, overrides: &[String]) -> Result<Option<Grid>> {
         let paper = paper::all()?;
         if !grid.backbones.keys().any(|backbone| paper.iter().any(|entry| entry.record.condition.backbone == *backbone))
@@ -112,16 +111,16 @@ impl Artifact {
             }
         };
         dense.cells.retain(Cell::is_dense);
-        // A dense backbone alone is no comparison, and what the paper's machine took says nothing of a backbone.
+        // The gate compares scores only. Latencies depend on the machine.
         dense.evaluate.latency.clear();
         Ok(Some(dense))
     }
 
-    /// Returns the grids that [`make`](super::make) runs in order: the gate's dense backbones, unless the artifact scores
-    /// them itself, and the artifact's grid.
+    /// Returns the grids that [`make`](super::make) runs: the gate, unless the artifact scores the dense backbones
+    /// itself, and the artifact's grid.
     ///
     /// # Errors
-    /// As [`grid`](Self::grid).
+    /// Fails like [`grid`](Self::grid).
     pub fn runs(&self, profile: Option<&str>, overrides: &[String]) -> Result<Vec<Grid>> {
         let grid = self.grid(profile, overrides)?;
         let gate = if scores(&grid) { None } else { self.gate(&grid, profile, overrides)? };
@@ -129,7 +128,7 @@ impl Artifact {
     }
 }
 
-/// `short_answers(shots=5)/exact_match,none` is of the task `short_answers`.
+/// `short_answers(shots=5)/exact_match,none` belongs to the task `short_answers`.
 fn is_of_definition(metric: &Metric, task: &str) -> bool {
     let asked = metric.id.split_once('/').filter(|_| metric.is_defined()).map_or("", |(asked, _)| asked);
     asked.split('(').next() == Some(task)
@@ -139,14 +138,14 @@ fn scores(grid: &Grid) -> bool {
     !grid.evaluate.perplexity.is_empty() || !grid.evaluate.tasks.is_empty()
 }
 
-/// Why a figure without scores reads texts.
+/// Reason why a figure without scores needs evaluation texts.
 const NEEDED: &str =
     "the dense backbone has to show the paper's perplexities before it is pruned; --no-gate goes without";
 
-/// Lists all artifact files of a folder, tables before figures, in the paper's order.
+/// Lists all artifacts of a directory, tables first, in paper order.
 ///
 /// # Errors
-/// A folder that cannot be read, or a mistake in a description.
+/// Fails if the directory cannot be read or a description is invalid.
 pub fn all(folder: &Path) -> Result<Vec<Artifact>> {
     let listing = std::fs::read_dir(folder).map_err(|error| {
         Error::io("read", folder, &error)
@@ -160,10 +159,10 @@ pub fn all(folder: &Path) -> Result<Vec<Artifact>> {
     Ok(all)
 }
 
-/// Selects artifacts by name; `all` selects all.
+/// Selects artifacts by name; `all` selects every artifact.
 ///
 /// # Errors
-/// An unknown name, with the nearest one.
+/// Fails if a name is unknown, and suggests the closest one.
 pub fn chosen<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artifact>> {
     if names.iter().any(|name| name == "all") {
         return Ok(all.iter().collect());
@@ -185,9 +184,10 @@ pub fn chosen<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
         .collect()
 }
 
-/// Splits artifacts, selected by `names`, into those that a profile makes and those that have no such profile. `all` means those
-/// that have it; an artifact that is named is never left out. Lists have no profiles. Where no artifact has the profile, all
-/// are kept, because the error of the first one says so.
+/// Splits artifacts into those that have a profile and those that do not.
+///
+/// Only `all` filters. Lists have no profile and are always kept. If no artifact has the profile, all are kept so that
+/// the first one reports the error.
 pub fn of_profile<'a>(
     chosen: Vec<&'a Artifact>,
     names: &[String],
@@ -201,7 +201,7 @@ pub fn of_profile<'a>(
     }
 }
 
-/// Returns an artifact's name as the paper prints it: `Table 2`, `Figure 1`, `Table A8`.
+/// Returns an artifact's name as printed in the paper: `Table 2`, `Figure 1`, `Table A8`.
 pub fn printed(name: &str) -> String {
     for (kind, word) in [("table", "Table"), ("figure", "Figure")] {
         if let Some(number) = name.strip_prefix(kind)
@@ -214,23 +214,21 @@ pub fn printed(name: &str) -> String {
     name.to_owned()
 }
 
-/// Where the paper shows a table or figure.
+/// Position of a table or figure in the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PaperPlace {
-    /// Among the tables and figures before the appendix, counted from 0.
+    /// Index among the tables and figures of the main text.
     Main(usize),
-    /// Table of the appendix, by its number.
+    /// Number of an appendix table.
     Appendix(usize),
-    /// Not in the paper.
     Beyond,
 }
 
 impl PaperPlace {
-    /// Tables and figures of the paper before its appendix, in its order.
+    /// Tables and figures of the main text, in paper order.
     const MAIN: [&str; 10] =
         ["figure1", "figure2", "figure3", "figure4", "table1", "table2", "table3", "table4", "table5", "figure5"];
 
-    /// Returns the place of an artifact, by its name.
     pub fn of(name: &str) -> Self {
         if let Some(index) = Self::MAIN.iter().position(|known| *known == name) {
             return Self::Main(index);
@@ -239,7 +237,7 @@ impl PaperPlace {
     }
 }
 
-/// Tables before figures, in the paper's order.
+/// Returns a sort key that puts tables before figures, in paper order.
 fn order(name: &str) -> (bool, bool, usize, String) {
     let digits: String = name.chars().filter(char::is_ascii_digit).collect();
     (name.starts_with("figure"), name.contains('A'), digits.parse().unwrap_or(usize::MAX), name.to_owned())

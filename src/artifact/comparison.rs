@@ -1,5 +1,6 @@
-//! Compares our values with the paper's where one protocol allows a verdict, and gates pruned models: those of a dense
-//! backbone that misses the paper's numbers are not run.
+//! Compares our values with the paper's where their protocols match.
+//!
+//! The gate stops pruned models whose dense backbone misses the paper's numbers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,12 +23,11 @@ use crate::results::{
 use crate::tasks::Bos;
 use crate::{metric, recovery};
 
-/// Compares a measurement with the paper's value, if the paper has one.
 pub(super) fn compare(ours: &Measurement, paper: &[Record], tolerance: &Tolerance) -> Option<PaperComparison> {
     let record = &ours.record;
     let same: Vec<&Record> = paper.iter().filter(|theirs| theirs.metric == record.metric).collect();
     let exact = same.iter().find(|theirs| theirs.condition == record.condition);
-    // A table that varies no size need not say which one it has.
+    // The paper's tables need not state a size that they do not vary.
     let found = exact.or_else(|| same.iter().find(|theirs| alike(&theirs.condition, &record.condition)))?;
     Some(beside(ours, found.value?, tolerance))
 }
@@ -48,8 +48,7 @@ fn beside(ours: &Measurement, paper: f64, tolerance: &Tolerance) -> PaperCompari
     PaperComparison { paper, difference, tolerance, verdict }
 }
 
-/// Returns whether two conditions match: dense backbones regardless of calibration, or conditions of which only one names a
-/// number of sequences.
+/// Returns whether two conditions match: both dense, or only one of them states the number of sequences.
 fn alike(one: &Condition, other: &Condition) -> bool {
     if one.criterion == DENSE || other.criterion == DENSE {
         return one.criterion == other.criterion && one.backbone == other.backbone;
@@ -62,7 +61,7 @@ fn is_bare(condition: &Condition) -> Condition {
     Condition { calibration: String::new(), ..condition.clone() }
 }
 
-/// Formats how a table compares with the paper, for a terminal. Empty if the paper has no values for these backbones.
+/// Formats a table's comparison with the paper for a terminal.
 pub(super) fn beside_paper(table: &Table) -> String {
     let compared: Vec<_> = table.shown().filter_map(|(_, shown)| Some((shown, shown.comparison.as_ref()?))).collect();
     if compared.is_empty() {
@@ -99,30 +98,30 @@ pub(super) fn beside_paper(table: &Table) -> String {
     text
 }
 
-/// A dense backbone that is not the paper's.
+/// Dense number that misses the paper's value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GateFailure {
     pub backbone: String,
     pub metric: String,
     pub ours: Option<f64>,
-    /// The different values that the paper prints, with how far each may be off.
+    /// Distinct values that the paper prints, each with its tolerance.
     pub paper: Vec<(f64, f64)>,
 }
 
-/// Verdict of the dense backbones' numbers against the paper.
+/// Result of comparing dense backbones with the paper.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Gate {
     pub misses: Vec<GateFailure>,
-    /// Backbones of the paper of which no dense number could be compared, and why.
+    /// Backbones of the paper without a comparable dense number, with the reason.
     pub unknown: Vec<(String, String)>,
 }
 
 impl Gate {
-    /// Lists the paper's dense numbers that our dense backbones miss. Pruned results of such a backbone cannot be compared.
-    /// Numbers of another protocol are ignored.
+    /// Collects the dense numbers that miss the paper's, which makes pruned results incomparable. Ignores numbers of
+    /// another protocol.
     ///
-    /// `paper` are the numbers of all tables: most have no dense row, and the dense row of one (LLaMA-3-8B in table 3) is
-    /// another backbone's. A number is missed if it is near none that the paper prints for it.
+    /// `paper` must contain all tables, because most have no dense row and the LLaMA-3-8B row of table 3 belongs to
+    /// another backbone. A number is a miss if it is close to none of the values that the paper prints for it.
     pub fn of(numbers: &[Arc<Measurement>], paper: &[Record], tolerance: &Tolerance) -> Self {
         let mut gate = Self::default();
         for backbone in distinct(numbers.iter().map(|number| &number.record.condition.backbone)) {
@@ -165,7 +164,6 @@ impl Gate {
     }
 }
 
-/// Compares a dense number with each value that the paper prints for it.
 fn dense(number: &Measurement, paper: &[Record], tolerance: &Tolerance) -> Vec<PaperComparison> {
     let ours = &number.record;
     let values: Vec<f64> = paper
@@ -181,13 +179,12 @@ fn dense(number: &Measurement, paper: &[Record], tolerance: &Tolerance) -> Vec<P
 }
 
 impl GateFailure {
-    /// Returns the backbones with misses.
     pub fn backbones(misses: &[Self]) -> Vec<String> {
         distinct(misses.iter().map(|miss| &miss.backbone))
     }
 }
 
-/// `llama-3-8b: ppl_c4 is 9.90, the paper has 6.71 (± 0.13)`
+/// Formats `llama-3-8b: ppl_c4 is 9.90, the paper has 6.71 (± 0.13)`.
 impl std::fmt::Display for GateFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { backbone, metric, ours, paper } = self;
@@ -200,14 +197,13 @@ impl std::fmt::Display for GateFailure {
     }
 }
 
-/// Returns why nothing is drawn if the gate stopped something.
 pub(super) fn stopped_by(misses: &[GateFailure]) -> Option<Error> {
     let first = misses.first()?;
     let error = Error::job("a dense backbone has not the paper's dense numbers, so that nothing of it is drawn");
     Some(error.found(first.to_string()).hint("--no-gate prunes it anyway"))
 }
 
-/// Adds the cells that the gate stopped as failed cells, each in its place.
+/// Inserts the cells that the gate stopped as failed cells.
 pub(super) fn with_stopped(outcome: GridOutcome, grid: &Grid, misses: &[GateFailure]) -> GridOutcome {
     if misses.is_empty() {
         return outcome;
@@ -230,24 +226,22 @@ pub(super) fn with_stopped(outcome: GridOutcome, grid: &Grid, misses: &[GateFail
     }
 }
 
-/// The paper's: section 4 and appendix C; windows and draws are those of its reference code.
+/// Calibration of the paper (section 4, appendix C) and its reference code.
 const LENGTH: usize = 2048;
 const SEQUENCES: usize = 128;
 const OPERATOR_SEQUENCES: usize = 32;
-/// The paper says nothing of it; its reference code draws with this one.
+/// Seed of the reference code; the paper does not state one.
 const SEED: u64 = 0;
-/// Float types that may be compared with the paper. It names float16 for time and memory (appendix F) and none
-/// elsewhere; f32 loses nothing that float16 keeps.
+/// Float types that may be compared with the paper, which states float16 for time and memory (appendix F).
 const DTYPES: [&str; 2] = ["f16", "f32"];
-/// Settings of methods that the paper leaves open, so that no value of them is another than the paper's: how several
-/// regions are repaired, and where an order of layers comes from.
+/// Method settings that the paper leaves open, so that any value matches.
 const OPEN: [&str; 2] = ["recovery.boundary", "criterion.order"];
-/// For a fine-tuned operator: appendix D.
+/// Number of training sequences of a fine-tuned operator (appendix D).
 const TRAINING_SEQUENCES: usize = 5000;
-/// The rule by which each of the paper's texts is cut. Either order of a stream's shards may be the authors'.
+/// Rule that splits each of the paper's texts. The authors may have used either order of a stream's shards.
 const RULES: [(&str, Rule); 3] = [("wikitext2", Rule::Wikitext2), ("c4", Rule::C4Stream), ("ptb", Rule::Ptb)];
 
-/// Lists how a number's protocol differs from the paper's.
+/// Lists how a measurement's protocol differs from the paper's.
 pub(super) fn differences(measurement: &Measurement) -> Vec<String> {
     let mut found: Vec<String> = measurement.setup.unidentified.iter().cloned().collect();
     let mean = match measurement.metric.of {
@@ -277,8 +271,7 @@ pub(super) fn differences(measurement: &Measurement) -> Vec<String> {
     distinct(&found)
 }
 
-/// Lists method options that differ from the defaults, which are the paper's. Options in the condition are also in the
-/// paper's.
+/// Lists method options that differ from the defaults, except those that the condition names.
 fn other_options(measurement: &Measurement, found: &mut Vec<String>) {
     let variant = &measurement.setup.variant;
     let defaults = [Method::<dyn Criterion>::defaults, Method::<dyn Recovery>::defaults];
@@ -301,12 +294,11 @@ fn is_open(measurement: &Measurement, trained: &str, option: &str) -> bool {
     OPEN.contains(&option) || measurement.setup.named_settings.contains(option) || option.starts_with(trained)
 }
 
-/// Lists how a calibration differs from the paper's. `named` says that the condition names the size, so that the paper's
-/// value has the same.
+/// Lists how a calibration differs from the paper's. `named` is set if the condition states the number of sequences.
 fn other_calibration(calibrated: &Calibrated, named: bool, found: &mut Vec<String>) {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &calibrated.calibration;
     match calibrated.generated {
-        // Whichever way it is divided into sequences.
+        // The splitting rule does not matter for generated text.
         true => found.push(format!("calibrated on generated text ({corpus})")),
         false => rule(corpus, &calibrated.rule, found),
     }
@@ -321,7 +313,6 @@ fn other_calibration(calibrated: &Calibrated, named: bool, found: &mut Vec<Strin
     calibrated.finetune.iter().for_each(|training| other_training(training, found));
 }
 
-/// Lists how an operator's training differs from the paper's.
 fn other_training(&Finetune { sequences, length, seed }: &Finetune, found: &mut Vec<String>) {
     let unlike = [
         (sequences != TRAINING_SEQUENCES, format!("trained on {sequences} sequences, not {TRAINING_SEQUENCES}")),
@@ -331,7 +322,6 @@ fn other_training(&Finetune { sequences, length, seed }: &Finetune, found: &mut 
     found.extend(said(unlike));
 }
 
-/// Selects the texts whose flag is set.
 fn said<const N: usize>(unlike: [(bool, String); N]) -> impl Iterator<Item = String> {
     unlike.into_iter().filter(|(is, _)| *is).map(|(_, words)| words)
 }
@@ -343,7 +333,6 @@ fn rule(corpus: &str, rule: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Lists how a protocol differs from the paper's.
 fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
     match protocol {
         Protocol::Windows { corpus, rule: by, length, windows, all, limit, generated, .. } => {
@@ -355,7 +344,7 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
             match (windows.zip(*all), limit) {
                 (Some((windows, all)), _) if windows == all => {}
                 (Some((windows, all)), _) => found.push(format!("{windows} of {all} windows of {corpus}")),
-                // Without reading the data, it is unknown whether the limit leaves documents out.
+                // Only the data tells whether the limit drops documents.
                 (None, Some(limit)) => found.push(format!("at most {limit} windows of {corpus}")),
                 (None, None) => {}
             }
@@ -372,7 +361,7 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
             found.extend((*bos != Bos::default()).then(|| format!("BOS {bos}")));
             found.extend(max_length.map(|length| format!("inputs of at most {length} tokens")));
         }
-        // The paper's machine: an NVIDIA A40 of 48 GB, in float16 (appendix F).
+        // The paper used an NVIDIA A40 with 48 GB in float16 (appendix F).
         Protocol::Latency { machine, .. } => found.push(format!("measured on {machine}, not on an NVIDIA A40 in f16")),
         Protocol::Average { .. } | Protocol::Derived { .. } | Protocol::Defined { .. } => {}
     }

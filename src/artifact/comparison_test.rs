@@ -1,4 +1,4 @@
-//! Comparison of our values with the paper's, and the gate.
+//! Tests of the comparison with the paper, and of the gate.
 
 use super::*;
 use crate::corpus::ShardOrder;
@@ -53,7 +53,7 @@ fn task(name: &str, documents: usize) -> Protocol {
     }
 }
 
-/// Creates a number measured as in the paper.
+/// Creates a measurement with the paper's protocol.
 fn number(record: Record) -> Measurement {
     let metric = Metric::find(&record.metric).unwrap();
     let scored = vec![if record.metric == "rte" { task("rte", 277) } else { text(2048, 256) }];
@@ -74,7 +74,6 @@ fn number(record: Record) -> Measurement {
     Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None }
 }
 
-/// Returns the settings of ghosted with an option.
 fn with(option: &str, value: &str) -> Arc<Factors> {
     let options = serde_json::Map::from_iter([(option.to_owned(), value.into())]);
     let options = crate::recovery::resolved("ghosted", &options).map(|resolved| resolved.1);
@@ -169,7 +168,7 @@ fn number_of_another_protocol_gets_no_verdict() {
             "computed in bf16, not in float16 or f32",
         ),
         ("rte", &|setup| setup.variant = with("solver", "svd"), "ghosted with solver svd, not solver normal"),
-        // LinearPatch's loader, which is not the paper's.
+        // LinearPatch's loader differs from the paper's.
         ("rte", &calibrated(|setup| setup.rule = "c4".into()), "c4-train cut by the rule c4"),
         (
             "ppl_c4",
@@ -182,7 +181,7 @@ fn number_of_another_protocol_gets_no_verdict() {
     ] {
         assert_eq!(ours(&paper, metric, change), differs);
     }
-    // Values in our condition must be stated by the paper too; values that the paper leaves open may be anything.
+    // Settings in our condition must be in the paper's too. Settings that the paper leaves open may have any value.
     assert_eq!(
         ours(&paper, "rte", &|setup: &mut Setup| {
             setup.variant = with("solver", "svd");
@@ -194,7 +193,7 @@ fn number_of_another_protocol_gets_no_verdict() {
     for dtype in ["f16", "f32"] {
         assert_eq!(ours(&paper, "rte", &|setup| setup.engine = Some(EngineId { dtype, ..CPU })), "");
     }
-    // Without a repair nothing is computed from the operators' sequences.
+    // Without a repair, the operator sequences have no effect.
     let pruned = calibrated(|setup| (setup.repaired, setup.calibration.operator_sequences) = (false, 128));
     assert_eq!(ours(&paper, "rte", &pruned), "");
 }
@@ -207,7 +206,7 @@ fn ours(paper: &[Record; 2], metric: &str, change: &dyn Fn(&mut Setup)) -> Strin
     comparison.other_protocol().unwrap_or_default()
 }
 
-/// Aspects that a verdict ignores, with reasons.
+/// Settings that the comparison ignores, with reasons.
 const OPEN: [(&str, &str); 43] = [
     ("model.weights", "rounded weights make a backbone of another name, and none of the paper's"),
     ("calibration.weights", "rounded weights make a backbone of another name, and none of the paper's"),
@@ -347,7 +346,7 @@ fn a_mean_of_other_tasks_is_not_the_papers() {
 fn the_gate_names_what_a_dense_backbone_misses() {
     let paper =
         [record(DENSE, "c4", "rte", 60.0), record(DENSE, "c4", "ppl_c4", 10.0), record("sleb", "c4", "rte", 9.0)];
-    // Calibrated or not, a dense backbone is the same.
+    // A dense backbone does not depend on the calibration.
     let ours = [
         Arc::new(number(record(DENSE, "wikitext2", "rte", 61.5))),
         Arc::new(number(record(DENSE, "wikitext2", "ppl_c4", 10.1))),
@@ -361,7 +360,7 @@ fn the_gate_names_what_a_dense_backbone_misses() {
     assert_eq!(GateFailure::backbones(&misses), ["llama"]);
     let wide = Tolerance { accuracy: 2.0, perplexity: 2.0 };
     assert_eq!(Gate::of(&ours, &paper, &wide), Gate::default());
-    // Another table has another value for it.
+    // Another table prints another value for the same number.
     let more = [&paper[..], &[record(DENSE, "c4", "rte", 64.0)]].concat();
     let misses = Gate::of(&ours, &more, &Tolerance::default()).misses;
     assert_eq!(misses[0].to_string(), "llama: rte is 61.50, the paper has 60.00 (± 1.00) or 64.00 (± 1.00)");

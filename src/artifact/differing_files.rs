@@ -1,4 +1,4 @@
-//! Explains the files in which a run differs from the recorded one although its numbers are the same.
+//! Explains which files differ between a run and the recorded one if all numbers are equal.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use crate::files::regular;
 use crate::quantity::counted;
 use crate::results::{FrameDifference, may_be_left_out, read_frame};
 
-/// Endings of the files that print a table.
+/// Extensions of files that contain a printed table.
 const PRINTED: [&str; 3] = ["csv", "md", "tex"];
 
 /// Explains each differing file in one phrase, and whether a printed digit changes.
 ///
 /// # Errors
-/// A file that cannot be read.
+/// Fails if a file cannot be read.
 pub(super) fn explain<'n>(
     made: &Path,
     recorded: &Path,
@@ -51,7 +51,6 @@ pub(super) fn explain<'n>(
     Ok(phrases)
 }
 
-/// Describes how the values of two Parquet files differ.
 fn frames(made: &Path, recorded: &Path) -> Result<String> {
     let Some(difference) = FrameDifference::of(&read_frame(made)?, &read_frame(recorded)?) else {
         return Ok("its rows or columns differ".to_owned());
@@ -72,7 +71,7 @@ fn text(path: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&regular::read(path)?).into_owned())
 }
 
-/// Counts the numbers of two texts that differ, in their order. Numbers that only one text has count too.
+/// Counts the positions at which the numbers of two texts differ.
 fn changed_numbers(one: &str, other: &str) -> usize {
     let one = numbers(one);
     let other = numbers(other);
@@ -80,7 +79,6 @@ fn changed_numbers(one: &str, other: &str) -> usize {
     changed + one.len().abs_diff(other.len())
 }
 
-/// Returns the numbers of a text as they are printed.
 fn numbers(text: &str) -> Vec<&str> {
     let parts = text.split(|c: char| !c.is_ascii_digit() && c != '.');
     parts.map(|part| part.trim_matches('.')).filter(|part| !part.is_empty()).collect()

@@ -1,4 +1,4 @@
-//! Figures from the same numbers as the tables.
+//! Draws figures from the same numbers as the tables.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{Measurement, distinct, factors};
 use crate::{criterion, recovery};
 
-/// Draws a figure per backbone, named if there are several.
+/// Draws one figure per backbone.
 fn each(backbones: &[String], figure: impl Fn(&String) -> Result<Figure>) -> Result<Vec<(String, Drawing)>> {
     let is_named = backbones.len() > 1;
     backbones
@@ -28,10 +28,10 @@ fn each(backbones: &[String], figure: impl Fn(&String) -> Result<Figure>) -> Res
         .collect()
 }
 
-/// Draws the training losses per backbone. Empty if nothing was trained.
+/// Draws the training losses of each backbone.
 ///
 /// # Errors
-/// A drawing that cannot be made.
+/// Fails if a figure cannot be drawn.
 pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, Drawing)>> {
     let trained: Vec<&CellResult> = outcome.cells.iter().filter(|result| !result.training.is_empty()).collect();
     let backbones = distinct(trained.iter().map(|result| &result.cell.backbone));
@@ -86,7 +86,7 @@ fn recovery_of(cell: &Cell) -> &str {
     cell.recovery.as_ref().map_or("", |method| method.name.as_str())
 }
 
-/// Labels the curves of trained cells by recovery, plus what distinguishes equal labels.
+/// Labels curves by recovery, and by differing settings where labels are equal.
 fn trained_labels(cells: &[&Cell]) -> Vec<String> {
     let settings: Vec<_> = cells.iter().map(|cell| factors::of_cell(cell)).collect();
     let called: Vec<&str> = cells.iter().map(|cell| recovery_of(cell)).collect();
@@ -100,7 +100,6 @@ fn trained_labels(cells: &[&Cell]) -> Vec<String> {
         .collect()
 }
 
-/// Creates the error for two cells with one label and position.
 fn two_in_one_place(one: &str, other: &str) -> Error {
     Error::bad_input("a figure cannot tell two cells of its grid apart")
         .expected("one cell for each place and label")
@@ -108,20 +107,17 @@ fn two_in_one_place(one: &str, other: &str) -> Error {
         .hint("leave one of the cells out, or name the option in the artifact's `named_options`")
 }
 
-/// Points of a curve of losses. Each is a mean of several steps, so that the trend shows and not single sequences.
+/// Number of points of a loss curve, each the mean of several steps.
 const LOSS_POINTS: usize = 16;
 
-/// Note on the error bars of figure 5.
 const ERROR_BARS: &str = "Error bars: ± 1 standard error. Points are offset horizontally for legibility.";
-/// Note on the curves of figure 4.
 const ABOVE_ONE: &str = "Above 1 a channel is worse than without a repair.";
 
-/// Returns errors relative to those of the same channels in a baseline.
 fn ratios(errors: &[f64], baseline: &[f64]) -> Vec<f64> {
     errors.iter().zip(baseline).map(|(error, base)| error / base).collect()
 }
 
-/// Returns a curve over values in ascending order: each at the middle of its share of all, in percent.
+/// Returns sorted values over their rank in percent.
 fn sorted_points(mut values: Vec<f64>) -> Vec<Point> {
     values.sort_by(f64::total_cmp);
     let share = 100.0 / values.len() as f64;
@@ -132,7 +128,6 @@ fn sorted_points(mut values: Vec<f64>) -> Vec<Point> {
         .collect()
 }
 
-/// Inputs of a figure.
 pub(super) struct Drawer<'a> {
     pub(super) description: &'a Description,
     pub(super) entry: &'a FigureEntry,
@@ -141,10 +136,10 @@ pub(super) struct Drawer<'a> {
 }
 
 impl Drawer<'_> {
-    /// Draws a figure; each drawing has a file suffix, which is empty or the backbone.
+    /// Draws the figure. Each drawing has a file suffix: the backbone, or empty.
     ///
     /// # Errors
-    /// A grid without any cell that the figure could show, or with two that nothing in it tells apart.
+    /// Fails if there is nothing to show, or if two cells share a label and position.
     pub(super) fn draw(&self) -> Result<Vec<(String, Drawing)>> {
         self.one_in_each_place()?;
         let backbones = self.backbones();
@@ -165,7 +160,7 @@ impl Drawer<'_> {
         self.numbers.iter().map(|number| &number.record.condition)
     }
 
-    /// Returns the recoveries to draw: the requested ones, or all of the grid.
+    /// Returns the requested recoveries, or all of the grid.
     fn recoveries(&self) -> Vec<String> {
         let pruned = self.conditions().filter(|condition| condition.criterion != DENSE);
         let all = distinct(pruned.map(|pruned| &pruned.recovery));
@@ -177,7 +172,6 @@ impl Drawer<'_> {
         Axis { label: self.entry.axis.clone(), unit: String::new(), scale }
     }
 
-    /// Builds the frame of a figure for one backbone, or for all.
     fn figure(&self, backbone: Option<&str>, heading: String, wide: bool, plot: Plot) -> Figure {
         let suffix = backbone.map(|backbone| format!(": {}", backbone_label(backbone))).unwrap_or_default();
         let around = Surroundings {
@@ -190,7 +184,7 @@ impl Drawer<'_> {
         Figure { around, plot }
     }
 
-    /// Describes the cut: `4 of 16 layers removed by LLM-Streamline`, as far as all cells share it.
+    /// Describes the cut, such as `4 of 16 layers removed by LLM-Streamline`.
     fn cut(&self) -> String {
         let pruned: Vec<&Condition> = self.conditions().filter(|condition| condition.criterion != DENSE).collect();
         let sizes: Vec<(usize, usize)> = pruned.iter().map(|pruned| (pruned.depth, pruned.layers)).collect();
@@ -207,12 +201,11 @@ impl Drawer<'_> {
         }
     }
 
-    /// Describes the cut of one backbone.
     fn cut_of(&self, backbone: &str) -> String {
         format!("{}, {}", backbone_label(backbone), self.cut())
     }
 
-    /// Lists where another repair is ahead of ours in the figure.
+    /// Lists the cases in which another repair beats ours.
     fn ahead(&self, metric: &str) -> String {
         let Ok(known) = Metric::find(metric) else { return String::new() };
         let (ours, others): (Vec<String>, Vec<String>) =
@@ -238,8 +231,7 @@ impl Drawer<'_> {
             .join(" ")
     }
 
-    /// # Errors
-    /// Two numbers that nothing in the figure tells apart.
+    /// Checks that no two numbers share a label and position.
     fn one_in_each_place(&self) -> Result<()> {
         let shown: Vec<&str> = match self.entry.kind {
             FigureKind::Layers => Vec::new(),
@@ -262,7 +254,6 @@ impl Drawer<'_> {
         Ok(())
     }
 
-    /// Returns the value of the only matching pruned cell.
     fn value(&self, backbone: &str, recovery: &str, metric: &str) -> BarValue {
         self.numbers
             .iter()
@@ -290,7 +281,7 @@ impl Drawer<'_> {
         self.bars_of(&backbones, series.collect(), self.ahead(&metric), backbones.len() > 1)
     }
 
-    /// Draws a bar per metric. They are parts of one norm, so they have no method's colour.
+    /// Draws one bar per metric. The metrics are parts of one norm and do not use method colors.
     fn shares(&self) -> Figure {
         let backbones = self.backbones();
         let recovery = self.recoveries().into_iter().next().unwrap_or_default();
@@ -319,19 +310,18 @@ impl Drawer<'_> {
         })
     }
 
-    /// Returns the errors of the channels of a recovery's first boundary; empty where there are none.
+    /// Returns the per-channel errors at a recovery's first boundary.
     fn channel_errors<'a>(&'a self, backbone: &'a str, recovery: &'a str) -> &'a [f64] {
         let boundary = self.cells(backbone, recovery).find_map(|result| result.boundaries.first());
         boundary.map(|boundary| boundary.numbers.boundary_mae_by_channel.as_slice()).unwrap_or_default()
     }
 
-    /// A curve for each recovery over its channels: the error relative to the error without a repair, sorted. Where the
-    /// figure shows no cell without a repair, the error itself.
+    /// Draws the sorted channel errors of each recovery, relative to the unrepaired ones if the figure has them.
     fn channels(&self, backbone: &str) -> Figure {
         let baseline = self.channel_errors(backbone, recovery::NONE);
         let (ours, others): (Vec<String>, Vec<String>) =
             self.recoveries().into_iter().partition(|recovery| recovery::is_ours(recovery));
-        // Ours is drawn on top.
+        // Draw our method on top.
         let mut recoveries = [others, ours].concat();
         let is_relative = !baseline.is_empty() && recoveries.iter().any(|recovery| recovery != recovery::NONE);
         recoveries.retain(|recovery| !is_relative || recovery != recovery::NONE);
@@ -392,7 +382,6 @@ impl Drawer<'_> {
         self.figure(Some(backbone), self.cut_of(backbone), false, plot).with_note(note)
     }
 
-    /// Draws one diagram per criterion from the removed layers.
     fn layers(&self, backbone: &str) -> Result<Figure> {
         let mut selections: Vec<(DiagramRow, String)> = Vec::new();
         let mut layers = 0;

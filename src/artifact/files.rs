@@ -1,5 +1,4 @@
-//! Files of every run besides its tables: each choice of each document, accuracies for other tools, the errors of each
-//! channel, the numbers, and the record of how they were made.
+//! Files that accompany the tables of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -23,34 +22,34 @@ use crate::results::{
     write_frame, write_latencies, write_lm_eval,
 };
 
-/// File name of a run's table and of its transposed form.
+/// Base names of a run's table and of its wide form.
 const RESULTS: &str = "results";
 const WIDE: &str = "wide";
 
-/// The table of a grid's run, in the form that was asked for.
+/// Layout of a run's table.
 #[derive(Debug)]
 pub enum TableShape {
-    /// A row for each cell.
+    /// One row per cell.
     Long,
-    /// A row for each method, a column for each backbone and depth: one metric, or the usual one.
+    /// One row per method and one column per backbone and depth. `metric` selects the metric; `None` selects the
+    /// default one.
     Wide { metric: Option<String> },
 }
 
-/// Formats lines about results that are not computed yet.
 pub(super) fn unmade(outcome: &GridOutcome) -> Vec<String> {
     let unmade = outcome.unmade();
     let all = outcome.cells.len();
     Vec::from_iter((unmade > 0).then(|| format!("Not complete: {unmade} of {all} cells.")))
 }
 
-/// Returns the notes about a run that every reader needs.
+/// Collects the notes that apply to every table of a run.
 pub(super) fn run_notes(grid: &Grid, outcome: &GridOutcome) -> Vec<String> {
     let engines = engine_notes(&outcome.engines);
     let rounded = rounding_notes(&outcome.rounded);
     [warnings(grid, &outcome.inputs), engines, rounded, latency_notes(outcome)].concat()
 }
 
-/// Returns the names of the files that a run of a grid may write, as far as known in advance.
+/// Returns the names of the files that a grid run may write.
 pub fn run_files(grid: &Grid, shape: &TableShape) -> Vec<String> {
     let mut names: Vec<String> = ["csv", "parquet", "md", "tex"].map(|ending| format!("{RESULTS}.{ending}")).into();
     names.push(notes_file(RESULTS));
@@ -61,7 +60,6 @@ pub fn run_files(grid: &Grid, shape: &TableShape) -> Vec<String> {
     [names, files_beside(grid)].concat()
 }
 
-/// Returns the files that accompany a table or figure.
 pub(super) fn files_beside(grid: &Grid) -> Vec<String> {
     let mut names: Vec<String> = [Provenance::FILE, StoredResults::FILE].map(str::to_owned).into();
     if !grid.evaluate.tasks.is_empty() {
@@ -81,11 +79,10 @@ pub(super) fn files_beside(grid: &Grid) -> Vec<String> {
     names
 }
 
-/// Writes the table of a grid's run and all accompanying files into its folder; returns the table for a terminal of a
-/// given width, and the files.
+/// Writes the table and accompanying files of a grid run. Returns the table formatted for a terminal, and the files.
 ///
 /// # Errors
-/// A metric that the run does not have, or a folder that cannot be written to.
+/// Fails if the run does not have the metric, or if the folder is not writable.
 pub fn write_run(
     grid: &Grid,
     outcome: &GridOutcome,
@@ -96,7 +93,7 @@ pub fn write_run(
     width: Option<usize>,
 ) -> Result<(String, Vec<PathBuf>)> {
     let results = collect(grid, outcome, &[]);
-    // The stored numbers are the run's own, whichever the tables show.
+    // Store the per-seed numbers even if the tables aggregate them.
     let tabled = results.over(over);
     let profile = grid.profile.as_deref().unwrap_or_default();
     let besides = [run_notes(grid, outcome), tabled.notes(), unmade(outcome)].concat();
@@ -117,7 +114,6 @@ pub fn write_run(
     Ok((shown, target.publish(staging, &files)?.files))
 }
 
-/// Writes a run's table as Markdown, and as LaTeX under its grid's title.
 fn texts(staging: &Draft, name: &str, title: &str, table: &Table) -> Result<Vec<PathBuf>> {
     let printed = table.printed(title);
     let label = format!("{title}-{name}");
@@ -135,7 +131,7 @@ fn text_path(staging: &Draft, name: &str, ending: &str) -> PathBuf {
     staging.path().join(format!("{name}.{ending}"))
 }
 
-/// A grid that ran: what a record is made of.
+/// A completed grid run.
 pub(super) struct FinishedRun<'a> {
     pub(super) target: &'a ResultsFolder,
     pub(super) grid: &'a Grid,
@@ -143,11 +139,11 @@ pub(super) struct FinishedRun<'a> {
     pub(super) started: SystemTime,
 }
 
-/// All files, and the record of them.
+/// All files, and their provenance record.
 type Recorded = (Vec<PathBuf>, Provenance);
 
 impl FinishedRun<'_> {
-    /// Writes the files next to a table or figure, and last the record of all files; returns them.
+    /// Writes the accompanying files and the provenance record. Returns all files.
     pub(super) fn finish(
         &self,
         gated: bool,
@@ -166,7 +162,7 @@ impl FinishedRun<'_> {
         self.record(kept, files, folder)
     }
 
-    /// Writes the record of a run whose protocols and cells are kept, and of the files that show it.
+    /// Writes the provenance record of a run.
     pub(super) fn record(
         &self,
         (protocols, cells): (Vec<Protocol>, Value),
@@ -200,7 +196,7 @@ impl FinishedRun<'_> {
     }
 }
 
-/// Writes every choice of every document, and each cell's results in lm-evaluation-harness' format.
+/// Writes the answers to each document, and each cell's results in lm-evaluation-harness format.
 fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
     let tasks = grid.evaluate.tasks.iter().any(|used| outcome.task(used).is_some());
     if !tasks && grid.evaluate.definitions.iter().all(|used| outcome.defined(used).is_none()) {
@@ -228,7 +224,7 @@ fn seeds(grid: &Grid) -> Vec<u64> {
     seeds.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Returns the SHA-256 of the written files by name, without folders of files.
+/// Returns the SHA-256 of each written file by name.
 fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
     files
         .iter()
@@ -240,8 +236,8 @@ fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
         .collect()
 }
 
-/// Serializes the cells without per-channel errors, which have their own file, and without derived values. A recorded run
-/// keeps only the keys of what cells were made from, because the author is recorded for the run.
+/// Serializes the cells without derived values and per-channel errors. A recorded run keeps only the keys of stored
+/// objects.
 fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
     outcome.cells.iter().map(|result| cell_json(result, recorded)).collect()
 }
@@ -264,7 +260,7 @@ fn cell_json(result: &CellResult, recorded: bool) -> Result<Value> {
     Ok(cell)
 }
 
-/// Serializes both accuracies of each task, and counts of failures. Standard errors follow from accuracy and documents.
+/// Serializes the accuracies and failure counts of each task.
 fn tasks(result: &CellResult) -> Value {
     result
         .scored()
@@ -283,7 +279,6 @@ fn tasks(result: &CellResult) -> Value {
         .collect()
 }
 
-/// Returns the locked versions of the crates that compute numbers.
 fn crate_versions() -> BTreeMap<String, String> {
     const NUMERIC: [&str; 7] = ["candle-core", "faer", "gemm", "half", "polars", "rand_mt", "tokenizers"];
     let lines: Vec<&str> = include_str!("../../Cargo.lock").lines().collect();

@@ -1,7 +1,7 @@
-//! Remembers in the store what a call has made and verified: the next call for the same result reports it and ends.
+//! Up-to-date check: a command whose inputs and outputs are unchanged reports its earlier result.
 //!
-//! No data is taken on trust but the hashes of large files that did not change. Every file that it was made of, each with
-//! stored objects among them, and every file that it left has to have the content that it had.
+//! All inputs, including stored objects, and all outputs must have the same contents. Only cached hashes of large
+//! unchanged files are trusted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::machine;
 use crate::plan::Plan;
 use ghostlab_store::{Store, canonical};
 
-/// An entry of the store's memory, with the inputs that must be unchanged.
+/// Cache entry of a finished command, with a hash of its inputs.
 pub struct Finished<'a> {
     store: &'a Store,
     path: PathBuf,
@@ -26,11 +26,11 @@ pub struct Finished<'a> {
 #[derive(Serialize, Deserialize)]
 struct FinishedRecord {
     made_of: String,
-    /// SHA-256 by path.
+    /// SHA-256 of each output file, by path.
     files: BTreeMap<String, String>,
     #[serde(rename = "said")]
     answer: Value,
-    /// Checksum over the fields before.
+    /// Checksum of the other fields.
     check: String,
 }
 
@@ -41,7 +41,7 @@ impl FinishedRecord {
 }
 
 impl<'a> Finished<'a> {
-    /// Creates a check for the result `name` of `of` by this program. `None` if the store keeps no memory.
+    /// Creates the check for the result `name` of `inputs`. `None` if the store has no cache directory.
     pub fn of(store: &'a Store, name: &str, inputs: &Value) -> Option<Self> {
         let program = std::env::current_exe().and_then(std::fs::metadata).ok()?;
         let written = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
@@ -50,7 +50,7 @@ impl<'a> Finished<'a> {
         Some(Self { store, path, made_of: sha256::of_bytes(canonical(&json!([program, inputs]))) })
     }
 
-    /// Creates a check that includes all stored objects of a plan. `None` if one is missing.
+    /// Creates a check that also covers a plan's stored objects. `None` if one is missing.
     pub fn of_plan(store: &'a Store, name: &str, plan: &Plan<'_>, extra: &Value) -> Option<Self> {
         let places = plan.keys().map(|key| store.has(key).then(|| store.lies(key)));
         let places: BTreeSet<PathBuf> = places.collect::<Option<_>>()?;
@@ -60,7 +60,7 @@ impl<'a> Finished<'a> {
         Self::of(store, name, &json!([extra, keys, objects, inputs, plan.engines(), plan.machine()]))
     }
 
-    /// Returns the remembered answer, if the files in some places are unchanged.
+    /// Returns the cached answer if the inputs and the files at `places` are unchanged.
     pub fn found<T: DeserializeOwned>(&self, places: &[&Path]) -> Option<T> {
         let entry: FinishedRecord = serde_json::from_slice(&self.store.file(&self.path)?).ok()?;
         let is_current = entry.made_of == self.made_of && entry.check == entry.check();
@@ -68,7 +68,7 @@ impl<'a> Finished<'a> {
         if is_current { serde_json::from_value(entry.answer).ok() } else { None }
     }
 
-    /// Remembers it with the files that it left. Where that cannot be written, it is made again the next time.
+    /// Caches the answer with the hashes of the files at `places`. A write error only causes a recomputation.
     pub fn keep<T: Serialize>(&self, places: &[&Path], output: &T) {
         let (Some(files), Ok(answer)) = (contents(self.store, places), serde_json::to_value(output)) else { return };
         let entry = FinishedRecord { made_of: self.made_of.clone(), files, answer, check: String::new() };
@@ -79,10 +79,10 @@ impl<'a> Finished<'a> {
     }
 }
 
-/// Files below this size are hashed before the cache of hashes is consulted.
+/// Minimum size for the store's cache of file hashes.
 const SMALL: u64 = 1 << 20;
 
-/// Hashes every file in or below some places, by path. `None` if one cannot be read.
+/// Hashes every file at or below `places`. `None` if one cannot be read.
 pub fn contents<P: AsRef<Path>>(
     store: &Store,
     places: impl IntoIterator<Item = P>,
@@ -90,7 +90,6 @@ pub fn contents<P: AsRef<Path>>(
     fn add(store: &Store, path: &Path, to: &mut BTreeMap<String, String>) -> Option<()> {
         let about = path.symlink_metadata().ok()?;
         if !about.is_dir() {
-            // The store caches hashes of large files.
             let hash = match about.len() {
                 0..SMALL => sha256::of_bytes(regular::read(path).ok()?),
                 _ => store.input(path).ok()?.sha256().to_owned(),

@@ -1,4 +1,4 @@
-//! A results folder belongs to one description of a run: another one has a folder of its own.
+//! Results folders, one per run description.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,6 @@ use crate::files::sha256;
 use crate::grid::Grid;
 use crate::results::{Provenance, RunDescription, StoredResults, may_be_left_out, other_than_kept};
 
-/// Where the results of a run go.
 #[derive(Debug, Clone)]
 pub struct ResultsFolder {
     output: OutputFolder,
@@ -21,40 +20,41 @@ pub struct ResultsFolder {
     record: Record,
 }
 
-/// How a run stands to the recorded one, which a repository keeps.
+/// Relation of a run to the recorded one, which is kept in the repository.
 #[derive(Debug, Clone)]
 enum Record {
-    /// No folder exists at its place.
+    /// No recorded run exists at this path.
     None,
-    /// This will be the recorded one. Times that are noise are refused unless `may_be_noisy`.
+    /// The run becomes the recorded one. Noisy timings are rejected unless `may_be_noisy` is set.
     This { may_be_noisy: bool },
-    /// The recorded folder stays; different results go next to it.
+    /// A recorded run exists and stays. Different results go to the `reference` folder next to it.
     Kept { reference: OutputFolder },
 }
 
-/// Result of publishing.
+/// Outcome of publishing a run.
 #[derive(Debug)]
 pub struct Published {
-    /// Where the files are found.
+    /// Final paths of the files.
     pub files: Vec<PathBuf>,
-    /// How the run stands to the recorded one, where there is one.
+    /// Comparison with the recorded run, if there is one.
     pub recorded: Option<String>,
 }
 
-/// Purpose of its files.
+/// Kind of the output folder, stored in its marker.
 const KIND: &str = "results";
-/// Maximum length of the difference in a folder's name.
+/// Maximum length of the settings in a folder's name.
 const SHOWN: usize = 48;
 
 impl ResultsFolder {
-    /// Creates the folder `NAME/PROFILE` below the results. Settings from outside, another engine, or `run` of an artifact
-    /// get a folder of their own, such as `NAME/PROFILE+depth=2-1a2b3c4d`, and so do results that would replace ones with
-    /// another description.
+    /// Creates the folder `NAME/PROFILE`.
+    ///
+    /// Overridden settings, another engine, or existing results with another description lead to a separate folder such
+    /// as `NAME/PROFILE+depth=2-1a2b3c4d`.
     pub fn new(results: &Path, description: RunDescription) -> Self {
         let plain = results.join(&description.name).join(description.profile.as_deref().unwrap_or_default());
         let plain: PathBuf = plain.components().collect();
         let as_it_is = description.differs.is_empty();
-        // A grid with another name already selects its own folder.
+        // A renamed grid already has its own folder.
         let plainly = as_it_is || description.is_renamed();
         let path = match plainly && Provenance::described(&plain).is_none_or(|held| held.is_same(&description)) {
             true => plain.clone(),
@@ -68,10 +68,10 @@ impl ResultsFolder {
         Self { output: OutputFolder::new(path, KIND), description, as_described, record }
     }
 
-    /// Same for a run that will be the recorded one; times that are noise are recorded only where it `may_be_noisy`.
+    /// Makes the run the recorded one.
     ///
     /// # Errors
-    /// It is not that of the artifact as it is described.
+    /// Fails if the run deviates from the artifact's description.
     pub fn recording(self, may_be_noisy: bool) -> Result<Self> {
         if !self.as_described {
             return Err(Error::bad_input("only an artifact as it is described is recorded")
@@ -83,25 +83,24 @@ impl ResultsFolder {
         Ok(Self { record: Record::This { may_be_noisy }, ..self })
     }
 
-    /// Returns whether the recorded run is written there.
+    /// Returns whether the run will be the recorded one.
     pub fn records(&self) -> bool {
         matches!(self.record, Record::This { .. })
     }
 
-    /// Whether the run will be the recorded one, and its times must not be noise.
+    /// Returns whether the run must not have noisy timings, because it will be recorded.
     pub fn needs_quiet_times(&self) -> bool {
         matches!(self.record, Record::This { may_be_noisy: false })
     }
 
-    /// Returns the folder of a table without a grid.
     pub fn of_list(results: &Path, name: &str) -> OutputFolder {
         OutputFolder::new(results.join(name), KIND)
     }
 
-    /// Adds files to a results folder of a run.
+    /// Adds files to a results folder.
     ///
     /// # Errors
-    /// Another's file has such a name, or the folder cannot be written to.
+    /// Fails if a foreign file has one of the names, or if the folder is not writable.
     pub fn add(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<()> {
         OutputFolder::new(folder, KIND).put(files)
     }
@@ -110,7 +109,7 @@ impl ResultsFolder {
         self.output.path()
     }
 
-    /// Returns the folders that a run writes to: this one, and the one next to a recorded run.
+    /// Returns the existing folders that the run writes to.
     pub fn folders(&self) -> Vec<&Path> {
         let reference = if let Record::Kept { reference } = &self.record { Some(reference.path()) } else { None };
         [self.path()].into_iter().chain(reference).filter(|folder| folder.is_dir()).collect()
@@ -120,28 +119,28 @@ impl ResultsFolder {
         &self.description
     }
 
-    /// Returns whether the run is that of the unmodified file.
+    /// Returns whether the run uses the unmodified description.
     pub fn as_described(&self) -> bool {
         self.as_described
     }
 
-    /// Proves that files of these names can be written, so that a run does not lose its results at its very end.
+    /// Checks that the files can be written, so that a run does not lose its results at the end.
     ///
     /// # Errors
-    /// Exit code 2: another's file has such a name. Exit code 3: the folder cannot be written to.
+    /// Fails with exit code 2 if a foreign file has one of the names, and with exit code 3 if the folder is not
+    /// writable.
     pub fn check(&self, names: &[String]) -> Result<()> {
         self.filled().check(names)
     }
 
-    /// Checks the folder without writing.
+    /// Checks the folder without writing to it.
     ///
     /// # Errors
-    /// As [`Self::check`], as far as that can be seen.
+    /// Fails like [`Self::check`].
     pub fn look(&self, names: &[String]) -> Result<()> {
         self.filled().look(names)
     }
 
-    /// Returns the folder that a run writes to.
     fn filled(&self) -> &OutputFolder {
         match &self.record {
             Record::Kept { reference } => reference,
@@ -149,22 +148,21 @@ impl ResultsFolder {
         }
     }
 
-    /// Returns how the folder's run differs from a grid's, in settings and known input hashes.
+    /// Lists how the run in the folder differs from `grid` in its settings and input hashes.
     ///
     /// # Errors
-    /// Never for a loaded grid, unless a path is not UTF-8.
+    /// Fails if a path is not UTF-8.
     pub fn holds_another(&self, grid: &Grid, inputs: &BTreeMap<String, String>) -> Result<Vec<String>> {
-        // A folder that cannot be read holds nothing that could be missed.
+        // Replacing an unreadable folder loses nothing.
         let Ok(before) = StoredResults::read(self.path()) else { return Ok(Vec::new()) };
         Ok(other_than_kept(&before, &grid.resolved()?, inputs))
     }
 
-    /// Returns the note that a run with other settings will be replaced, if so. `inputs` are the known hashes.
+    /// Returns a warning if the run would replace one with other settings.
     ///
     /// # Errors
-    /// Never for a loaded grid, unless a path is not UTF-8.
+    /// Fails if a path is not UTF-8.
     pub fn replaces(&self, grid: &Grid, inputs: &BTreeMap<String, String>) -> Result<Option<String>> {
-        // A recorded run is not replaced.
         if matches!(self.record, Record::Kept { .. }) {
             return Ok(None);
         }
@@ -179,17 +177,19 @@ impl ResultsFolder {
     /// Creates a draft next to the folder.
     ///
     /// # Errors
-    /// Exit code 3, naming the folder.
+    /// Fails with exit code 3 if it cannot be created.
     pub fn stage(&self) -> Result<Draft> {
         self.filled().stage()
     }
 
-    /// Moves a finished draft to its place. A recorded run is only replaced by another recorded one, and never by an identical
-    /// one, so that a repository shows no change. A run with the recorded numbers leaves the record where it is: the folder
-    /// gets the large files that a repository does not keep, as far as their bytes are those that its list of hashes names.
+    /// Moves a finished draft to its final location.
+    ///
+    /// Only a recorded run with different results replaces a recorded run, so that the repository shows no spurious
+    /// change. If a run reproduces the recorded numbers, its folder only receives the untracked large files whose
+    /// hashes the record lists.
     ///
     /// # Errors
-    /// As [`Draft::publish`]; a record that would tell whose machine made it.
+    /// Fails like [`Draft::publish`], or if a record would identify the machine.
     pub fn publish(&self, draft: Draft, files: &[PathBuf]) -> Result<Published> {
         let staged = draft.path().to_owned();
         let plain = self.path();
@@ -237,7 +237,7 @@ impl ResultsFolder {
     }
 }
 
-/// Whether the page shows the same of two results folders.
+/// Returns whether the results page looks the same for two folders.
 fn same_page(one: &Path, other: &Path) -> Result<bool> {
     Ok(match (PagePart::read(one)?, PagePart::read(other)?) {
         (Some(one), Some(other)) => one.shows_the_same(&other),
@@ -245,7 +245,7 @@ fn same_page(one: &Path, other: &Path) -> Result<bool> {
     })
 }
 
-/// Says that a run has the recorded numbers, and what else differs.
+/// Formats the message that a run reproduced the recorded numbers.
 fn same_numbers(recorded: &Path, comparison: RecordComparison) -> String {
     match comparison {
         RecordComparison::IdenticalNumbers(what) => {
@@ -257,14 +257,13 @@ fn same_numbers(recorded: &Path, comparison: RecordComparison) -> String {
     }
 }
 
-/// Files of a draft.
 struct Names<'a> {
     staged: &'a Path,
     files: &'a [PathBuf],
 }
 
 impl Names<'_> {
-    /// Returns their paths in another folder.
+    /// Returns the paths that the files will have in `folder`.
     fn in_folder(&self, folder: &Path) -> Vec<PathBuf> {
         self.files
             .iter()
@@ -278,17 +277,16 @@ fn put(draft: Draft, files: Vec<PathBuf>, recorded: Option<String>) -> Result<Pu
     Ok(Published { files, recorded })
 }
 
-/// Returns the folder for a run whose place holds the recorded run.
+/// Returns the folder for a run next to the recorded one.
 pub fn here(recorded: &Path) -> PathBuf {
     let base = recorded.file_name().map(|last| last.to_string_lossy().into_owned()).unwrap_or_default();
     recorded.with_file_name(format!("{base}{HERE}"))
 }
 
-/// Suffix of its folder's name.
+/// Suffix of the folder's name.
 const HERE: &str = "+here";
 
-/// Returns the large files of a draft missing from a folder with the hashes of its list. Other hashes would change the
-/// committed list.
+/// Returns the large files of a draft that are missing from a folder but listed there with the same hash.
 fn lacking(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     fn below(folder: &Path, name: &str, found: &mut Vec<String>) -> std::io::Result<()> {
         for entry in std::fs::read_dir(folder.join(name))? {
@@ -312,7 +310,6 @@ fn lacking(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     files.filter(|file| file.as_ref().is_ok_and(|(name, bytes)| listed.lists(name, bytes)) || file.is_err()).collect()
 }
 
-/// Returns a folder next to the plain one, named after what differs.
 fn apart(plain: &Path, parts: &[String]) -> PathBuf {
     let shown = parts
         .iter()
@@ -369,7 +366,7 @@ mod tests {
         let paths: std::collections::BTreeSet<_> =
             all.iter().map(|overrides| target(results, overrides).path().to_owned()).collect();
         assert_eq!(paths.len(), all.len(), "{paths:?}");
-        // A name that cannot lead anywhere else, and not too long to be one.
+        // The name must not escape the parent directory or exceed the length limit.
         let wild = target(results, &[&format!("recovery=[{{name: ../../x, a: {}}}]", "y".repeat(400))]);
         assert_eq!(wild.path().parent(), Some(Path::new("results/b")));
         assert!(wild.path().file_name().unwrap().len() < 80);

@@ -1,4 +1,4 @@
-//! One small table in every form.
+//! Renders one small table in every format.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f6
     }
 }
 
-/// Returns `count` documents of which the first `right` are correct.
+/// Returns `count` documents of which the first `right` are answered correctly.
 fn answers(right: usize, count: usize) -> Sample {
     Sample::Right((0..count).map(|at| at < right).collect())
 }
@@ -210,7 +210,6 @@ fn columns_can_stand_once_for_each_depth() {
     let view = laid(&description, numbers, &[]).unwrap();
     assert_eq!(view.groups, [("7-layer".to_owned(), 1), ("11-layer".to_owned(), 1)]);
     let rows: Vec<String> = view.rows.iter().map(texts).collect();
-    // The dense row is equal at every depth; values missing from the grid are dashes.
     assert_eq!(rows, ["70.00 70.00", "40.00 —", "50.00 —", "62.50 55.00"]);
     assert_eq!(view.rows[3].lead[1], "+ Ghost Layer (Ours)");
     assert!(markdown(&view).contains("RTE (11-layer)"));
@@ -231,7 +230,7 @@ fn a_cell_that_was_left_out_shifts_no_other_under_another_depth() {
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte" && number.record.condition.recovery != "ghosted");
     numbers.push(number(11, "llm-streamline", "linearpatch-diag", "rte", 30.0, Sample::None));
-    // Best at the only depth that it has, which is not the first.
+    // The method only has a value at the second depth, where it is best.
     numbers.push(number(11, "llm-streamline", "ghosted", "rte", 55.0, Sample::None));
     let view = laid(&description, numbers, &[]).unwrap();
     let rows: Vec<String> = view.rows.iter().map(texts).collect();
@@ -251,7 +250,7 @@ fn a_depth_that_two_backbones_share_stands_in_one_column() {
     let view = laid(&description, shared, &[]).unwrap();
     assert_eq!(view.groups, [("4-layer".to_owned(), 1), ("6-layer".to_owned(), 1)]);
     assert_eq!(view.rows.iter().map(texts).collect::<Vec<_>>(), ["1.00 2.00", "— 3.00"]);
-    // Backbones of unlike sizes, as in the paper's table A6.
+    // Backbones of different sizes, as in the paper's table A6.
     let unlike = vec![rte_of("a", 7, 1.0), rte_of("a", 11, 2.0), rte_of("b", 13, 3.0), rte_of("b", 15, 4.0)];
     let view = laid(&description, unlike, &[]).unwrap();
     assert_eq!(view.groups, [("7-layer, 13-layer".to_owned(), 1), ("11-layer, 15-layer".to_owned(), 1)]);
@@ -306,7 +305,7 @@ fn equal_prints_rank_equally_and_failed_is_never_best() {
     let description = table(false, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte");
-    // One accuracy is summed in another order; one cell failed in the other run.
+    // One accuracy was summed in another order, and one cell failed.
     (numbers[1].record.value, numbers[2].record.value) = (Some(73.333_333_333_333_33), Some(73.333_333_333_333_3));
     numbers[3].record.value = Some(99.0);
     numbers[3].failure = Some("not scored on c4".into());
@@ -371,7 +370,6 @@ fn markdown_and_latex_show_paper_value_and_verdict() {
     let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.record).collect();
     paper[0].value = Some(70.0);
     paper[3].value = Some(66.43);
-    // Ours failed here.
     paper[6].value = Some(180.0);
     let view = laid(&description, numbers(), &paper).unwrap();
     let text = markdown(&view);
@@ -405,7 +403,7 @@ fn methods_may_be_tested_against_one_that_the_table_names() {
     entry.named_options = vec!["rank".into()];
     entry.rows[0].recovery.push("rank:8".into());
     let mut numbers: Vec<Measurement> = numbers().into_iter().filter(|number| number.metric.id == "rte").collect();
-    // Three questions more than ghosted: no difference that a test sees.
+    // Three documents more than ghosted, which is not significant.
     numbers.push(number(7, "llm-streamline", "rank:8", "rte", 65.0, answers(65, 100)));
     let table = laid(&description, numbers, &[]).unwrap();
     let marks: Vec<&str> = table.shown().map(|(_, shown)| shown.mark()).collect();

@@ -1,5 +1,4 @@
-//! Whether a backbone that is called like one of the paper's is that one: by its number of layers, and by the hashes that
-//! `hub.lock` has of its config, tokenizer and weights.
+//! Verifies a backbone named like one of the paper's by its layer count and its hashes in `hub.lock`.
 
 use std::path::{Path, PathBuf};
 
@@ -11,20 +10,19 @@ use crate::model::weights::Weights;
 use crate::model::{Config, check_weights};
 use crate::results::record::Condition;
 
-/// The files besides weights that distinguish models. Others do not change any number.
+/// Files besides the weights that identify a model. Other files do not affect any number.
 const NAMED: [&str; 2] = ["config.json", "tokenizer.json"];
 const WEIGHTS: &str = ".safetensors";
 
-/// The profile in which a name of the paper's means the paper's model.
+/// Profile in which the paper's backbone names refer to the paper's models.
 const PROFILE: &str = "paper";
 
-/// SHA-256 of a file.
 type HashOf<'a> = &'a dyn Fn(&Path) -> Result<String>;
 
-/// Compares a grid's hub inputs with the hashes of `hub.lock`; matching ones are marked as pinned.
+/// Compares a grid's hub inputs with `hub.lock`, and marks matching ones as pinned.
 ///
 /// # Errors
-/// A file of the hub's cache that is not the one that is pinned.
+/// Fails if a file in the hub cache differs from its pin.
 pub fn hold(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     let lock = Lock::read(&grid.lock_file)?;
     let profile = grid.profile.as_ref().map_or(String::new(), |name| format!(" --profile {name}"));
@@ -69,7 +67,7 @@ fn mark(
     Ok(())
 }
 
-/// Returns the files that are read of a backbone's folder or a task's data.
+/// Returns the files that a grid reads from a backbone folder or task data.
 fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
     if path.is_file() {
         return Ok(vec![path.to_owned()]);
@@ -82,11 +80,11 @@ fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
     Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|file| file.is_file()).collect())
 }
 
-/// Checks, in the profile `paper`, a grid's paper backbones against their pins, in addition to [`hold`]. An unpinned one is
-/// marked, and its numbers get no verdict.
+/// Checks the backbones of the `paper` profile against their pins. Unpinned backbones are marked so that their numbers
+/// get no verdict.
 ///
 /// # Errors
-/// A folder of another model under the name of one of the paper's.
+/// Fails if a folder contains another model under the name of a paper backbone.
 pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     if grid.profile.as_deref() != Some(PROFILE) {
         return hold(grid, hash);
@@ -108,7 +106,7 @@ pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     hold(grid, hash)
 }
 
-/// Compares a folder with its pin, small files first, because another model differs there already.
+/// Compares a folder with its pin, small files first to find another model early.
 fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashOf<'_>) -> Result<()> {
     let mut files: Vec<(&str, &LockedFile)> =
         pinned.files.iter().map(|(file, pin)| (file.as_str(), pin)).filter(|(file, _)| is_relevant(file)).collect();
@@ -141,20 +139,18 @@ fn checked_path(folder: &Path, file: &str) -> PathBuf {
     folder.join(file)
 }
 
-/// State of an input of a grid.
 #[derive(Debug)]
 pub struct ExaminedInput {
-    /// Its location and type, for messages.
+    /// Location and type of the input, for messages.
     pub found: String,
-    /// The repository that it should be pinned to and is not.
+    /// Repository that the input should be pinned to, if it is not pinned.
     pub unpinned: Option<String>,
 }
 
-/// Looks at a backbone, text or task: whether it is there, can be read, and is what `hub.lock` has. `hash` gives the
-/// SHA-256 of a file.
+/// Checks whether a backbone, text or task exists, is readable, and matches `hub.lock`.
 ///
 /// # Errors
-/// Missing or wrong parts, with a hint.
+/// Fails with a hint if a part is missing or wrong.
 pub fn examine(need: &Need, around: &Around<'_>, hash: HashOf<'_>) -> Result<ExaminedInput> {
     let Found { path, hub, stream } = need.find(around)?;
     let mut found = path.display().to_string();
@@ -192,13 +188,13 @@ pub fn examine(need: &Need, around: &Around<'_>, hash: HashOf<'_>) -> Result<Exa
     Ok(ExaminedInput { found, unpinned })
 }
 
-/// Returns whether files have the pinned hashes: cached files by name, copies by content.
+/// Returns whether files have the pinned hashes. Cached files are matched by name, copies by content.
 ///
 /// # Errors
-/// A file of the cache that has another hash than the lock says. A copy may be another one.
+/// Fails if a cached file differs from its pin.
 fn as_pinned(hub: &HubSource, path: &Path, files: &[PathBuf], pinned: &LockedRepo, hash: HashOf<'_>) -> Result<bool> {
     for file in files {
-        // In the cache a name is a path below the snapshot's folder, which is called after the commit.
+        // Cached files are in a snapshot directory named after the commit.
         let below = hub.commit.as_ref().and_then(|commit| {
             let mut parts = file.components();
             parts.by_ref().any(|part| part.as_os_str() == commit.as_str()).then(|| parts.as_path().to_owned())
@@ -226,7 +222,7 @@ fn as_pinned(hub: &HubSource, path: &Path, files: &[PathBuf], pinned: &LockedRep
     Ok(true)
 }
 
-/// Returns the size of a folder's weight files, if there are any.
+/// Returns the total size of a folder's weight files, if there are any.
 pub fn weight_bytes(folder: &Path) -> Option<u64> {
     let files = Weights::files(folder).ok()?;
     Some(files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|about| about.len()).sum())

@@ -1,4 +1,4 @@
-//! Arranges numbers in the rows and columns of an artifact's description, with the paper's values next to them.
+//! Arranges numbers in the rows and columns of an artifact's description.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::results::{
 };
 use crate::{criterion, recovery};
 
-/// Lays numbers out. `paper` are the paper's numbers for the same artifact; empty where there are none.
+/// Builds the table of an artifact. `paper` contains the paper's numbers for it, if any.
 ///
 /// # Errors
-/// Two numbers of one cell that no column tells apart; a metric that there is not.
+/// Fails if no column distinguishes two numbers of a cell, or if a metric does not exist.
 pub(super) fn layout(
     description: &Description,
     table: &TableEntry,
@@ -87,7 +87,7 @@ pub(super) fn layout(
                         add(false, &at, block)?;
                     }
                 }
-                // Columns for each depth leave blocks to the entries.
+                // With one column per depth, each row entry forms a block.
                 block += usize::from(table.across_depths);
             }
             block += usize::from(!table.across_depths);
@@ -111,35 +111,32 @@ pub(super) fn layout(
     Ok(laid)
 }
 
-/// A row with one of the numbers that it is about, from which it has its words.
+/// Row with one of its measurements, which provides its labels.
 struct Laid {
     row: TableRow,
     first: Arc<Measurement>,
 }
 
-/// A column of the table.
 #[derive(Clone)]
 struct LaidColumn {
     column: NumberColumn,
-    /// The question among several under which the run measured it.
+    /// Metric key, if the run measured the metric in several ways.
     key: Option<Question>,
-    /// Which group of depths it is in, where the columns are repeated for each.
+    /// Index of the depth group, if columns repeat for each depth.
     group: Option<usize>,
 }
 
-/// Returns the number of sequences that an operator is solved on.
 fn sequences(measurement: &Measurement) -> Option<usize> {
     measurement.setup.variant.get(factors::OPERATOR_SEQUENCES)?.as_u64()?.try_into().ok()
 }
 
-/// Identifies a row: a cell, independent of its depth.
+/// Returns the key of a row: calibration and settings except the depth.
 fn variant(measurement: &Measurement) -> (String, Factors) {
     let mut factors = Factors::clone(&measurement.setup.variant);
     factors.remove(factors::DEPTH);
     (measurement.record.condition.calibration.clone(), factors)
 }
 
-/// Returns the depths of a backbone in ascending order.
 fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<usize> {
     let conditions = numbers.iter().map(|number| &number.record.condition);
     let pruned_here = conditions.filter(|condition| condition.backbone == backbone && condition.criterion != DENSE);
@@ -148,8 +145,9 @@ fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<usize> {
     depths
 }
 
-/// Returns the depth of each backbone in each group of columns. Backbones of different sizes are aligned by first depth,
-/// second and so on; if that would put one depth into two groups, each depth gets its own.
+/// Returns the depth of each backbone in each group of columns.
+///
+/// Depths are aligned by rank, unless that would put one depth into two groups.
 fn places(depths: &[Vec<usize>]) -> Vec<Vec<Option<usize>>> {
     let most = depths.iter().map(Vec::len).max().unwrap_or(0);
     let aligned = depths
@@ -167,12 +165,12 @@ fn positions(depths: &[Vec<usize>], depth: usize) -> BTreeSet<usize> {
     depths.iter().filter_map(|row| row.iter().position(|known| *known == depth)).collect()
 }
 
-/// Heads over several columns, and how many they are over; empty where there is none.
+/// Headings with the number of columns they span.
 type GroupHeads = Vec<(String, usize)>;
 
-/// Returns a table's metrics, and the headers over them with their spans.
+/// Returns the columns of a table's metrics, and their headings.
 fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<LaidColumn>, GroupHeads)> {
-    // A metric of prompts stands for that of each prompt that was timed, under a head of its own.
+    // A latency metric expands to one column per timed prompt.
     let prompts =
         |metric: &Metric| {
             let metrics = numbers.iter().map(|number| &number.metric);
@@ -199,7 +197,7 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<L
     Ok((wanted, over))
 }
 
-/// Other measurements on the same text or task are next to it, unless they have their own column.
+/// Returns other metrics of the same text or task, which are placed next to it.
 fn neighbours(table: &TableEntry, numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<Metric> {
     let others = metric.others().into_iter().filter(|other| !table.metrics.contains(&other.id));
     others.filter_map(|other| found_column(numbers, &other.id)).collect::<Vec<_>>()
@@ -221,7 +219,7 @@ fn found_column(numbers: &[Arc<Measurement>], id: &str) -> Option<Metric> {
     numbers.iter().find(|number| number.metric.id == id).map(|number| number.metric.clone())
 }
 
-/// Adds the fewest settings that distinguish rows with equal labels to their last label.
+/// Adds the fewest settings that distinguish rows with equal labels.
 fn tell_apart(table: &TableEntry, rows: &mut [Laid]) {
     let headed: Vec<_> =
         rows.iter().filter(|row| row.first.record.condition.recovery == recovery::NONE).map(head_of).collect();
@@ -239,19 +237,18 @@ fn tell_apart(table: &TableEntry, rows: &mut [Laid]) {
     }
 }
 
-/// With several criteria, a recovery stands below the row of the criterion whose cut it repairs, if there is one.
+/// With several criteria, a repaired row is below the row of its criterion.
 fn head_of(laid: &Laid) -> (usize, usize, String) {
     (laid.row.backbone, laid.row.block, laid.first.record.condition.criterion.clone())
 }
 
-/// Adds the protocol line and other notes to the table.
 pub(super) fn noted(mut table: Table, profile: &str, besides: Vec<String>) -> Table {
     table.protocol = protocol_sentence(profile, table.shown().map(|(_, shown)| &*shown.measurement));
     table.notes = besides;
     table
 }
 
-/// Returns the columns and the headers over them.
+/// Repeats the columns for each depth group, and returns the headings over them.
 fn heads(columns: Vec<LaidColumn>, places: Option<&[Vec<Option<usize>>]>) -> (GroupHeads, Vec<LaidColumn>) {
     let Some(places) = places else { return (Vec::new(), columns) };
     (
@@ -269,7 +266,7 @@ fn heads(columns: Vec<LaidColumn>, places: Option<&[Vec<Option<usize>>]>) -> (Gr
     )
 }
 
-/// Finds the number of a row's column: at `depth` if the columns repeat per depth, else at the row's only depth.
+/// Finds the number for a column of a row, at `depth` if columns repeat per depth.
 fn find<'n>(
     row: &[&'n Arc<Measurement>],
     column: &LaidColumn,
@@ -288,13 +285,13 @@ fn find<'n>(
             .expected("cells that differ in a setting")
             .found(format!("`{}` and `{}`", one.cell, other.cell))
             .hint("name the option in the artifact's `named_options`, or leave one of the cells out")),
-        // A cell without any score has failed; it still has its row.
+        // A cell without any score has failed but keeps its row.
         (None, _) => Ok(candidates().find(|number| number.failure.is_some())),
     }
 }
 
 fn shown(number: &Arc<Measurement>, table: &TableEntry) -> PrintedNumber {
-    // A second decimal of a latency is noise.
+    // The second decimal of a latency is noise.
     let is_latency = number.metric.is_latency();
     let decimals = if is_latency { number.metric.decimals } else { table.decimals };
     PrintedNumber::printed(number, decimals, if number.failure.is_none() { "—" } else { "failed" })
@@ -315,7 +312,6 @@ fn lead_text(lead: Lead, measurement: &Measurement, table: &TableEntry) -> Strin
         Lead::Backbone => backbone_label(&condition.backbone).to_owned(),
         Lead::Depth => format!("{}/{}", condition.depth, condition.layers),
         Lead::Method if condition.recovery == recovery::NONE => criterion::label(&condition.criterion).to_owned(),
-        // With several criteria, a recovery stands below the criterion whose cut it repairs.
         Lead::Method => {
             let below = if table.across_depths { "+ " } else { "" };
             let trained = if condition.finetuned { " + FT" } else { "" };

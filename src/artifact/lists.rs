@@ -1,4 +1,4 @@
-//! Tables of what the program knows by name: methods with their repositories, backbones with their sources.
+//! Tables of built-in methods and backbones with their sources.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -10,23 +10,22 @@ use crate::options::Described;
 use crate::results::{Lead, LeadKind, Table, TableRow, distinct};
 use crate::{criterion, grid, recovery};
 
-/// A table of texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NameList {
     pub heads: Vec<String>,
     pub rows: Vec<Vec<String>>,
-    /// The column that names a row.
+    /// Index of the column that labels a row.
     pub label: usize,
-    /// The column that tells kinds of rows apart, where there is one.
+    /// Index of the column that distinguishes kinds of rows, if any.
     kind: Option<usize>,
-    /// The column of names in a grid, by which a description chooses rows.
+    /// Index of the column with grid names, by which a description selects rows.
     name: usize,
-    /// The column of addresses, and what the paper calls it.
+    /// Index of the column with URLs, and its heading in the paper.
     source: usize,
     head: &'static str,
 }
 
-/// Lists the paper's criteria and recoveries with the reference repositories (paper tables 1 and A2).
+/// Lists the criteria and recoveries that the paper compares (tables 1 and A2).
 pub(super) fn methods() -> NameList {
     let criteria = rows("Pruning criterion", criterion::described());
     let recoveries = rows("Recovery method", recovery::described());
@@ -47,10 +46,10 @@ fn rows(category: &'static str, methods: Vec<Described>) -> impl Iterator<Item =
         .map(move |method| vec![category.to_owned(), method.label.to_owned(), method.name, method.source.to_owned()])
 }
 
-/// Lists the backbones in `experiments/backbones` with their sources (paper table A1).
+/// Lists the backbones in `experiments/backbones` (paper table A1).
 ///
 /// # Errors
-/// A folder or a file that cannot be read.
+/// Fails if a folder or file cannot be read.
 pub(super) fn checkpoints(experiments: &Path) -> Result<NameList> {
     let lock = Lock::read(&experiments.join(Lock::FILE))?;
     let hub = Hub::new(HubSettings::from_env()?);
@@ -79,7 +78,7 @@ fn is_cached(lock: &Lock, hub: &Hub, want: &Want) -> Option<PathBuf> {
     is_complete.then(|| hub.cache().snapshot(&want.source.repo, &repo.commit))
 }
 
-/// Shortens a path relative to the experiments' parent folder: `models/llama-3-8b`.
+/// Returns a path relative to the experiments' parent folder.
 fn shown(path: &Path, experiments: &Path) -> String {
     let path = straight_quotes(path);
     let around = straight_quotes(&experiments.join(".."));
@@ -98,11 +97,10 @@ fn straight_quotes(path: &Path) -> PathBuf {
 }
 
 impl NameList {
-    /// Returns the rows of the paper's table as printed, or all if the description names none. Methods of one kind and
-    /// source share a row.
+    /// Returns the rows that the description names, or all. Methods of the same kind and source share a row.
     ///
     /// # Errors
-    /// A name that is in no row, with the nearest.
+    /// Fails if a name matches no row, and suggests the closest one.
     pub(super) fn printed(&self, description: &Description) -> Result<Table> {
         let Self { kind, name, source, head, .. } = *self;
         let chosen: Vec<&Vec<String>> = match description.in_paper.as_slice() {
@@ -139,7 +137,6 @@ impl NameList {
         })
     }
 
-    /// Returns all rows, each without its first text.
     pub(super) fn whole(&self) -> Table {
         let mut heads = self.heads.iter().map(Lead::text);
         Table {
@@ -155,7 +152,6 @@ impl NameList {
     }
 }
 
-/// Returns the common beginning of several names without brackets; a single name unchanged.
 fn shared(names: &[&str]) -> String {
     let (Some(first), true) = (names.first(), names.len() > 1) else { return names.concat() };
     let end = (0..=first.len())

@@ -1,12 +1,10 @@
-//! Layer 4: making the paper's tables and figures (design §11).
+//! Layer 4: producing the paper's tables and figures (design §11).
 //!
-//! `catalogue` lists them; `pipeline` makes one; `layout` arranges a table and `print` prints it next to the paper's
-//! values (`comparison`, which also gates the dense backbones); `draw` makes figures; `folder`, `files`, `recorded` and
-//! `page_part` hold the results of a run. Searches (`raced`) have their own table. The executor of grids is passed in,
-//! so that everything can be tested without a model.
+//! `pipeline` makes an artifact of the `catalogue`. `comparison` judges numbers and gates the dense backbones.
+//! `folder`, `files`, `recorded` and `page_part` store a run's results. The grid executor is passed in, so that tests
+//! need no model.
 //!
-//! Rooms of their own, which know nothing of a run: [`figure`] draws data, [`page`] is the page of all artifacts,
-//! [`paper`] has the paper's values, [`claims`] its sentences as checks, [`audit`] holds its tables against themselves.
+//! [`figure`], [`page`], [`paper`], [`claims`] and [`audit`] do not depend on runs.
 
 pub mod audit;
 mod catalogue;

@@ -1,4 +1,4 @@
-//! `page.json`: an artifact as the page of all artifacts shows it, with how each of its cells was made.
+//! `page.json`: one artifact's part of the results page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,20 +14,19 @@ use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, MadeFrom};
 use crate::results::{SavedColumn, SavedTable, Table, put};
 
-/// An artifact of the page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PagePart {
     pub artifact: PageArtifact,
     pub cells: BTreeMap<String, CellNote>,
 }
 
-/// The line of a cell's note that says how long it took.
+/// Name of the line with the computing time in a cell's note.
 const SECONDS: &str = "seconds";
 
 impl PagePart {
     pub const FILE: &str = "page.json";
 
-    /// Drops bulk that `numbers.json` has: keys and authors of inputs, single inputs, and what each cell is.
+    /// Drops data that `numbers.json` also contains.
     #[must_use]
     pub fn light(mut self) -> Self {
         for note in self.cells.values_mut() {
@@ -39,7 +38,7 @@ impl PagePart {
         self
     }
 
-    /// Whether the page would show the same of both, whoever made them when.
+    /// Returns whether the page would look the same, ignoring who made the parts and when.
     pub(super) fn shows_the_same(&self, other: &Self) -> bool {
         fn shown(part: &PagePart) -> (PageArtifact, bool, BTreeMap<String, CellNote>) {
             let artifact = PageArtifact { provenance: Vec::new(), computed: Vec::new(), ..part.artifact.clone() };
@@ -48,24 +47,26 @@ impl PagePart {
                 note.makers.clear();
                 note.lines.retain(|(name, _)| name != SECONDS);
             }
-            // An earlier version does not say who computed the numbers.
+            // Parts of earlier versions do not state who computed the numbers.
             (artifact, part.artifact.computed.is_empty(), cells)
         }
         shown(self) == shown(other)
     }
 
+    /// Writes the part.
+    ///
     /// # Errors
-    /// A folder that cannot be written to.
+    /// Fails if the folder is not writable.
     pub(super) fn write(&self, folder: &Path) -> Result<()> {
         let text = serde_json::to_string(self)
             .map_err(|error| Error::job("an artifact has no JSON form").found(error.to_string()))?;
         put(&folder.join(Self::FILE), text.as_bytes()).map(drop)
     }
 
-    /// Reads the page's part of a folder, if it has one.
+    /// Reads a folder's part, if it has one.
     ///
     /// # Errors
-    /// A damaged file.
+    /// Fails if the file is damaged.
     pub fn read(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(Self::FILE);
         let Ok(text) = std::fs::read_to_string(&path) else { return Ok(None) };
@@ -78,7 +79,6 @@ impl PagePart {
     }
 }
 
-/// Builds the page's part of an artifact: its table or its figures.
 pub(super) fn sheet(
     artifact: &Artifact,
     profile: &str,
@@ -114,11 +114,11 @@ fn sheet_note_of(artifact: &Artifact, profile: &str, outcome: &GridOutcome, resu
     note(result, &artifact.file, profile, outcome)
 }
 
-/// Returns the table of an artifact, with the columns marked that its description does not ask for.
+/// Converts an artifact's table, marking columns that its description does not ask for.
 fn saved(artifact: &Artifact, table: &Table) -> SavedTable {
     let mut saved = SavedTable::from(table);
     if let Some(entry) = &artifact.description.table {
-        // Columns of words come first.
+        // Text columns come first.
         let words = saved.columns.len() - table.columns.len();
         for (column, number) in saved.columns[words..].iter_mut().zip(&table.columns) {
             column.unasked = is_unasked(entry, &number.metric);
@@ -127,7 +127,7 @@ fn saved(artifact: &Artifact, table: &Table) -> SavedTable {
     saved
 }
 
-/// Returns who computed the stored results that a run was made from: one entry for each commit on each machine.
+/// Summarizes the origins of a run's stored results by commit and machine.
 fn computed(outcome: &GridOutcome) -> Vec<ComputedBy> {
     let origins = outcome.cells.iter().flat_map(|result| &result.made_from);
     let distinct: BTreeMap<&String, &MadeFrom> = origins.map(|origin| (&origin.key, origin)).collect();
@@ -157,10 +157,9 @@ fn text_of(lines: &BTreeMap<String, String>, name: &str) -> String {
     lines.get(name).cloned().unwrap_or_default()
 }
 
-/// Builds the page's part of a list, which has no computed cells.
 pub(super) fn list_sheet(artifact: &Artifact, list: &NameList) -> PagePart {
     let columns = list.heads.iter().enumerate().map(|(at, head)| {
-        // A column of few different texts tells kinds apart, and one can choose by it.
+        // A column with few distinct texts is offered as a filter.
         let texts: BTreeSet<&String> = list.rows.iter().map(|row| &row[at]).collect();
         let choice = 2 * texts.len() <= list.rows.len();
         SavedColumn { label: at == list.label, choice, ..SavedColumn::named(head) }
@@ -169,7 +168,6 @@ pub(super) fn list_sheet(artifact: &Artifact, list: &NameList) -> PagePart {
     PagePart { artifact: PageArtifact { tables: vec![view], ..described(artifact) }, cells: BTreeMap::new() }
 }
 
-/// Builds the page's part of races: their table and its result. `dense` are the dense backbones.
 pub(super) fn raced_sheet(
     artifact: &Artifact,
     profile: &str,
@@ -226,7 +224,6 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
             kind: origin.kind.to_owned(),
             key: origin.key.clone(),
             finished: text(&origin.made["finished"]).unwrap_or_default(),
-            // More digits than a clock is good for would only be in the way.
             seconds: (origin.seconds * 100.0).round() / 100.0,
             maker: index,
         }
@@ -244,7 +241,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
     }
 }
 
-/// Returns the author of a stored object from its record ([`crate::machine::signature`]), without missing fields.
+/// Returns the origin of a stored object from its record ([`crate::machine::signature`]).
 fn maker(made: &Value) -> Vec<(String, String)> {
     let dirty = if made["dirty"] == true { ", with uncommitted changes" } else { "" };
     let words = made["command"].as_array().map(|words| words.iter().filter_map(Value::as_str).collect::<Vec<_>>());
@@ -263,7 +260,6 @@ fn maker(made: &Value) -> Vec<(String, String)> {
     lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// Formats a value for people, if there is one.
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,

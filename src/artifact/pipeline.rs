@@ -1,5 +1,4 @@
-//! From an artifact's description to its folder: run what it shows, hold the dense backbones against the paper's, lay the
-//! numbers out, draw, write, record.
+//! Makes an artifact: runs the grid, gates the dense backbones, and writes tables, figures and the record.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -29,30 +28,29 @@ use crate::results::{
 };
 use ghostlab_store::Store;
 
-/// Runs a grid.
 pub trait Executor {
-    /// Runs the grid; `results` is where it will be shown.
+    /// Runs the grid. `results` is the folder that will show it.
     ///
     /// # Errors
-    /// What stops the whole run: a cell that fails is in the outcome.
+    /// Fails if the whole run stops. A failed cell is part of the outcome.
     fn run(&self, grid: &Grid, results: &Path) -> Result<GridOutcome>;
 
-    /// Runs a grid before another one, whose needs are not known yet: nothing goes from the store for it.
+    /// Runs a grid before another one, without evicting objects that the next grid may need.
     ///
     /// # Errors
-    /// As [`Self::run`].
+    /// Fails like [`Self::run`].
     fn run_before(&self, grid: &Grid, results: &Path) -> Result<GridOutcome> {
         self.run(grid, results)
     }
 }
 
-/// Runs a grid with a store, and keeps its record for `ghostlab status`.
+/// Executor that records its state for `ghostlab status`.
 pub struct Runner<'a> {
     pub store: &'a Store,
     pub settings: RunSettings,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,
-    /// Whether nothing is computed: results that are not stored are missing, with the reason if known.
+    /// Whether to use stored results only.
     pub stored: bool,
 }
 
@@ -77,41 +75,40 @@ impl Runner<'_> {
     }
 }
 
-/// An artifact that is made.
 #[derive(Debug)]
 pub struct ArtifactOutcome {
-    /// Its table; none for a figure.
+    /// Table of the artifact; `None` for a figure.
     pub table: Option<Table>,
-    /// How its numbers stand to the paper's, a line each; empty where the paper has none for these backbones.
+    /// Comparison with the paper; empty if it has no values for the backbones.
     pub comparison: String,
     pub files: Vec<PathBuf>,
-    /// How it stands to the recorded run, where there is one.
+    /// Comparison with the recorded run, if there is one.
     pub recorded: Option<String>,
-    /// Deviations of dense backbones from the paper's numbers: their pruned cells were not run.
+    /// Dense numbers that miss the paper's. Pruned cells of their backbones were not run.
     pub misses: Vec<GateFailure>,
-    /// Backbones of the paper whose dense numbers could not be compared, with reasons: they were pruned anyway.
+    /// Paper backbones without comparable dense numbers, with reasons.
     pub unknown: Vec<(String, String)>,
-    /// Cells that were tried and failed, with their reasons.
+    /// Cells that failed, with reasons.
     pub failures: Vec<(String, String)>,
-    /// Cells that failed or were stopped.
+    /// Number of cells that failed or were stopped.
     pub failed: usize,
     /// Number of cells without complete results.
     pub unmade: usize,
 }
 
-/// Whether dense backbones have to show the paper's dense numbers before anything is pruned from them.
+/// Whether dense backbones must reproduce the paper's numbers before they are pruned.
 #[derive(Debug)]
 pub enum Gated {
-    /// Dense numbers are not checked.
+    /// Skips the check of dense numbers.
     No,
-    /// With the dense cells that tell, where any backbone is the paper's ([`Artifact::gate`]).
+    /// Checks the cells of this grid, if any backbone is the paper's ([`Artifact::gate`]).
     Yes(Option<Box<Grid>>),
 }
 
-/// Makes a table or figure of its grid.
+/// Makes a table or figure.
 ///
 /// # Errors
-/// What stops the run, numbers that the description cannot lay out, or a folder that cannot be written to.
+/// Fails if the run stops, the numbers do not fit the description, or the folder is not writable.
 pub fn make(
     artifact: &Artifact,
     grid: &Grid,
@@ -130,7 +127,7 @@ pub fn make(
     let outcome = executor.run(&open, target.path())?;
     let outcome = with_stopped(outcome, grid, &misses);
     let results = collect(grid, &outcome, &named);
-    // The stored numbers are the run's own, whichever the table shows.
+    // Store the per-seed numbers even if the table aggregates them.
     let tabled = results.over(description.table.as_ref().and_then(|table| table.over));
 
     let staging = target.stage()?;
@@ -138,7 +135,7 @@ pub fn make(
     let mut table = None;
     let mut comparison = String::new();
     if let Some(entry) = &description.table {
-        // Only the paper's own backbones have its numbers.
+        // Only the paper's backbones have paper values.
         let paper = paper::records(&artifact.name).unwrap_or_default();
         let order = entry.order_of.as_deref().map(paper::records).transpose()?.unwrap_or_default();
         let order = order_notes(entry, &tabled.measurements(), &order);
@@ -148,13 +145,13 @@ pub fn make(
         comparison = beside_paper(&laid);
         table = Some(laid);
     }
-    // Models stopped by the gate are not drawn; if none remains, the gate is the reported reason, not the drawing.
+    // If the gate stopped every model, report the gate and not the empty figure.
     let drawn = figures(artifact, &outcome, &tabled, profile, &staging);
     let (drawn, figures) = drawn.map_err(|error| stopped_by(&misses).unwrap_or(error))?;
     files.extend(drawn);
     let run = FinishedRun { target, grid, outcome: &outcome, started };
     let (files, record) = run.finish(matches!(gated, Gated::Yes(_)), &results, files, &staging)?;
-    // The page shows artifacts as they are described, not every trial with other settings.
+    // The page only shows runs of unmodified descriptions.
     if target.as_described() {
         let mut sheet = page_part::sheet(artifact, profile, &outcome, table.as_ref(), figures);
         sheet.artifact.provenance = said(&record, grid.cells.len());
@@ -184,7 +181,7 @@ pub fn make(
     Ok(ArtifactOutcome { table, comparison, files, recorded, misses, unknown, failures, failed, unmade })
 }
 
-/// Returns the names of the files that an artifact may write, as far as known in advance.
+/// Returns the names of the files that an artifact may write.
 pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
     let outputs = ["csv", "parquet", "md", "svg", "pdf", "png"].map(|ending| format!("{}.{ending}", artifact.name));
     let printed = artifact.called().into_iter().map(str::to_owned);
@@ -193,7 +190,7 @@ pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
     outputs.into_iter().chain(printed).chain([PagePart::FILE.to_owned()]).chain(files_beside(grid)).collect()
 }
 
-/// Refuses cuts of sublayers: the tables and figures of the paper count whole layers.
+/// Rejects sublayer cuts, because the paper counts whole layers.
 fn refuse_sublayers(artifact: &Artifact, grid: &Grid) -> Result<()> {
     match grid.cells.iter().find(|cell| !cell.depth.is_in_layers()) {
         None => Ok(()),
@@ -205,10 +202,10 @@ fn refuse_sublayers(artifact: &Artifact, grid: &Grid) -> Result<()> {
     }
 }
 
-/// Checks the gate on an artifact's dense backbones, run by `run`, and returns the grid without what it stopped.
+/// Runs the dense backbones with `run`, and returns the grid without the cells that the gate stops.
 ///
 /// # Errors
-/// What stops the run.
+/// Fails if the run stops.
 pub fn gated(
     description: &Description,
     grid: &Grid,
@@ -229,7 +226,6 @@ pub fn gated(
     Ok((gate, open))
 }
 
-/// Writes all forms of a table.
 fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) -> Result<Vec<PathBuf>> {
     let folder = staging.path();
     let name = &artifact.name;
@@ -246,8 +242,8 @@ fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) ->
     Ok(files)
 }
 
-/// Returns the printed forms by file name: the paper's columns under each of its names; with the paper's values; and the
-/// columns beyond the paper.
+/// Returns the LaTeX variants by file name: the paper's columns under each name, the same with the paper's values, and
+/// the columns beyond the paper.
 pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Table) -> Vec<(String, Table)> {
     let tables = print::printed(entry, table);
     let mut forms: Vec<(String, Table)> =
@@ -258,11 +254,10 @@ pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Tab
     forms
 }
 
-/// Suffixes of the LaTeX file with the paper's values, and of the one for columns missing from the paper.
+/// Suffixes of the LaTeX variants.
 const COMPARED: &str = "compared";
 const BEYOND: &str = "beyond";
 
-/// Writes the drawings as files, and returns them for the page.
 fn figures(
     artifact: &Artifact,
     outcome: &GridOutcome,
@@ -303,12 +298,11 @@ fn figures(
     Ok((files, figures))
 }
 
-/// Writes all forms of a drawing.
 fn put_drawing(staging: &Draft, base: &str, drawing: &Drawing) -> Result<Vec<PathBuf>> {
     drawing.forms().map(|(ending, bytes)| put(&staging.path().join(format!("{base}.{ending}")), bytes)).collect()
 }
 
-/// Page section of an artifact's run, taken from its record.
+/// Returns the provenance lines of an artifact's page section.
 pub(super) fn said(record: &Provenance, cells: usize) -> Vec<(String, String)> {
     let dirty = if record.dirty { ", with uncommitted changes" } else { "" };
     let machine = &record.machine;
@@ -327,10 +321,10 @@ pub(super) fn said(record: &Provenance, cells: usize) -> Vec<(String, String)> {
     lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// Writes a table of what the program knows by name; the table for a terminal.
+/// Writes a table of built-in names. Returns it formatted for a terminal.
 ///
 /// # Errors
-/// A folder that cannot be written to.
+/// Fails if the folder is not writable.
 pub fn list(
     artifact: &Artifact,
     list: ListEntry,

@@ -1,4 +1,4 @@
-//! The pipeline on an executor that computes nothing.
+//! Tests the pipeline with executors that compute nothing.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::latency::LatencyResult;
 use crate::model::EngineRequest;
 use crate::results::{By, RunDescription, StoredResults, TextExtent, factors};
 
-/// Gives each cell the same times over each prompt, the dense backbone among them, and its perplexity 9.
+/// Executor that gives every cell the same prompt timings and a perplexity of 9.
 struct Timed(&'static [f64]);
 
 impl Executor for Timed {
@@ -53,7 +53,7 @@ impl Executor for Timed {
     }
 }
 
-/// Returns the given perplexity for each cell, and records the requested cells.
+/// Executor that returns a given perplexity for each cell, and counts the requested cells.
 struct Fake {
     perplexity: fn(&Cell) -> Option<f64>,
     asked: RefCell<Vec<usize>>,
@@ -107,7 +107,7 @@ fn inputs() -> BTreeMap<String, String> {
     [("a".to_owned(), "ff".to_owned())].into()
 }
 
-/// Copies a fixture's config and weights, and adds a tokenizer file, which has to exist.
+/// Copies a fixture, and adds the required tokenizer file.
 fn with_tokenizer(root: &Path) -> PathBuf {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/arch/llama-gqa");
     let folder = root.join("llama-gqa");
@@ -125,7 +125,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Creates a table of perplexities on `c4` of a paper backbone, whose tasks' data do not exist.
+    /// Creates a table of perplexities on `c4`. The data of its tasks does not exist.
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let backbone = with_tokenizer(root.path());
@@ -146,7 +146,7 @@ impl Bench {
         Self { root, artifact }
     }
 
-    /// Creates the table over calibration seeds.
+    /// Creates a table that aggregates calibration seeds.
     fn over_seeds() -> Self {
         let bench = Self::new();
         let text = fs::read_to_string(&bench.artifact.file).unwrap();
@@ -160,7 +160,6 @@ impl Bench {
         Self { artifact, ..bench }
     }
 
-    /// Same with the times of one prompt.
     fn timed() -> Self {
         let bench = Self::new();
         let text = fs::read_to_string(&bench.artifact.file).unwrap();
@@ -210,7 +209,7 @@ fn hidden_cells_of_an_artifact_need_no_run_or_data() {
 #[test]
 fn only_a_dense_backbone_within_tolerance_is_pruned() {
     let bench = Bench::new();
-    // The paper has 6.71 for the dense LLaMA-3-8B on C4, as `data/paper/table3.csv` says.
+    // The paper's perplexity is 6.71 (`data/paper/table3.csv`).
     let good = Fake::new(|cell| Some(if cell.is_dense() { 6.7 } else { 20.0 }));
     let (made, folder) = bench.make(&[], true, &good);
     let made = made.unwrap();
@@ -249,7 +248,6 @@ fn failed_cell_shows_its_reason_and_others_finish() {
     let (cell, reason) = &made.failures[0];
     assert!(cell == "llama-3-8b.streamline-2.none" && reason == "out of luck", "{cell}: {reason}");
     assert_eq!(csv(&folder).matches("failed: out of luck").count(), 2);
-    // Every written file is reported and exists.
     assert!(made.files.iter().all(|file| file.exists()), "{:?}", made.files);
     let names: Vec<String> =
         made.files.iter().map(|file| file.file_name().unwrap().to_string_lossy().into_owned()).collect();
@@ -288,10 +286,10 @@ fn a_run_that_is_stopped_leaves_the_results_that_were_there() {
     assert_eq!(fs::read_dir(folder.parent().unwrap()).unwrap().count(), 1);
 }
 
-/// Returns the row labels in a view of a folder's table.
+/// Function that returns the row labels in one format of a folder's table.
 type Called = fn(&Path) -> Vec<String>;
 
-/// Row labels of each view of a table, without values. A new view needs one line here.
+/// Row labels in each format of a table. A new format needs an entry here.
 const VIEWS: [(&str, Called); 6] = [
     ("Markdown", |folder| words(folder, "table3.md", "| ", " | ")),
     ("LaTeX", |folder| {
@@ -299,7 +297,7 @@ const VIEWS: [(&str, Called); 6] = [
         let (_, rows) = text.split_once("\\midrule").unwrap();
         let (rows, _) = rows.split_once("\\bottomrule").unwrap();
         let rows = rows.lines().filter(|line| line.contains(" & "));
-        // The backbone is in the first row only.
+        // Only the first row contains the backbone.
         rows.map(|line| line.split(" & ").skip(1).take(2).collect::<Vec<_>>().join(" ")).collect()
     }),
     ("CSV", |folder| {
@@ -334,14 +332,12 @@ const VIEWS: [(&str, Called); 6] = [
     }),
 ];
 
-/// Returns the first three words of each row of a text table.
 fn words(folder: &Path, file: &str, begin: &str, between: &str) -> Vec<String> {
     let text = fs::read_to_string(folder.join(file)).unwrap();
     let rows = text.lines().filter(|line| line.contains("LLaMA-3-8B") && line.contains(between));
     rows.map(|line| line.trim_start_matches(begin).split(between).take(3).collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// Splits a line of CSV with optional quotes.
 fn fields(line: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     let mut quoted = false;
@@ -355,7 +351,7 @@ fn fields(line: &str) -> Vec<String> {
     all
 }
 
-/// Settings in which two cells of one grid may differ, each as the grid writes it.
+/// Settings in which two cells of one grid may differ, in grid syntax.
 fn axes() -> Vec<(&'static str, String)> {
     vec![
         ("calibration.seed", calibration("c4", "sequences: 8, length: 64, seed: 1")),
@@ -394,9 +390,9 @@ fn one_setting_distinguishes_cells_in_every_table_view() {
     .unwrap();
     let bench = Bench { artifact: Artifact::read(&bench.artifact.file).unwrap().unwrap(), ..bench };
     for (axis, setting) in axes() {
-        // Each cell has another value.
+        // Each cell has a different value.
         let fake = Fake::new(|cell| Some(10.0 + cell.to_string().bytes().map(f64::from).sum::<f64>()));
-        // In a folder that is shown on the page.
+        // Use a folder that the page shows.
         let overrides = [setting.clone()];
         let target = bench.target(&[]);
         let grid = bench.grid(&overrides);
@@ -431,7 +427,7 @@ fn every_paper_option_is_covered_by_the_view_settings() {
         name: "a cell".into(),
     };
     for factor in factors::of_cell(&cell).keys() {
-        // Rows of two backbones, depths, criteria and recoveries are distinguished by separate columns.
+        // Separate columns distinguish rows by backbone, depth, criterion and recovery.
         let is_axis = ["backbone", factors::DEPTH, "criterion", "recovery"].contains(&factor.as_str());
         assert!(is_axis || known.iter().any(|axis| factor.starts_with(axis)), "{factor} has no pair");
     }
@@ -444,7 +440,7 @@ fn seed_table_has_one_row_with_mean_deviation_and_dots() {
         let seed = cell.calibration.as_ref().map_or(0.0, |calibration| calibration.seed as f64);
         match cell.recovery.as_ref().map(|recovery| recovery.name.as_str()) {
             None => Some(6.7),
-            // Better than nothing under the first two seeds, and worse under the third.
+            // Better than no repair with the first two seeds, worse with the third.
             Some("ghosted") => Some(20.0 + 10.0 * seed),
             Some(_) => Some(35.0),
         }
@@ -457,20 +453,20 @@ fn seed_table_has_one_row_with_mean_deviation_and_dots() {
         .iter()
         .map(|row| format!("{} {}", row.lead[1..].join(" "), row.cells[0].as_ref().unwrap().text))
         .collect();
-    // The squares of 10, 0 and 10 over 2.
+    // Squared deviations: (10² + 0 + 10²) / 2.
     assert_eq!(
         rows[..3],
         ["0/4 Dense 6.70", "1/4 LLM-Streamline 35.00 ± 0.00", "1/4 Ghost Layer (Ours) 30.00 ± 10.00"]
     );
     let notes = table.notes.join("\n");
     assert!(notes.contains("n = 3 calibration seeds (0, 1, 2)"), "{notes}");
-    // In the paper ghosted is better than no repair in every setting.
+    // In the paper, ghosted beats no repair in every setting.
     assert!(notes.contains("1 pair of methods") && notes.contains("one changes with the seed"), "{notes}");
     assert!(notes.contains("first is Ghost Layer (Ours) under 2, LLM-Streamline under 1 of 3 seeds"), "{notes}");
     let lines: Vec<String> = csv(&folder).lines().map(str::to_owned).collect();
     let heads: Vec<&str> = lines[0].split(',').collect();
     let ghosted: Vec<&str> = lines.iter().find(|line| line.contains("ghosted")).unwrap().split(',').collect();
-    // The perplexities are `exp` of a logarithm.
+    // Perplexities are exponentials of a mean loss, so they are not exact.
     let near = |name: &str, value: f64| (ghosted[index_of(&heads, name)].parse::<f64>().unwrap() - value).abs() < 1e-12;
     assert!(near("value", 30.0) && near("std_seeds", 10.0) && ghosted[index_of(&heads, "n")] == "3", "{ghosted:?}");
     for (form, words) in [
@@ -481,14 +477,13 @@ fn seed_table_has_one_row_with_mean_deviation_and_dots() {
         let text = fs::read_to_string(folder.join(form)).unwrap();
         assert!(words.iter().all(|word| text.contains(word)), "{form}: {text}");
     }
-    // The numbers of each seed are stored, and the page contains their figure.
     assert_eq!(StoredResults::read(&folder).unwrap().numbers.len(), 1 + 2 * 2 * 3);
     let svg = fs::read_to_string(folder.join("table3-seeds.svg")).unwrap();
     assert!(svg.contains("Ghost Layer (Ours)") && folder.join("table3-seeds.png").exists());
     let page = PagePart::read(&folder).unwrap().unwrap();
     assert_eq!(page.artifact.figures.len(), 1);
     assert_eq!(page.artifact.tables[0].rows.len(), table.rows.len());
-    // The note of a number says which deviation it is.
+    // A number's note states the kind of its deviation.
     let kinds = page.artifact.tables[0].rows.iter().flat_map(|row| &row.cells).filter(|cell| !cell.error.is_empty());
     assert!(kinds.map(|cell| cell.error_kind.as_str()).any(|kind| kind == "std_seeds"));
 }

@@ -1,4 +1,4 @@
-//! A table as printed next to the paper's: in the paper's columns, with further columns apart.
+//! Splits a table into the paper's columns and additional ones.
 
 use crate::artifact::paper::backbone_label;
 use crate::grid::TableEntry;
@@ -7,29 +7,26 @@ use crate::recovery;
 use crate::results::record::{Condition, DENSE};
 use crate::results::{Lead, LeadKind, NumberColumn, Table, TableRow, distinct};
 
-/// Returns the table in the paper's columns.
 pub(super) fn printed(entry: &TableEntry, table: &Table) -> Table {
     of_columns(entry, table, |column| !is_beyond(entry, &column.metric))
 }
 
-/// Returns the columns beyond the paper's table, if there are any.
 pub(super) fn beyond(entry: &TableEntry, table: &Table) -> Option<Table> {
     let found = of_columns(entry, table, |column| is_beyond(entry, &column.metric));
     let title = format!("{}, beyond the paper's columns", table.title);
     (!found.columns.is_empty()).then_some(Table { title, ..found })
 }
 
-/// Returns whether a metric is named as beyond the paper, or only appears automatically, as bits per byte do.
+/// Returns whether a metric is declared as beyond the paper or was added automatically.
 fn is_beyond(entry: &TableEntry, metric: &Metric) -> bool {
     !names(&entry.metrics, metric) || names(&entry.print.beyond, metric)
 }
 
-/// Whether no part of the description names the metric: bits per byte are next to perplexities by themselves.
+/// Returns whether a metric was added automatically, like bits per byte.
 pub(super) fn is_unasked(entry: &TableEntry, metric: &Metric) -> bool {
     !names(&entry.metrics, metric) && !names(&entry.print.beyond, metric)
 }
 
-/// Returns whether a metric or its family is among the names.
 fn names(all: &[String], metric: &Metric) -> bool {
     all.iter().any(|id| *id == metric.id || *id == metric.family())
 }
@@ -76,7 +73,7 @@ fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn) ->
     Table { scope: untold(entry, &found), ..found }
 }
 
-/// Describes what no column shows: the backbone, and its number of removed layers if unique.
+/// Describes the backbone and, if unique, the number of removed layers.
 fn untold(entry: &TableEntry, table: &Table) -> String {
     let conditions: Vec<&Condition> = table.shown().map(|(_, shown)| &shown.measurement.record.condition).collect();
     let backbones = distinct(conditions.iter().map(|condition| &condition.backbone));
@@ -101,13 +98,13 @@ fn is_said_by(table: &Table, kind: LeadKind) -> bool {
     table.lead.iter().any(|lead| lead.kind == kind)
 }
 
-/// Transposes a table of prompts: one row per prompt, one column per row. Other tables stay.
+/// Transposes a latency table to one row per prompt. Returns other tables unchanged.
 fn turned(table: Table) -> Table {
     let metrics =
         distinct(table.columns.iter().map(|column| column.metric.whatever_prompt()).collect::<Vec<_>>().iter());
     let prompts: Option<Vec<PromptName>> = table.columns.iter().map(|column| column.metric.prompt()).collect();
     let ([metric], Some(prompts)) = (metrics.as_slice(), prompts) else { return table };
-    // The parts of the row labels that distinguish rows; a dense row states itself that nothing is removed.
+    // Use the label columns that distinguish rows.
     let pruned: Vec<&TableRow> = table.rows.iter().filter(|row| !row.dense).collect();
     let headers: Vec<usize> =
         (0..table.lead.len()).filter(|&at| distinct(pruned.iter().map(|row| &row.lead[at])).len() > 1).collect();

@@ -1,6 +1,7 @@
-//! Compares each printed table with the paper's: columns, groups, rules, rows and shading. The paper's numbers stand in
-//! for a run's, so nothing is computed. The paper's layout is a fixture made by `tools/paper_tables.py` from the
-//! paper's source; if the source is present, the fixture is checked against it.
+//! Compares the layout of each printed table with the paper's.
+//!
+//! The paper's numbers replace those of a run, so nothing is computed. `tools/paper_tables.py` extracted the fixture
+//! from the paper's LaTeX source, against which it is checked if present.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,12 +21,12 @@ use crate::results::{
     Lead, Measurement, Question, Sample, Setup, StoredResults, Table, TableRow, factors, latex, latex_notes, screen,
 };
 
-/// Layout of a table of the paper, one item per line.
+/// Layout facts of a paper table, one per line.
 type Facts = Vec<String>;
 
 const FIXTURE: &str = include_str!("../../tests/fixtures/paper_tables.txt");
 
-/// Reads the facts of each table by number, with the paper's label.
+/// Reads the paper's label and layout facts of each table.
 fn fixture() -> BTreeMap<String, (String, Facts)> {
     let mut all: BTreeMap<String, (String, Facts)> = BTreeMap::new();
     let mut current = String::new();
@@ -41,7 +42,7 @@ fn fixture() -> BTreeMap<String, (String, Facts)> {
     all
 }
 
-/// Splits the argument of a command in braces or brackets from the rest.
+/// Splits off a command's argument in braces or brackets.
 fn argument(text: &str) -> (&str, &str) {
     let close = match text.chars().next() {
         Some('{') => '}',
@@ -52,7 +53,7 @@ fn argument(text: &str) -> (&str, &str) {
     (&text[1..end], &text[end + 1..])
 }
 
-/// Normalises a cell, and returns whether it is shaded.
+/// Normalizes a cell, and returns whether it is shaded.
 fn cell(text: &str) -> (String, bool) {
     let mut word = String::new();
     let mut over = String::new();
@@ -68,7 +69,7 @@ fn cell(text: &str) -> (String, bool) {
         }
         let end = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
         let (command, behind) = rest.split_at(end);
-        // A command of one sign alone.
+        // A command that consists of a single symbol.
         rest = if end == 0 { rest.get(1..).unwrap_or("") } else { behind };
         match command {
             "jygl" => shaded = true,
@@ -98,7 +99,7 @@ fn cell(text: &str) -> (String, bool) {
     (format!("{over}{word}{span}{arrow}"), shaded)
 }
 
-/// Splits the rule at the start of a line from the rest: `midrule`, `cmidrule2-13`, or nothing for a shaded line.
+/// Splits off the rule at the start of a line: `midrule`, `cmidrule2-13`, or nothing for a shaded line.
 fn rule(text: &str) -> Option<(String, &str)> {
     for name in ["toprule", "midrule", "bottomrule"] {
         if let Some(behind) = text.strip_prefix(&format!("\\{name}")) {
@@ -113,7 +114,6 @@ fn rule(text: &str) -> Option<(String, &str)> {
     text.strip_prefix("\\rowcolor").map(|behind| (String::new(), argument(behind).1))
 }
 
-/// Extracts the facts of a `tabular`.
 fn facts(tex: &str) -> Facts {
     let (_, begun) = tex.split_once("\\begin{tabular}").unwrap();
     let (_, tabular) = begun.split_once('}').unwrap();
@@ -158,7 +158,7 @@ fn facts(tex: &str) -> Facts {
     found.into_iter().map(|(kind, words)| format!("{kind} {}", words.join(" "))).collect()
 }
 
-/// Moves a name that spans the rows above it (`llama*-4`) to the first of them, where the paper has it.
+/// Moves a name that spans the rows above it (`llama*-4`) to the first of them, as in the paper.
 fn names_first(rows: &mut [(String, Vec<String>)]) {
     for at in 0..rows.len() {
         let Some((name, count)) = rows[at].1[0].split_once("*-") else { continue };
@@ -168,7 +168,7 @@ fn names_first(rows: &mut [(String, Vec<String>)]) {
     }
 }
 
-/// One word for what the paper and this program call otherwise, and the paper by several names itself.
+/// Canonical names for methods that the paper and this program name differently.
 const SAME: [(&str, &str); 15] = [
     ("prunecomp", "pruneandcomp"),
     ("linearpatchd", "linearpatchdiag"),
@@ -203,7 +203,7 @@ fn in_one_language(facts: &Facts) -> Facts {
         .collect()
 }
 
-/// The paper shades cell by cell and leaves some out; here a row is shaded from edge to edge.
+/// The paper shades some cells, we shade whole rows.
 fn unshaded(word: &str) -> String {
     if word.starts_with("shaded") { "shaded".to_owned() } else { word.to_owned() }
 }
@@ -212,7 +212,6 @@ fn experiments() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments")
 }
 
-/// Returns a number of the paper as if a run had measured it.
 fn measured(record: Record) -> Arc<Measurement> {
     let metric = Metric::find(&record.metric).unwrap();
     let mut setup = Setup::default();
@@ -225,7 +224,7 @@ fn measured(record: Record) -> Arc<Measurement> {
     Arc::new(Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None })
 }
 
-/// Returns the printed forms of a paper table by file name; `more` are numbers missing from the paper.
+/// Returns the LaTeX variants of a paper table. `more` adds numbers that the paper does not have.
 fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
     let all = catalogue::all(&experiments()).unwrap();
     let artifact: &Artifact = catalogue::chosen(&all, &[name.to_owned()]).unwrap()[0];
@@ -357,7 +356,7 @@ fn all_printed_tables_compile_without_warnings() {
     let mut text = "\\listoftables\n".to_owned();
     let mut known = BTreeSet::new();
     let mut add = |name: &str, table: &Table| {
-        // Tables with two names have one form next to the paper's values.
+        // A table with two names has one variant with the paper's values.
         if !known.insert(name.to_owned()) {
             return;
         }
@@ -386,7 +385,7 @@ fn all_printed_tables_compile_without_warnings() {
     assert_eq!(compile_warnings(&text), Vec::<String>::new());
 }
 
-/// Why nothing is compiled; none where it is.
+/// Returns the reason for skipping LaTeX compilation, if any.
 fn compile_skipped() -> Option<&'static str> {
     let asked = std::env::var("GHOSTLAB_TEX").unwrap_or_default();
     let is_installed = Command::new("pdflatex").arg("--version").output().is_ok();
@@ -398,7 +397,7 @@ fn compile_skipped() -> Option<&'static str> {
     }
 }
 
-/// Compiles the body of an article with margins of 2 cm, twice for its references; the warnings of the second run.
+/// Compiles an article twice to resolve references. Returns the warnings of the second pass.
 fn compile_warnings(body: &str) -> Vec<String> {
     let text = format!(
         "\\documentclass{{article}}\n\\usepackage[margin=2cm]{{geometry}}\n\
@@ -428,7 +427,7 @@ fn option_names_and_quotes_keep_their_signs_in_latex() {
     assert!(notes.contains("`-{}-retime` times '{}'again'{}' -{}- and -{}-{}-."), "{notes}");
 }
 
-/// The committed record is what a reader puts into a paper.
+/// Readers copy the committed tables into papers.
 #[test]
 #[expect(clippy::disallowed_macros, reason = "a test that is skipped says so")]
 fn all_recorded_tables_compile_without_warnings() {
@@ -451,7 +450,7 @@ fn all_recorded_tables_compile_without_warnings() {
     assert_eq!(compile_warnings(&text.join("\\clearpage\n")), Vec::<String>::new());
 }
 
-/// Table 2 with the paper's numbers, and with those of the record, whose tests add marks.
+/// The recorded numbers have significance marks, unlike the paper's.
 #[test]
 fn table_2_is_one_part_at_120_columns() {
     let table = laid_out("table2", &paper::records("table2").unwrap().into_iter().map(measured).collect::<Vec<_>>());
@@ -471,7 +470,6 @@ fn expected(name: &str) -> String {
     fs::read_to_string(fixtures.join(name)).unwrap()
 }
 
-/// An artifact's table of some numbers.
 fn laid_out(name: &str, numbers: &[Arc<Measurement>]) -> Table {
     let all = catalogue::all(&experiments()).unwrap();
     let artifact: &Artifact = catalogue::chosen(&all, &[name.to_owned()]).unwrap()[0];

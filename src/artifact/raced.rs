@@ -1,5 +1,4 @@
-//! What searches leave: their report in Markdown and JSON; and an artifact of races: each search next to what another artifact has of
-//! the same cells, scored on all items.
+//! Search reports in Markdown and JSON, and tables that compare races with the full scores of another artifact.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -21,10 +20,9 @@ use crate::results::{Provenance, StoredNumber, StoredResults, csv_text, put};
 use crate::search::{Candidate, Fate, Found, markdown};
 use crate::{criterion, recovery};
 
-/// A race, and the best row of the other artifact of those that raced: its number there, and which candidate it is.
+/// A race, with the best row of the other artifact among its cells.
 type Compared<'a> = (&'a Found, Option<(&'a StoredNumber, &'a Candidate)>);
 
-/// Results of an artifact's searches, as its table and files show them.
 pub struct Raced<'a> {
     grid: &'a Grid,
     races: &'a RacesEntry,
@@ -33,7 +31,7 @@ pub struct Raced<'a> {
 }
 
 impl<'a> Raced<'a> {
-    /// Creates the view of races. `whole` are the numbers of the artifact that scores all cells on all items, if it exists.
+    /// Creates the view. `results` contains the artifact that scores all cells on all items.
     pub fn new(grid: &'a Grid, races: &'a RacesEntry, found: &'a [Found], results: Option<&'a StoredResults>) -> Self {
         let metric = races.metrics.last().map_or("", String::as_str);
         let better = Metric::find(metric).ok();
@@ -48,7 +46,6 @@ impl<'a> Raced<'a> {
                     let measured = numbers.iter().filter(|number| number.record.metric == metric);
                     let raced = measured
                         .filter_map(|number| Some((number.record.value?, number, racing(found, &number.cell)?)));
-                    // The first of equal ones.
                     let best = raced.reduce(|best, other| {
                         let is_better =
                             better.as_ref().map_or(other.0 > best.0, |better| better.better(other.0, best.0));
@@ -60,7 +57,6 @@ impl<'a> Raced<'a> {
         }
     }
 
-    /// Returns the header, and a row per race.
     pub fn table(&self) -> Vec<Vec<String>> {
         let table_title = printed(&self.races.table);
         let heads = [
@@ -103,7 +99,6 @@ impl<'a> Raced<'a> {
         ]
     }
 
-    /// Returns the conclusions, one per line.
     pub fn notes(&self) -> Vec<String> {
         let table_title = printed(&self.races.table);
         let known: Vec<String> =
@@ -136,7 +131,7 @@ impl<'a> Raced<'a> {
         self.found.iter().map(part).sum()
     }
 
-    /// Formats `4 of 16`, or the budget if it is not in layers.
+    /// Formats `4 of 16`, or the budget itself if it does not count layers.
     fn removed(&self, found: &Found) -> String {
         match found.budget.strip_prefix("layers=").filter(|layers| !layers.contains(',')) {
             Some(layers) => format!("{layers} of {}", found.layers),
@@ -144,7 +139,7 @@ impl<'a> Raced<'a> {
         }
     }
 
-    /// Labels a candidate and its copies as the paper's tables label their rows.
+    /// Labels a candidate and its duplicates like the rows of the paper's tables.
     fn label(&self, candidate: &Candidate) -> String {
         let copies: Vec<String> = candidate.same.iter().map(|name| self.cell_label(name)).collect();
         let name = self.cell_label(&candidate.cell);
@@ -156,16 +151,15 @@ impl<'a> Raced<'a> {
         cell.map_or_else(|| name.to_owned(), row_label)
     }
 
-    /// Returns the names of the files that races may write.
     pub fn files(artifact: &Artifact) -> Vec<String> {
         let outputs = [format!("{}.csv", artifact.name), PagePart::FILE.to_owned(), Provenance::FILE.to_owned()];
         search_names(&artifact.name).into_iter().chain(outputs).collect()
     }
 
-    /// Writes its files into the artifact's folder. `dense` are the whole backbones, read from the store: on what and by what it ran.
+    /// Writes the files. `dense` contains the unpruned backbones, which provide the provenance.
     ///
     /// # Errors
-    /// A folder that cannot be written to.
+    /// Fails if the folder is not writable.
     pub fn publish(
         &self,
         artifact: &Artifact,
@@ -185,7 +179,7 @@ impl<'a> Raced<'a> {
             files.push(put(&staging.path().join(name), &bytes)?);
         }
         files.push(put(&staging.path().join(format!("{}.csv", artifact.name)), csv_text(&table)?.as_bytes())?);
-        // The cells' provenance is in their report.
+        // The search report contains the provenance of the cells.
         let run = FinishedRun { target, grid: self.grid, outcome: dense, started };
         let (files, record) = run.record((Vec::new(), json!([])), files, staging.path())?;
         if target.as_described() {
@@ -222,7 +216,6 @@ const ALONE: &str = "won alone";
 const LEADS: &str = "leads";
 const STANDS: &str = "not separated";
 
-/// Describes what happened to a candidate.
 fn became(found: &Found, candidate: &Candidate) -> String {
     match &candidate.fate {
         _ if found.winner.as_ref() == Some(&candidate.cell) => match found.survivors().count() - 1 {
@@ -236,7 +229,6 @@ fn became(found: &Found, candidate: &Candidate) -> String {
     }
 }
 
-/// Returns the row of the paper's tables: criterion and recovery.
 fn row_label(cell: &Cell) -> String {
     let criterion = cell.criterion.as_ref().map_or("dense", |criterion| criterion.name.as_str());
     let label = criterion::label(criterion);
@@ -246,10 +238,10 @@ fn row_label(cell: &Cell) -> String {
     }
 }
 
-/// Builds the files of some searches by name.
+/// Formats searches as JSON and Markdown files, by name.
 ///
 /// # Errors
-/// A search that has no JSON form.
+/// Fails if a search cannot be serialized.
 pub fn search_files(name: &str, found: &[Found]) -> Result<Vec<(String, Vec<u8>)>> {
     let json = serde_json::to_string_pretty(found)
         .map_err(|error| Error::job("a search has no JSON form").found(error.to_string()))?;
@@ -260,7 +252,6 @@ pub fn search_files(name: &str, found: &[Found]) -> Result<Vec<(String, Vec<u8>)
     ])
 }
 
-/// Returns the names of [`search_files`].
 pub fn search_names(name: &str) -> Vec<String> {
     ["json", "md"].map(|ending| format!("{name}.{ending}")).to_vec()
 }

@@ -1,6 +1,6 @@
-//! Comparison of a run with the recorded run of an artifact, which a repository keeps.
+//! Compares a run with the recorded run of an artifact, which is kept in the repository.
 //!
-//! Times, the command, the commit and the machine of a record are not compared: they are no result.
+//! Timings, command, commit and machine are not results and are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,36 +13,35 @@ use crate::files::{owner, regular};
 use crate::quantity::counted;
 use crate::results::{CHANNELS, DOCUMENTS, LATENCY, Provenance, StoredNumber, StoredResults, settings_that_differ};
 
-/// Files of a results folder that a repository does not keep: each choice of each document, the error of each channel,
-/// and each timed pass. Their hashes are in `run.json`; `.gitignore` lists them and the folders for other programs.
+/// Files that the repository does not track. `run.json` contains their hashes, and `.gitignore` lists them.
 pub const NOT_RECORDED: [&str; 3] = [DOCUMENTS, CHANNELS, LATENCY];
-/// Fields of a cell in `run.json` that are not results: durations, stored objects used, and its name.
+/// Fields of a cell in `run.json` that are not results.
 const ASIDE: [&str; 4] = ["seconds", "solve_seconds", "made_from", "cell"];
 /// Maximum number of names in a message.
 const NAMED: usize = 3;
 
-/// Largest relative difference of a cell's findings (an operator's figures, selection scores) that rounding explains.
+/// Maximum relative difference of diagnostics (operator figures, selection scores) that rounding can explain.
 const ROUNDING: f64 = 1e-3;
 
-/// How a run compares with the recorded one. The texts say what differs.
+/// Comparison of a run with the recorded one, with the differences as text.
 #[derive(Debug, PartialEq)]
 pub(super) enum RecordComparison {
-    /// Numbers, files and findings are the same, to the last digit and byte.
+    /// Numbers, files and diagnostics are identical.
     Identical,
-    /// Numbers with their items, settings and inputs are the same. Files or findings differ by rounding.
+    /// Numbers, items, settings and inputs are identical. Files or diagnostics differ by rounding.
     IdenticalNumbers(String),
     Different(String),
 }
 
-/// The parts of `run.json` and `numbers.json` that are compared.
+/// The compared parts of `run.json` and `numbers.json`.
 struct ComparedRun {
     run: Value,
-    /// `None` for races, which have no `numbers.json`: their files are their results.
+    /// Numbers of the run; `None` for races, whose files are their results.
     numbers: Option<Vec<StoredNumber>>,
 }
 
 impl ComparedRun {
-    /// Reads a results folder. Paths below `root` become relative: whoever computes elsewhere has absolute ones.
+    /// Reads a results folder. Makes paths below `root` relative, because runs elsewhere record absolute ones.
     fn read(folder: &Path, root: &Path) -> Result<Self> {
         let path = folder.join(Provenance::FILE);
         let text = String::from_utf8_lossy(&regular::read(&path)?).replace(&format!("\"{}/", root.display()), "\"");
@@ -58,10 +57,10 @@ impl ComparedRun {
     }
 }
 
-/// Compares the run in a folder with the recorded one in another.
+/// Compares a run with the recorded one.
 ///
 /// # Errors
-/// A record that cannot be read.
+/// Fails if a record cannot be read.
 pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> {
     let root = recorded.ancestors().nth(3).and_then(|root| std::path::absolute(root).ok()).unwrap_or_default();
     let ours = ComparedRun::read(made, &root)?;
@@ -81,7 +80,7 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     let mut rounding = Vec::new();
     let list = if is_rounding { &mut rounding } else { &mut different };
     list.extend(findings.sentence());
-    // `numbers.json` also names the program that wrote it.
+    // `numbers.json` names the program that wrote it.
     let mut files = unequal(&ours["files"], &theirs["files"]);
     files.remove(StoredResults::FILE);
     if our_numbers.is_none() && !files.is_empty() {
@@ -104,7 +103,7 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     })
 }
 
-/// Says that two runs were computed with other vector instructions, which may change the last bits of a value.
+/// Reports different vector instructions, which may change the last bits of a value.
 fn instructions_that_differ(ours: &Value, theirs: &Value) -> Option<String> {
     let ours = vector_features(ours)?;
     let theirs = vector_features(theirs)?;
@@ -116,12 +115,12 @@ fn vector_features(run: &Value) -> Option<String> {
     Some(all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
 }
 
-/// Difference between what the cells of two runs found on their way.
+/// Difference between the diagnostics of two runs' cells.
 #[derive(Debug, Default, PartialEq)]
 struct FindingDifference {
-    /// Path of the number with the largest relative difference, and that difference.
+    /// Path and size of the largest relative difference.
     largest: Option<(String, f64)>,
-    /// Path of the first value that is no number, or that only one run has, and that differs.
+    /// Path of the first value that is not a number, or that only one run has, and that differs.
     structure: Option<String>,
 }
 
@@ -172,7 +171,6 @@ fn field_of(name: &String, map: &Map<String, Value>) -> Value {
     map.get(name).cloned().unwrap_or_default()
 }
 
-/// Describes which numbers differ, and by how much.
 fn numbers(ours: &[StoredNumber], theirs: &[StoredNumber]) -> Option<String> {
     let recorded: BTreeMap<_, _> = theirs.iter().map(|their| (number_key(their), their)).collect();
     let made: BTreeMap<_, _> = ours.iter().map(|our| (number_key(our), our)).collect();
@@ -212,7 +210,6 @@ fn relative_size((_, one, two): &&&(&(String, String, String), &StoredNumber, &S
     Some((one - two).abs() / two.abs().max(f64::MIN_POSITIVE))
 }
 
-/// Lists a few names under a heading, if there are any.
 fn listed(head: &str, names: impl Iterator<Item = String>) -> Option<String> {
     let names: BTreeSet<String> = names.collect();
     let more = names.len().saturating_sub(NAMED);
@@ -221,13 +218,12 @@ fn listed(head: &str, names: impl Iterator<Item = String>) -> Option<String> {
     (!names.is_empty()).then(|| format!("{head}: {}{more}", shown.join(", ")))
 }
 
-/// Returns the keys whose values differ between two maps.
 fn unequal(one: &Value, other: &Value) -> BTreeSet<String> {
     let names = [one, other].into_iter().filter_map(Value::as_object).flat_map(Map::keys);
     names.filter(|name| one.get(*name) != other.get(*name)).cloned().collect()
 }
 
-/// Returns what the cells of a record found on their way.
+/// Extracts the diagnostics of a record's cells.
 fn findings(run: &Value) -> Value {
     fn bare(full: &Value) -> Value {
         match full {
@@ -242,10 +238,10 @@ fn findings(run: &Value) -> Value {
     bare(&run["cells"])
 }
 
-/// Proves that nothing in the texts of a folder tells whose machine made it: its name, or where folders lie on it.
+/// Checks that no text file identifies the machine by host name or local paths.
 ///
 /// # Errors
-/// Exit code 2, naming the file and what it tells.
+/// Fails with exit code 2, naming the file and the text.
 pub(super) fn impersonal(folder: &Path) -> Result<()> {
     let folders = [std::env::home_dir(), std::env::current_dir().ok()];
     // Short strings and common words occur in any text.
@@ -286,7 +282,7 @@ mod tests {
         let found = FindingDifference::of(&json!([{"removed": [2, 3], "boundary_mae": 1.25}]), &recorded);
         assert_eq!(found.largest, Some(("cells[0].boundary_mae".to_owned(), 0.25)));
         assert_eq!(found.structure, None, "a value that is null may be absent");
-        // A layer is a whole number: another one is no rounding.
+        // Layers are integers, so a difference is never rounding.
         let found = FindingDifference::of(&json!([{"removed": [2, 4], "boundary_mae": 1.0}]), &recorded);
         assert_eq!(found.structure.as_deref(), Some("cells[0].removed[1]"));
         assert!(FindingDifference::of(&json!([]), &recorded).structure.is_some(), "a cell that only one run has");

@@ -1,4 +1,4 @@
-//! Additional content of a table over calibration seeds: a dot per seed, and the order of methods under each.
+//! Figure and notes of a table that aggregates calibration seeds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use crate::results::record::{DENSE, Record};
 use crate::results::{Measurement, Sample, distinct, grouped};
 use crate::{criterion, recovery};
 
-/// One cut of a backbone under one criterion.
+/// Backbone, depth, layer count and criterion of a cut.
 type BackboneCut = (String, usize, usize, String);
 
-/// The values of a method, by seed.
+/// Values of a method, by seed.
 type SeedValues = BTreeMap<u64, f64>;
 type Methods = Vec<(String, SeedValues)>;
 
-/// The values of the methods of each cut.
+/// Values of all methods for each cut.
 struct SeedDraws {
     metric: Metric,
     cuts: Vec<(BackboneCut, Methods)>,
 }
 
 impl SeedDraws {
-    /// Builds the view over seeds, if `numbers` are over seeds.
+    /// Groups the values by cut and seed. `None` if they are not aggregated over seeds.
     fn of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Option<Self> {
         let asked = [metric::ACCURACY.id.to_owned()].into_iter().filter(|id| table.metrics.contains(id));
         let asked = asked.chain(table.metrics.iter().cloned()).next()?;
@@ -59,10 +59,10 @@ fn cut_of(measurement: &Measurement) -> BackboneCut {
     (condition.backbone.clone(), condition.depth, condition.layers, condition.criterion.clone())
 }
 
-/// Draws a dot for each seed; `None` where there are none.
+/// Draws a dot for each seed.
 ///
 /// # Errors
-/// A drawing that cannot be made.
+/// Fails if the figure cannot be drawn.
 pub(super) fn dots(
     title: &str,
     table: &TableEntry,
@@ -114,7 +114,7 @@ fn values_of_method(all: &Methods, method: &str) -> Vec<f64> {
 
 const CHANGING_CUT: &str = "* The seed changes which layers are removed.";
 
-/// Returns the cuts whose seeds do not all remove the same layers.
+/// Returns the cuts whose removed layers depend on the seed.
 fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet<BackboneCut> {
     let mut changing = BTreeSet::new();
     for number in numbers {
@@ -136,8 +136,8 @@ fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet
     changing
 }
 
-/// Formats one line per cut: how many pairs of methods have the paper's order for every seed, the reverse for every seed,
-/// or change. `paper` are the numbers of the reference table.
+/// Formats one line per cut that counts the pairs of methods in the paper's order, in the reverse order, and in varying
+/// order over the seeds.
 pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], paper: &[Record]) -> Vec<String> {
     let Some(SeedDraws { metric, cuts }) = SeedDraws::of(table, numbers) else { return Vec::new() };
     cuts.iter().filter_map(|(cut, methods)| order_note(&metric, cut, methods, paper)).collect()
@@ -161,7 +161,7 @@ fn order_note(metric: &Metric, cut: &BackboneCut, methods: &Methods, paper: &[Re
             let as_in_paper: Vec<Option<bool>> =
                 both.map(|(a, b)| (a != b).then(|| metric.better(*a, *b) == theirs)).collect();
             match [true, false].map(|way| as_in_paper.iter().all(|value| *value == Some(way))) {
-                // No seed is in both.
+                // No seed has values for both methods.
                 [true, true] => continue,
                 [true, _] => same += 1,
                 [_, true] => other += 1,
@@ -186,7 +186,7 @@ fn order_note(metric: &Metric, cut: &BackboneCut, methods: &Methods, paper: &[Re
     })
 }
 
-/// The paper's means over all its settings of this criterion.
+/// Mean over all settings of the paper with this criterion.
 fn paper_mean(paper: &[Record], metric: &Metric, criterion: &str, recovery: &str) -> Option<f64> {
     let selected = paper.iter().filter(|record| {
         record.metric == metric.id && record.condition.criterion == *criterion && record.condition.recovery == recovery
@@ -195,7 +195,7 @@ fn paper_mean(paper: &[Record], metric: &Metric, criterion: &str, recovery: &str
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Labels a method as tables do: an unrepaired one by its criterion.
+/// Labels a method by its recovery or, if unrepaired, by its criterion.
 fn called(recovery: &str, criterion: &str) -> String {
     match recovery {
         recovery::NONE => criterion::label(criterion).to_owned(),
@@ -203,7 +203,7 @@ fn called(recovery: &str, criterion: &str) -> String {
     }
 }
 
-/// Formats `Ghost Layer (Ours) under 5 of 5 seeds`.
+/// Counts how often each method is first: `Ghost Layer (Ours) under 5 of 5 seeds`.
 fn first(metric: &Metric, methods: &[(String, SeedValues)], criterion: &str) -> String {
     let seeds = distinct(methods.iter().flat_map(|(_, values)| values.keys()));
     let mut counts = grouped(seeds.iter().filter_map(|seed| {

@@ -1,4 +1,4 @@
-//! Size of a results folder for the paper's largest table.
+//! Tests the size of a results folder for the paper's largest table.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ use crate::tasks::{Answered, Score, Solutions};
 
 const CELLS: usize = 129;
 const CHANNELS: usize = 4096;
-/// Per task. The measured sizes do not grow with it.
+/// Documents per task, which do not affect the measured sizes.
 const DOCUMENTS: usize = 10;
 const TASKS: [&str; 9] =
     ["arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race"];
@@ -51,7 +51,7 @@ fn grid(root: &Path) -> Grid {
     Grid::load(&root.join("large.yaml"), None, &[]).unwrap()
 }
 
-/// Returns a number with all its digits.
+/// Returns a number that needs full precision.
 fn number(at: usize) -> f64 {
     (at as f64 + 2.0).sqrt()
 }
@@ -67,7 +67,6 @@ fn boundary(cell: usize) -> BoundaryResult {
     .unwrap()
 }
 
-/// Builds the questions of a task with three choices each.
 fn key(name: &str) -> Arc<Solutions> {
     let choices: Vec<[usize; 4]> = (0..3).map(|at| [at % 90, at % 90, at % 20, 0]).collect();
     let documents: Vec<_> =
@@ -167,7 +166,7 @@ fn the_record_and_the_page_of_a_large_run_stay_small() {
     let page = page::render(&Page { artifacts: vec![artifact], cells, ..Page::default() }).unwrap().len();
     assert!(bytes(&target, "run.json") < 25_000 * CELLS, "{}", bytes(&target, "run.json"));
     assert!(page < 10_000 * CELLS, "{page}");
-    // A number of full precision and little for what it belongs to.
+    // Each value needs its full precision but little metadata.
     assert!(bytes(&target, "channels.parquet") < 10 * CELLS * CHANNELS, "{}", bytes(&target, "channels.parquet"));
 }
 

@@ -1,4 +1,4 @@
-//! `ghostlab audit [TABLE.csv…]`: the paper against itself, or anybody's tables.
+//! `ghostlab audit [TABLE.csv…]`: checks the paper's tables, or given tables, for internal consistency.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -63,7 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Returns the meaning of the columns: as named, else as in the paper's tables.
+/// Returns the roles of the table columns from the arguments, or those of the paper's tables by default.
 fn columns(arguments: &Arguments) -> Result<AuditColumns> {
     let mut columns = AuditColumns::paper().clone();
     if !arguments.tasks.is_empty() {

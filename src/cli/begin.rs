@@ -1,4 +1,4 @@
-//! Start of a project: a grid for the models in a folder, `ghostlab init [FOLDER]`; a store, `ghostlab store init`.
+//! Project setup: `ghostlab init [FOLDER]` writes a starter grid, and `ghostlab store init` creates a store.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -77,7 +77,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns whether a place in a message is in one of some files.
+/// Returns whether the location in an error message refers to one of the given files.
 fn names_part(place: &str, parts: &[PathBuf]) -> bool {
     parts.iter().any(|part| place.contains(&part.display().to_string()))
 }

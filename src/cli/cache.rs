@@ -1,4 +1,4 @@
-//! `ghostlab cache`: what the store holds.
+//! `ghostlab cache`: lists, verifies and cleans up the store.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, IsTerminal, Write};
@@ -180,7 +180,7 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
 }
 
 fn collect(gc: &Gc) -> Result<ExitCode> {
-    // Remains of dead processes are shown too: opening the store for writing would remove them first.
+    // Look without opening for writing, which would remove the leftovers of dead processes before they are listed.
     let store = gc.store.look()?;
     let left: Vec<LeftDraft> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
     let programs = programs(gc, &store);
@@ -213,13 +213,13 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
             }
         });
     }
-    // Sweeps what the dead left.
+    // Opening the store for writing removes the leftovers of dead processes.
     let store = gc.store.store(None)?;
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
     let clearing_up = exec::claim(&store, Store::CLEARING, "clearing up the store", &*reporter, &stop)?;
     for some in going.chunks(64) {
-        // A run may have begun since, or gone on to something new.
+        // Runs may have started or reserved other objects in the meantime.
         let in_use = store.reserved();
         if !clearing_up.holds() {
             return Err(Error::job("clearing up was suspended for so long that runs have begun meanwhile")
@@ -228,7 +228,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         }
         store.remove_all(some.iter().filter(|entry| !in_use.contains(&entry.hash)))?;
     }
-    // Something may have been submitted since.
+    // New jobs may have been submitted in the meantime.
     let still = self::programs(gc, &store);
     programs.iter().filter(|program| still.contains(program)).try_for_each(FrozenProgram::remove)?;
     clearing.deleted = true;
@@ -236,12 +236,12 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
 }
 
 fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
-    // Objects of a later program, or computed by an engine unknown to this one, cannot be judged.
+    // Keep objects written by a newer program or computed by an engine unknown to this one.
     let is_of_unknown_engine = || engines_of(entry).iter().any(|engine| kept.unknown_engines.contains(engine));
     if entry.later() || (!gc.keep.is_empty() && is_of_unknown_engine()) {
         return false;
     }
-    // Objects of an earlier program are judged by their name alone.
+    // Select objects of earlier program versions by stage name only.
     let old = gc.older.is_none_or(|days| entry.age() >= days.duration());
     if let Some(stage) = &gc.stage {
         return entry.stage == *stage && old;
@@ -253,12 +253,12 @@ fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     let is_known = kept.absent.is_empty() || kept.used.knows_inputs(entry);
     let unused = !gc.keep.is_empty() && !kept.used.has(entry) && is_known;
     let of_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));
-    // With a kind or an age and nothing to keep, these alone decide.
+    // With `--kind` or `--older` and without `--keep`, only these filters decide.
     let chosen = gc.keep.is_empty() && (gc.kind.is_some() || gc.older.is_some());
     (damaged || unused || chosen) && of_kind && old
 }
 
-/// Returns the copies of programs to delete, which belong to no kind.
+/// Returns the frozen copies of the program to delete. `--kind` excludes them, because they have no kind.
 fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     match gc.kind {
         None => cluster::unneeded(store)
@@ -269,7 +269,6 @@ fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     }
 }
 
-/// Prints what would be deleted.
 fn to_delete(clearing: &Clearing) {
     if clearing.in_use > 0 {
         println!("kept {}: a running job made or needs them", counted(clearing.in_use, "artifact"));
@@ -295,24 +294,25 @@ fn to_delete(clearing: &Clearing) {
     print!("{}", columns(&rows, &[1, 2, 3]));
 }
 
-/// What the grids of `--keep` use, on any engine and float type in the store.
+/// Artifacts that the grids of `--keep` use, for every engine and float type in the store.
 #[derive(Default)]
 struct Kept {
     used: KeepSet,
-    /// Engines and float types that this program does not have.
+    /// Engines and float types that this program does not support.
     unknown_engines: BTreeSet<ComputeId>,
-    /// Profiles without any backbone on this machine, each with its grid. What they use is unknown.
+    /// Profiles without any backbone on this machine, each with its grid. Their use of the store is unknown.
     absent: Vec<String>,
 }
 
 impl Kept {
-    /// A profile that lacks some inputs stops everything, unless it was named: its models may be absent for a while, and
-    /// their results would look unused. Without any of its backbones, its results are recognised by their unknown inputs.
+    /// Fails if a profile lacks some of its inputs, because its results would look unused. Without `--profile`, a
+    /// profile whose backbones are all missing is recorded as absent instead, and artifacts with unknown inputs are
+    /// kept.
     fn new(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<Self> {
         let asked = gc.engine.request();
         let (known, unknown_engines): (BTreeSet<ComputeId>, BTreeSet<ComputeId>) =
             entries.iter().flat_map(engines_of).partition(|engine| engine.request().is_some());
-        // Only the named overrides count, like the named profiles.
+        // Without engine options, include every engine in the store.
         let mut requests = vec![asked];
         if asked == EngineRequest::default() {
             requests.extend(known.iter().filter_map(ComputeId::request));
@@ -329,7 +329,7 @@ impl Kept {
         Ok(kept)
     }
 
-    /// Adds what a profile of a grid uses.
+    /// Adds the artifacts that a profile of a grid uses.
     fn add(
         &mut self,
         gc: &Gc,
@@ -375,7 +375,7 @@ fn has_no_backbone(file: &Path, profile: &str, overrides: &[String]) -> Result<b
     Ok(list.needs.iter().filter(|need| need.kind == EntryKind::Backbone).all(|need| need.find(&around).is_err()))
 }
 
-/// The error for a profile whose inputs are not here: what it uses in the store is unknown.
+/// Creates the error for a profile with missing inputs, whose use of the store is therefore unknown.
 fn profile_away(gc: &Gc, file: &Path, name: &str, error: &Error) -> Error {
     let here = Grid::profiles(file).unwrap_or_default();
     let here: Vec<String> = here
@@ -393,7 +393,7 @@ fn profile_away(gc: &Gc, file: &Path, name: &str, error: &Error) -> Error {
         .hint(format!("nothing was deleted; {hint}"))
 }
 
-/// Asks the user; without a terminal the answer is no.
+/// Asks the user for confirmation. Returns false without a terminal.
 fn agreed() -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         return Ok(false);

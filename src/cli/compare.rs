@@ -1,4 +1,4 @@
-//! `ghostlab compare A B`: two results folders side by side.
+//! `ghostlab compare A B`: compares two results directories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ fn text(Comparison { first, second, differences }: &Comparison) {
     }
 }
 
-/// Returns the folder of a run, or its only profile folder.
+/// Returns the results directory itself, or its only profile subdirectory.
 fn folder(path: &Path) -> Result<PathBuf> {
     if path.join(StoredResults::FILE).is_file() {
         return Ok(path.to_owned());
@@ -110,7 +110,7 @@ fn data(differences: &Differences) -> String {
     }
 }
 
-/// Lists differences in protocols, apart from bytes.
+/// Lists protocol differences, except those in data hashes.
 fn protocols(differences: &Differences) -> String {
     let mut text = String::new();
     for protocol in &differences.protocols {
@@ -137,7 +137,7 @@ fn engines(differences: &Differences) -> String {
     }
 }
 
-/// Lists settings that do not separate numbers, and unknown ones.
+/// Lists settings that do not distinguish any numbers, and unknown settings.
 fn aside(differences: &Differences) -> String {
     let known = match differences.identified {
         true => "",
@@ -152,7 +152,7 @@ fn aside(differences: &Differences) -> String {
     }
 }
 
-/// Lists numbers that match several others, and so none.
+/// Lists numbers that match several numbers of the other run and were therefore not paired.
 fn coinciding(differences: &Differences) -> String {
     let mut text = String::new();
     for entry in &differences.coinciding {
@@ -175,7 +175,7 @@ fn coinciding(differences: &Differences) -> String {
     if text.is_empty() { text } else { format!("\nnot paired, because there are several candidates:\n{text}") }
 }
 
-/// Shortens hashes to their beginnings.
+/// Shortens hashes to 12 characters.
 fn short(value: &Value) -> String {
     match Canonical::of(value).is_hash() {
         true => plain(value).chars().take(12).collect(),
@@ -192,7 +192,7 @@ fn listed(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Value) -> 
     columns(&shortened_columns(rows, &[], out::width()), &[])
 }
 
-/// Explains why nothing was paired, if that is apparent.
+/// Explains why nothing was paired, if the cause is apparent.
 fn unpaired(differences: &Differences) -> String {
     match (backbones(&differences.only_first).as_slice(), backbones(&differences.only_second).as_slice()) {
         ([one, ..], [two, ..]) if one != two => {
@@ -207,7 +207,7 @@ fn backbones(all: &[Unpaired]) -> Vec<String> {
     all.into_iter().cloned().collect()
 }
 
-/// Columns of numbers in the table of values.
+/// Numeric columns of the table of values.
 const NUMBERS: [usize; 3] = [2, 3, 4];
 
 fn values(differences: &Differences) -> String {
@@ -216,12 +216,12 @@ fn values(differences: &Differences) -> String {
     if differ == 0 {
         return format!("values: all {all} that both have are the same\n");
     }
-    // Only of two engines there is something to say.
+    // Tolerances are known only for pairs of different engines.
     let same_engine = !differences.engines.is_empty();
     let head =
         ["condition", "metric", "A", "B", "B − A", "paired test"].into_iter().chain(same_engine.then_some("tolerance"));
     let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
-    // Two cells with the same short name are shown with full names, and so are two columns of one metric.
+    // Use full names for cells with the same short name, and for several columns of one metric.
     let every = || differences.values.iter();
     let several = |metric: &String| {
         every().filter(|pair| pair.first.metric == *metric).map(|every| &every.column).collect::<BTreeSet<_>>().len()
@@ -269,21 +269,21 @@ fn values(differences: &Differences) -> String {
     )
 }
 
-/// Decimals of the table of values.
+/// Minimum number of decimals in the table of values.
 const DECIMALS: usize = 4;
-/// Values that print equally are left out of the table where they are closer than this share of the first.
+/// Relative difference up to which values that print equally are omitted from the table.
 const NEGLIGIBLE: f64 = 1e-4;
 
 fn number(value: Option<f64>, decimals: usize) -> String {
     value.map_or("failed".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
-/// Returns the decimals at which two values print differently, [`DECIMALS`] or more.
+/// Returns the number of decimals at which two values print differently, at least [`DECIMALS`].
 fn decimals(a: Option<f64>, b: Option<f64>) -> usize {
     (DECIMALS..=9).find(|&decimals| number(a, decimals) != number(b, decimals)).unwrap_or(DECIMALS)
 }
 
-/// Whether the two values are equal to a reader of the table.
+/// Returns whether two values look equal in the table.
 fn prints_alike(difference: &ValueDifference) -> bool {
     let a = difference.first.value;
     let b = difference.second.value;
@@ -291,7 +291,7 @@ fn prints_alike(difference: &ValueDifference) -> bool {
     close && number(a, DECIMALS) == number(b, DECIMALS)
 }
 
-/// Returns the line on values that the table leaves out because they print equally; empty where there is none.
+/// Returns the note about omitted values that print equally, or an empty string.
 fn alike(differences: &Differences) -> String {
     match differences.values.iter().filter(|value| prints_alike(value)).count() {
         0 => String::new(),

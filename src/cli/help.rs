@@ -1,4 +1,4 @@
-//! The program's command and its help, which groups the subcommands.
+//! Top-level command and its help, with subcommands in groups.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use clap::{Command, CommandFactory};
 
 use super::Arguments;
 
-/// Headings of the program's help with their commands.
+/// Help headings with their commands.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Run", &["init", "plan", "run", "explain", "status", "compare", "verify", "record"]),
     ("Paper", &["reproduce", "audit", "report"]),
@@ -16,14 +16,13 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Program", &["schema", "completions", "man"]),
 ];
 
-/// Returns the program's command.
 pub(super) fn command() -> Command {
     let command = Arguments::command();
     let template = template(&command);
     command.help_template(template)
 }
 
-/// Returns clap's template with a list of commands by group.
+/// Builds the help template, which lists the commands by group.
 fn template(command: &Command) -> String {
     let header = command.get_styles().get_header();
     let literal = command.get_styles().get_literal();

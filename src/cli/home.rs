@@ -1,6 +1,8 @@
-//! Default folders of a command: those of the checkout around the grid, or around the current folder, so that a command
-//! run from elsewhere finds earlier results. Without a checkout, the store is the user's own, and its location is
-//! printed when it is created.
+//! Default directories of a command.
+//!
+//! They belong to the checkout that contains the grid or the current directory, so that commands run from elsewhere
+//! find earlier results. Outside a checkout, the store is in the user's data directory, and its path is printed when
+//! it is created.
 
 use std::path::{Path, PathBuf};
 
@@ -14,9 +16,7 @@ use crate::machine;
 use crate::stage;
 use ghostlab_store::Store;
 
-/// The variable that names the store.
 const STORE: &str = "GHOSTLAB_STORE";
-/// The variable that names the folder of the artifacts' files.
 const EXPERIMENTS: &str = "GHOSTLAB_EXPERIMENTS";
 
 #[derive(Args)]
@@ -32,15 +32,15 @@ pub(super) struct StoreArgs {
     rehash: bool,
 }
 
-/// Returns the folder above the grid, or above the current one, with experiments or a store. Empty for the current one, to
-/// keep paths short.
+/// Returns the closest directory above the grid or the current directory that has experiments or a store. The current
+/// directory is returned as an empty path, to keep paths short.
 fn checkout(near: Option<&Path>) -> Option<PathBuf> {
     let current = std::env::current_dir().ok()?;
     let share = installed::share();
     let near = near.and_then(|near| std::path::absolute(near).ok());
     let found = near.iter().flat_map(|near| near.ancestors()).chain(current.ancestors()).find(|folder| {
         let shared = ["backbones", "corpora", "tasks", "profiles", "claims.yaml"];
-        // The installed files are not a working folder.
+        // Skip the installed files, which are not a checkout.
         let installed = share.as_ref().is_some_and(|share| share == folder);
         !installed
             && (folder.join("data/store").is_dir()
@@ -49,15 +49,15 @@ fn checkout(near: Option<&Path>) -> Option<PathBuf> {
     Some(if found == current { PathBuf::new() } else { found.to_owned() })
 }
 
-/// Returns a folder below the checkout or the current folder, or the named one.
+/// Returns the named directory, or a default below the checkout or the current directory.
 pub(super) fn below(named: Option<&PathBuf>, default: &str, near: Option<&Path>) -> PathBuf {
     named.cloned().unwrap_or_else(|| checkout(near).unwrap_or_default().join(default))
 }
 
-/// Returns the folder of the artifacts' files.
+/// Returns the directory of the experiments.
 ///
 /// # Errors
-/// None is named and none is around.
+/// Fails if no directory is named and none is found.
 pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     let named = named.cloned().or_else(|| Some(PathBuf::from(std::env::var_os(EXPERIMENTS)?)));
     if let Some(folder) = named {
@@ -74,10 +74,10 @@ pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     })
 }
 
-/// Returns the experiments, unpacking the embedded ones to the user's data first.
+/// Returns the directory of the experiments, unpacking the embedded ones to the user's data directory if necessary.
 ///
 /// # Errors
-/// As [`experiments`], and where the user's data cannot be written to.
+/// Fails like [`experiments`], or if the user's data directory is not writable.
 pub(super) fn own_experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     match experiments(named) {
         Err(error) if error.kind() == ErrorKind::Missing => {
@@ -89,7 +89,7 @@ pub(super) fn own_experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     }
 }
 
-/// Returns what a command about a grid reads, and its surroundings, which no output may replace.
+/// Returns the input paths of a grid command, which outputs must not overwrite.
 pub(super) fn inputs(grid: &Grid, store: &Store) -> Vec<Input> {
     let mut inputs = vec![Input::new("the store", store.root())];
     inputs.extend(
@@ -116,7 +116,7 @@ fn here() -> String {
 }
 
 impl StoreArgs {
-    /// Returns its path, whether or not it exists.
+    /// Returns the path of the store, whether or not it exists.
     pub(super) fn root(&self) -> Option<PathBuf> {
         self.sought(None).ok()
     }
@@ -154,7 +154,7 @@ impl StoreArgs {
         })
     }
 
-    /// Opens the store, or that of the checkout around a file, for writing.
+    /// Opens the store for writing: the named one, or that of the checkout around `near`.
     pub(super) fn store(&self, near: Option<&Path>) -> Result<Store> {
         let path = self.path(near)?;
         if self.named().is_none() && checkout(near).is_none() && !path.exists() {
@@ -163,21 +163,21 @@ impl StoreArgs {
         Ok(Store::open(&path, stage::WORDS)?.rehashing(self.rehash).signed(machine::signature))
     }
 
-    /// Opens the store for reading. A named one must exist.
+    /// Opens the store for reading. An explicitly named store must exist.
     pub(super) fn look(&self) -> Result<Store> {
         match self.named() {
-            // The reader of the mark reports entries of the wrong type.
+            // Check only that an entry exists: reading the marker reports entries of the wrong type.
             Some(named) if named.join("store.json").symlink_metadata().is_err() => Err(no_store(&named)),
             _ => self.look_anyway(None),
         }
     }
 
-    /// Opens the store, or that of the checkout around a file, for reading; it may not exist.
+    /// Opens the store for reading: the named one, or that of the checkout around `near`. The store need not exist.
     pub(super) fn look_anyway(&self, near: Option<&Path>) -> Result<Store> {
         Ok(Store::look_at(&self.path(near)?, stage::WORDS)?.rehashing(self.rehash))
     }
 
-    /// Rewrites a lost or damaged `store.json`; returns its path if there was need.
+    /// Rewrites a lost or damaged `store.json`, and returns its path if it was rewritten.
     pub(super) fn mend(&self) -> Result<Option<PathBuf>> {
         let root = self.path(None)?;
         Ok(Store::mend(&root, stage::WORDS)?.then(|| root.join("store.json")))
@@ -196,7 +196,7 @@ fn no_store(named: &Path) -> Error {
     or_near(error, named, otherwise)
 }
 
-/// Adds a hint about a similarly named path next to a missing one, or another hint.
+/// Adds a hint with a similarly named sibling of a missing path, or the fallback hint.
 pub(super) fn or_near(error: Error, path: &Path, otherwise: &str) -> Error {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let items = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -208,7 +208,6 @@ pub(super) fn or_near(error: Error, path: &Path, otherwise: &str) -> Error {
     error.hint(near.unwrap_or_else(|| otherwise.to_owned()))
 }
 
-/// Lists the subfolders of a folder by name.
 pub(super) fn folders_in(folder: &Path) -> Vec<PathBuf> {
     let inner = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
     let mut folders: Vec<PathBuf> = inner.filter(|path| path.is_dir()).collect();

@@ -1,4 +1,4 @@
-//! The list of artifacts: stored results, remaining work, and the last run of each.
+//! List of artifacts with their cached results, remaining work and last run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,6 @@ use crate::plan::{BackbonePlan, Estimate, Plan, StoreState};
 use crate::results::Provenance;
 use ghostlab_store::Store;
 
-/// Whose artifacts are listed, and how they would run.
 pub(super) struct ArtifactList<'a> {
     pub(super) store: &'a Store,
     pub(super) results: &'a Path,
@@ -24,20 +23,22 @@ pub(super) struct ArtifactList<'a> {
     pub(super) engine: EngineRequest,
 }
 
-/// How an artifact stands.
+/// Progress of an artifact.
 struct ArtifactStanding {
     profile: String,
     cells: usize,
     complete: usize,
-    /// Remaining floating-point operations by engine and machine; `None` if texts are not tokenised yet.
+    /// Remaining floating-point operations by engine and machine; `None` if texts are not tokenized yet.
     left: Option<Vec<(String, String, f64)>>,
-    /// Folder of the artifact's results; `None` when its settings do not tell which.
+    /// Results directory; `None` if the settings do not determine it.
     results: Option<PathBuf>,
 }
 
 impl ArtifactList<'_> {
+    /// Lists artifacts with their progress.
+    ///
     /// # Errors
-    /// A store that cannot be read, or an engine that does not run here.
+    /// Fails if the store cannot be read or the engine is not supported here.
     pub(super) fn of(&self, all: &[Artifact]) -> Result<Vec<ListedArtifact>> {
         let mut rates = BTreeMap::new();
         let mut listed = Vec::new();
@@ -49,7 +50,7 @@ impl ArtifactList<'_> {
                 match self.standing(artifact)? {
                     Ok(ArtifactStanding { profile, cells, complete, left, results }) => {
                         (entry.profile, entry.cells, entry.complete) = (Some(profile), Some(cells), Some(complete));
-                        // `None` if the engine's speed was never measured here.
+                        // `None` if the speed of the engine was never measured on this machine.
                         let mut seconds = |(engine, machine, flops): (String, String, f64)| -> Option<f64> {
                             Some(
                                 flops
@@ -70,7 +71,7 @@ impl ArtifactList<'_> {
         Ok(listed)
     }
 
-    /// Returns the state of an artifact, or why its grid cannot be read.
+    /// Returns the progress of an artifact, or the reason why its grid cannot be read.
     fn standing(&self, artifact: &Artifact) -> Result<Result<ArtifactStanding, String>> {
         let grids = match artifact.runs(self.profile, self.overrides) {
             Ok(grids) => grids,
@@ -89,7 +90,6 @@ impl ArtifactList<'_> {
         Ok(Ok(standing))
     }
 
-    /// Adds the state of a grid.
     fn add(&self, grid: &Grid, to: &mut ArtifactStanding) -> Result<()> {
         let plan = Plan::new(grid, self.store, self.engine, RunSettings::default().batch_tokens)?;
         let state = StoreState::read(&plan, self.store);
@@ -107,13 +107,13 @@ impl ArtifactList<'_> {
     }
 }
 
-/// Returns when the last run was finished, as its record says: in the artifact's folder, or next to a recorded run. The times
-/// of the files are those of a checkout.
+/// Returns when the last run finished, from the records in the artifact's directory and next to a recorded run. File
+/// times are not used, because a checkout resets them.
 fn last_finished(results: &Path) -> Option<String> {
     [results.to_owned(), artifact::here(results)].iter().filter_map(|folder| Provenance::finished(folder)).max()
 }
 
-/// Formats the listing in columns.
+/// Formats the list in columns.
 pub(super) fn text(all: &[ListedArtifact]) -> String {
     let mut rows = vec![["artifact", "what", "profile", "stored", "left", "finished"].map(str::to_owned).to_vec()];
     for listed in all {

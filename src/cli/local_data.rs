@@ -1,4 +1,4 @@
-//! `ghostlab fetch --data FOLDER`: local copies of texts and tasks, put where grids read them.
+//! `ghostlab fetch --data FOLDER`: copies local texts and tasks to where grids read them.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use crate::files::atomic::write_atomically;
 use crate::grid::{EntryKind, InputList, Need};
 use crate::tasks::Task;
 
-/// File formats of tasks.
 const ENDINGS: [&str; 3] = [".parquet", ".jsonl", ".jsonl.gz"];
 
-/// Copies the inputs that are neither at their paths nor in the hub's cache from a folder, and returns how many came.
+/// Copies inputs that are neither at their paths nor in the hub cache from a directory. Returns the number of copied
+/// inputs.
 ///
 /// # Errors
-/// A folder that does not exist, or a copy that fails.
+/// Fails if the directory does not exist or a copy fails.
 pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<usize> {
     if !folder.is_dir() {
         return Err(Error::missing("the folder of local copies does not exist")
@@ -48,16 +48,16 @@ pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<usize> {
     Ok(copied)
 }
 
-/// Returns the first local copy of an input, and the path to which it belongs.
+/// Returns the first local copy of an input, with its destination.
 fn local_copy(folder: &Path, need: &Need, path: &Path) -> Option<(PathBuf, PathBuf)> {
     let candidates = candidates(need, path).into_iter();
     candidates.map(|(name, to)| (folder.join(name), to)).find(|(from, _)| from.is_file())
 }
 
-/// Returns the names that a local copy may have, each with the path to which it belongs.
+/// Returns the possible names of a local copy, each with its destination.
 fn candidates(need: &Need, path: &Path) -> Vec<(String, PathBuf)> {
     if need.kind == EntryKind::Task {
-        // A task's path is the folder of its splits.
+        // The path of a task is the directory of its splits.
         let split = Task::find(&need.name).map_or("test", Task::split_name);
         return ENDINGS
             .map(|ending| (format!("tasks/{}{ending}", need.name), path.join(format!("{split}{ending}"))))

@@ -1,4 +1,4 @@
-//! `ghostlab man`, `completions` and `schema`: manual pages, shell scripts and JSON schemas.
+//! `ghostlab man`, `completions` and `schema`: manual pages, shell completions and JSON schemas.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,7 +39,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Renders the pages of a command and its subcommands, by name.
+/// Renders the manual pages of a command and its subcommands, with their file names.
 fn render(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
     let page = Man::new(command.clone()).manual("ghostlab");
     let mut text = Vec::new();
@@ -102,7 +102,7 @@ pub(super) fn run_schema(arguments: &SchemaArguments) -> Result<ExitCode> {
 mod tests {
     use super::*;
 
-    /// Commands and options, by their names, that say nothing of themselves.
+    /// Returns commands and options without help text.
     fn mute(command: &clap::Command, path: &str) -> Vec<String> {
         let path = format!("{path} {}", command.get_name());
         let undocumented =
@@ -115,7 +115,7 @@ mod tests {
         undocumented.into_iter().chain(arguments).chain(inner).collect()
     }
 
-    /// Finds arguments of commands with the name of a global one.
+    /// Finds arguments of subcommands that reuse the name of a global argument.
     fn taken(command: &clap::Command, all: &[&clap::Arg], found: &mut Vec<String>) {
         for inner in command.get_subcommands() {
             let inner_arguments =

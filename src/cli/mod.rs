@@ -1,6 +1,6 @@
-//! Layer 5: arguments, exit codes, and the only place that prints.
+//! Layer 5: command-line arguments, exit codes and all printing.
 
-/// The standard library's macros of these names panic where the output is closed or full; these do not (see `out`).
+/// These macros replace those of the standard library, which panic if the output is closed or full (see `out`).
 macro_rules! print {
     ($($text:tt)*) => { $crate::cli::out::say(format_args!($($text)*)) };
 }
@@ -11,11 +11,11 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// Prints unless `-q` is given.
+/// Prints a note, unless `-q` is given.
 macro_rules! note {
     ($($text:tt)*) => { if $crate::cli::out::notes() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
 }
-/// Prints only with `-v`.
+/// Prints a detail, if `-v` is given.
 macro_rules! detail {
     ($($text:tt)*) => { if $crate::cli::out::details() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
 }
@@ -176,22 +176,22 @@ enum Command {
     Store(begin::StoreCommand),
 }
 
-/// Parses the command line, runs it, prints errors; the process's exit code.
+/// Parses and runs the command line of the process, prints errors, and returns the exit code.
 pub fn main() -> ExitCode {
     execute(&std::env::args_os().collect::<Vec<_>>())
 }
 
-/// Result of a call of a command.
+/// Result of an in-process command.
 #[derive(Debug)]
 pub struct Called {
     pub code: ExitCode,
-    /// Text on standard output.
+    /// Captured stdout.
     pub output: String,
-    /// Text on standard error by the calling thread; other threads, such as progress, write there directly.
+    /// Captured stderr of the calling thread. Other threads, such as progress, write to stderr directly.
     pub errors: String,
 }
 
-/// Runs a command line, of which the first word is the program's name, within this process.
+/// Runs a command line within this process. The first word is the program name.
 pub fn call(words: &[OsString]) -> Called {
     let (code, [output, errors]) = out::kept(|| execute(words));
     Called { code, output, errors }
@@ -249,7 +249,7 @@ fn execute(words: &[OsString]) -> ExitCode {
         Command::Cache(command) => cache::run(&command),
         Command::Store(command) => begin::run_store(&command),
     };
-    // All output must have been written, unless the reader has closed the stream.
+    // Fail if output was lost, unless the reader closed the stream.
     match result.and_then(|code| out::end().map(|()| code)) {
         Ok(code) => code,
         Err(error) => {

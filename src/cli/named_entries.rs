@@ -1,4 +1,4 @@
-//! Models, tasks and texts named on a command line, as a grid has them.
+//! Grid entries for models, tasks and texts named on the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +14,10 @@ use crate::model::Config;
 use crate::quantity::MAX;
 use crate::tasks::{Bos, DocumentLimit, TASKS, Task};
 
-/// Name in messages of a grid without a file; names are resolved as for a grid in the current folder.
+/// File name of the generated grid in messages. Names are resolved as for a grid in the current directory.
 const FILE: &str = "command line";
 
-/// Replaces the hint to run `ghostlab fetch`, because a command line fetches by itself.
+/// Replaces the hint to run `ghostlab fetch` with `--fetch`, which these commands support.
 pub(super) fn fetchable(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Missing if error.advice().is_some_and(|advice| advice.contains("ghostlab fetch")) => {
@@ -27,7 +27,7 @@ pub(super) fn fetchable(error: Error) -> Error {
     }
 }
 
-/// Gives a grid the entries of what it names. (What is looked for has none.)
+/// Adds the non-empty entries of backbones, tasks and corpora to a grid.
 pub(super) fn with_entries(grid: &mut Value, backbones: Value, tasks: Map<String, Value>, corpora: Map<String, Value>) {
     let parts = [("backbones", backbones), ("tasks", Value::Object(tasks)), ("corpora", Value::Object(corpora))];
     for (key, part) in parts.into_iter().filter(|(_, part)| part.as_object().is_some_and(|part| !part.is_empty())) {
@@ -35,7 +35,7 @@ pub(super) fn with_entries(grid: &mut Value, backbones: Value, tasks: Map<String
     }
 }
 
-/// Parses the window tokens after a text.
+/// Parses the window length after a text.
 fn window(flag: &str, given: &str, length: &str) -> Result<usize> {
     let known = length.parse().ok().filter(|length| (2..=MAX).contains(length));
     known.ok_or_else(|| {
@@ -46,7 +46,7 @@ fn window(flag: &str, given: &str, length: &str) -> Result<usize> {
     })
 }
 
-/// Texts and tasks that a profile's file defines, by name, with paths that are whole.
+/// Texts and tasks that a profile file defines, by name, with absolute paths.
 #[derive(Default)]
 pub(super) struct SharedEntries {
     corpora: Map<String, Value>,
@@ -54,7 +54,7 @@ pub(super) struct SharedEntries {
 }
 
 impl SharedEntries {
-    /// Returns the texts and tasks of a profile, or of the one that a model's entry names.
+    /// Returns the texts and tasks of a profile, by default the one named by the model's entry.
     pub(super) fn of(model: &str, profile: Option<&String>) -> Result<Self> {
         let profile = profile.cloned().or_else(|| own_profile(model));
         Ok(profile.as_deref().map(Self::read).transpose()?.unwrap_or_default())
@@ -80,7 +80,7 @@ impl SharedEntries {
         Ok(Self { corpora: entries(&all, folder, "corpora")?, tasks: entries(&all, folder, "tasks")? })
     }
 
-    /// Tasks as a command line names them: the entries that a grid needs for them, and how it uses them.
+    /// Returns the grid entries and uses of the tasks named on the command line.
     pub(super) fn tasks_of(
         &self,
         asked: &[String],
@@ -162,10 +162,10 @@ fn entries(all: &Value, folder: &Path, key: &str) -> Result<Map<String, Value>> 
     Ok(entries)
 }
 
-/// Returns the profile of the model's entry in `backbones/`, found by name or folder.
+/// Returns the profile of the model's entry in `backbones/`, found by name or directory.
 fn own_profile(model: &str) -> Option<String> {
     let folder = home::experiments(None).ok()?;
-    // Errors of other entries do not matter here.
+    // Ignore errors in other entries.
     let entries = grid::backbone_files(&folder).unwrap_or_default();
     entries
         .into_iter()
@@ -184,12 +184,11 @@ fn canonical(path: &Path) -> Option<PathBuf> {
     std::fs::canonicalize(path).ok()
 }
 
-/// Returns whether an entry of that name exists.
 fn known(kind: EntryKind, name: &str) -> bool {
     grid::names_around(Path::new(FILE), kind).iter().any(|known| known == name)
 }
 
-/// Returns the names of entries around the command line, and additional ones.
+/// Returns the names of entries around the current directory, and of additional entries.
 fn with_shared(kind: EntryKind, more: &Map<String, Value>) -> Vec<String> {
     grid::names_around(Path::new(FILE), kind).into_iter().chain(more.keys().cloned()).collect()
 }
@@ -228,11 +227,11 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-/// Returns the grid's name of the model, and its entry unless a file has it.
+/// Returns the model's name in the grid, and its entry unless a file defines it.
 pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
     let folder = Path::new(model);
     if parts::is_backbone(folder) {
-        // A folder that is not a model is reported first.
+        // Report a directory that is not a model first.
         Config::read_with_attachments(folder)?;
         let full_path = std::path::absolute(folder).map_err(|error| Error::io("find", folder, &error))?;
         let name: String =
@@ -255,7 +254,7 @@ pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
     Ok((name.clone(), json!({ name: {"hub": hub, "revision": revision} })))
 }
 
-/// Makes a path absolute, because paths in a grid are relative to its folder.
+/// Makes a path absolute, because relative paths in a grid start at the grid's directory.
 pub(super) fn absolute(path: &str) -> Result<String> {
     let full_path = std::path::absolute(path).map_err(|error| Error::io("find", Path::new(path), &error))?;
     full_path.into_os_string().into_string().map_err(|_| Error::bad_input("a path is not UTF-8").at(path))
@@ -264,7 +263,7 @@ pub(super) fn absolute(path: &str) -> Result<String> {
 /// Returns whether a text is a file rather than a name.
 ///
 /// # Errors
-/// It can only be a file, and there is none.
+/// Fails if the text has a path separator and no such file exists.
 pub(super) fn is_file(text: &str) -> Result<bool> {
     let there = Path::new(text).exists();
     if !there && text.contains(std::path::MAIN_SEPARATOR) {
@@ -276,7 +275,7 @@ pub(super) fn is_file(text: &str) -> Result<bool> {
     Ok(there && (text.contains(['/', '.']) || Path::new(text).is_file()))
 }
 
-/// Returns a file name up to its first dot.
+/// Returns the file name up to its first dot.
 fn stem(path: &str) -> String {
     let name = Path::new(path).file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
     name.split('.').next().unwrap_or_default().to_owned()

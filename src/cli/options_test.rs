@@ -1,4 +1,4 @@
-//! Every option of every command that takes a number or a word of a list, walked through clap's own tree.
+//! Tests of all options that take a number or an enumerated value, found by walking clap's command tree.
 
 use std::any::TypeId;
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use clap::{Arg, Command, CommandFactory};
 /// Values that no typed option accepts.
 const NONE: [&str; 10] = ["nan", "inf", "-inf", "-1", "1e30", "-0.5", "", " ", "garbage", "99999999999999999999999"];
 
-/// Options whose value is any text or any path: there is nothing that they could refuse before they are used.
+/// Options that accept any text or path, and so cannot fail during parsing.
 const FREE: [&str; 39] = [
     "--figure",
     "--data",
@@ -117,7 +117,7 @@ fn an_option_that_takes_any_text_is_one_that_is_known_to() {
     );
 }
 
-/// Tests the arguments that once deleted everything.
+/// Regression test for arguments that once deleted everything.
 #[test]
 fn numbers_that_deleted_everything_are_refused() {
     for line in [

@@ -1,9 +1,9 @@
-//! Standard output and standard error, which may be closed or full during a run.
+//! Output to stdout and stderr, which may be closed or full during a run.
 //!
-//! The standard library's macros panic in that case, so this layer writes here: when a reader has closed the stream
-//! (`| head`), output is dropped, and no failed write stops a run. Only output lost for lack of space is an error, at
-//! the end. Control characters in names and paths are escaped, because they would move the cursor. Formatting of
-//! quantities follows below.
+//! The standard library's macros panic in that case. Here, output is dropped once a reader has closed the stream (`|
+//! head`), and failed writes never stop a run. Only output lost for lack of space is an error, reported at the end.
+//! Control characters in names and paths are escaped, because they would move the cursor. The module also formats
+//! quantities.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -21,18 +21,18 @@ use crate::error::{Error, Result, hidden, printable};
 use crate::quantity::counted;
 
 thread_local! {
-    /// Captured output of this thread, if its standard output and standard error are captured.
+    /// Captured stdout and stderr of this thread, if capturing.
     static KEPT: RefCell<Option<[String; 2]>> = const { RefCell::new(None) };
 }
 
-/// Runs something on this thread and keeps what it says on standard output and standard error.
+/// Runs a closure on this thread and captures its stdout and stderr.
 pub(super) fn kept<T>(run: impl FnOnce() -> T) -> (T, [String; 2]) {
     KEPT.set(Some(Default::default()));
     let made = run();
     (made, KEPT.take().unwrap_or_default())
 }
 
-/// Stores `text` at `place` of [`KEPT`], once.
+/// Appends `text` to the captured stream at `position`. Returns false if the thread does not capture.
 fn keep(position: usize, text: &str) -> bool {
     KEPT.with_borrow_mut(|kept| kept.as_mut().map(|kept| kept[position].push_str(text)).is_some())
 }
@@ -40,15 +40,15 @@ fn keep(position: usize, text: &str) -> bool {
 /// Prints help, the version, or a command-line error.
 pub(super) fn show_usage(error: &clap::Error) {
     if !keep(usize::from(error.use_stderr()), &error.render().to_string()) {
-        // A closed stream means that the output is not wanted.
+        // Ignore errors: a closed stream means that the output is not wanted.
         error.print().ok();
     }
 }
 
-/// The first failed write of requested output.
+/// First failed write to stdout.
 static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
 
-/// Writes to standard output.
+/// Writes to stdout.
 pub(super) fn say(text: Arguments<'_>) {
     say_raw(&printable(&text.to_string()));
 }
@@ -65,7 +65,7 @@ fn say_raw(text: &str) {
     }
 }
 
-/// Writes to standard error.
+/// Writes to stderr.
 pub(super) fn tell(text: Arguments<'_>) {
     tell_raw(&printable(&text.to_string()));
 }
@@ -76,13 +76,13 @@ fn tell_raw(text: &str) {
     }
 }
 
-/// Writes a line to standard output whose pieces look differently where colours are shown.
+/// Writes a line of styled pieces to stdout.
 pub(super) fn say_line(pieces: &[(Look, &str)]) {
-    // Only colours may contain escape sequences.
+    // Escape sequences may come only from the styles.
     say_raw(&painted(pieces, |style| style));
 }
 
-/// Prints a line to standard error.
+/// Writes a line of styled pieces to stderr.
 pub(super) fn tell_line(pieces: &[(Look, &str)]) {
     tell_raw(&painted(pieces, console::Style::for_stderr));
 }
@@ -92,11 +92,11 @@ fn painted(pieces: &[(Look, &str)], styled: impl Fn(console::Style) -> console::
         + "\n"
 }
 
-/// Tells an error.
+/// Prints an error with highlighted labels.
 pub(super) fn tell_error(error: &Error) {
     let text = error.to_string();
     for (index, line) in text.lines().enumerate() {
-        // `  where:    …`
+        // A label line: `  where:    …`.
         let label = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')).and_then(|rest| rest.find(':'));
         match (index, label) {
             (0, _) => tell_line(&[(Look::Bad, "error:"), (Look::Plain, " "), (Look::Plain, line)]),
@@ -109,8 +109,10 @@ pub(super) fn tell_error(error: &Error) {
     }
 }
 
+/// Flushes stdout and reports lost output.
+///
 /// # Errors
-/// Exit code 3: standard output could not take everything, for a reason other than a closed stream.
+/// Fails with exit code 3 if writing to stdout failed for a reason other than a closed stream.
 pub(super) fn end() -> Result<()> {
     let mut lost = LOST.lock().unwrap_or_else(PoisonError::into_inner);
     let flushed = io::stdout().lock().flush().err();
@@ -122,15 +124,15 @@ pub(super) fn end() -> Result<()> {
     }
 }
 
-/// Writes a value to standard output as JSON. What a terminal must not see is escaped as JSON has it, so that the text is the
-/// same value wherever it is read.
+/// Writes a value to stdout as JSON. Characters that a terminal must not receive are JSON-escaped, which preserves
+/// the value.
 ///
 /// # Errors
-/// Exit code 4: it has no JSON form.
+/// Fails with exit code 4 if the value cannot be serialized as JSON.
 pub(super) fn say_json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Error::job("the answer has no JSON form").found(error.to_string()))?;
-    // Line breaks of the layout are all that it has of these outside its strings.
+    // Outside strings, only layout line breaks are control characters.
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match hidden(c) {
@@ -142,7 +144,7 @@ pub(super) fn say_json(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the columns available to tables: the terminal's, or unlimited if standard output is not one.
+/// Returns the terminal width in columns. `None` if stdout is not a terminal.
 pub(super) fn width() -> Option<usize> {
     let (_, columns) = console::Term::stdout().size_checked()?;
     Some(usize::from(columns))
@@ -153,17 +155,14 @@ pub(super) fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Formats `1.5 GB`, `12 kB`.
 pub(super) fn bytes(bytes: u64) -> String {
     scaled(bytes as f64, "B")
 }
 
-/// Formats `1 cell`, `57 cells`.
 pub(super) fn cells(count: usize) -> String {
     counted(count, "cell")
 }
 
-/// Formats `2.3 TFLOP`.
 pub(super) fn flops(flops: f64) -> String {
     scaled(flops, "FLOP")
 }
@@ -194,7 +193,7 @@ pub(super) fn seconds(seconds: f64) -> String {
     }
 }
 
-/// Aligns rows in columns, the first row being the header; columns in `right` are right-aligned.
+/// Aligns rows in columns. The first row is the header, and the columns in `right` are right-aligned.
 pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
     let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len))
         .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
@@ -211,10 +210,10 @@ pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
     text
 }
 
-/// The fewest characters that a shortened name keeps.
+/// Minimum length of a shortened name.
 const MIN_NAME: usize = 16;
 
-/// Shortens the widest texts in the middle until rows fit a terminal of a given width; numbers stay as they are.
+/// Shortens the widest texts in the middle until the rows fit the terminal width. Numbers are not shortened.
 pub(super) fn shortened_columns(
     mut rows: Vec<Vec<String>>,
     numbers: &[usize],
@@ -228,7 +227,7 @@ pub(super) fn shortened_columns(
         let overflow = (widths.iter().sum::<usize>() + 2 * count.saturating_sub(1)).saturating_sub(width);
         let texts = (0..count).filter(|column| !numbers.contains(column) && widths[*column] > MIN_NAME);
         let Some(widest) = texts.max_by_key(|column| widths[*column]).filter(|_| overflow > 0) else { return rows };
-        // Down to the next widest at a time, so that no column alone pays for all.
+        // Shrink to the next widest column at a time, so that no column bears the whole reduction.
         let next =
             (0..count).filter(|column| *column != widest && !numbers.contains(column)).map(|column| widths[column]);
         let next = next.max().unwrap_or(0).max(MIN_NAME).min(widths[widest] - 1);
@@ -239,7 +238,7 @@ pub(super) fn shortened_columns(
     }
 }
 
-/// A text of at most `room` characters: what is too long lacks its middle.
+/// Truncates a text in the middle to at most `room` characters.
 fn shortened(text: &str, room: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= room {
@@ -269,7 +268,7 @@ const QUIET: u8 = 0;
 const PLAIN: u8 = 1;
 const VERBOSE: u8 = 2;
 
-/// The arguments are read once, and everything that speaks asks here.
+/// Verbosity of the process. Set once, after the arguments are parsed.
 static LEVEL: AtomicU8 = AtomicU8::new(PLAIN);
 
 /// Returns whether progress and notes are printed.
@@ -277,7 +276,6 @@ pub(super) fn notes() -> bool {
     LEVEL.load(Relaxed) >= PLAIN
 }
 
-/// Returns whether details are printed.
 pub(super) fn details() -> bool {
     LEVEL.load(Relaxed) >= VERBOSE
 }
@@ -299,8 +297,8 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-/// Decides about colours by <https://no-color.org> and <https://bixense.com/clicolors>: the command line, then NO_COLOR,
-/// CLICOLOR_FORCE and CLICOLOR.
+/// Returns whether to use colors, by <https://no-color.org> and <https://bixense.com/clicolors>. The precedence is:
+/// command line, NO_COLOR, CLICOLOR_FORCE, CLICOLOR.
 fn coloured(when: ColorChoice, variable: impl Fn(&str) -> Option<OsString>, terminal: bool) -> bool {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     match when {
@@ -333,7 +331,7 @@ pub(super) fn of_help(words: impl Iterator<Item = OsString>) -> ColorChoice {
     ColorChoice::Auto
 }
 
-/// How a piece of a line looks where colours are shown.
+/// Style of a piece of text in colored output.
 #[derive(Clone, Copy)]
 pub(super) enum Look {
     Plain,

@@ -1,4 +1,4 @@
-//! `ghostlab plan GRID.yaml`: what a run would do, and why, and what it would cost.
+//! `ghostlab plan GRID.yaml`: shows the work of a run, the reasons and the cost.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ pub(super) struct Arguments {
     all: bool,
 }
 
-/// Cells that are listed where not all are asked for.
+/// Maximum number of cells listed without `--all`.
 const LISTED: usize = 20;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -50,7 +50,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let planned = grids.iter().map(|grid| {
         let plan = Plan::new(grid, &store, settings.engine, settings.batch_tokens)?;
         warnings(grid, &plan.inputs.by_path()).iter().for_each(|text| note!("{text}"));
-        // Tokenising the texts gives their lengths and reveals unreadable ones now. The tokens are not kept.
+        // Tokenizing determines text lengths and surfaces unreadable texts early. The tokens are discarded.
         let reporter = progress::reporter(false);
         let stop = AtomicBool::new(false);
         let preflight = exec::preflight(&plan, &settings, Where::Here, &store, &*reporter, &stop)?;
@@ -61,7 +61,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     answer::show(answer, Answer::Plan, |answer| text(answer, arguments.all))
 }
 
-/// Refuses a results folder that `run` or `reproduce` would refuse, and writes nothing.
+/// Fails for a results directory that `run` or `reproduce` would refuse. Writes nothing.
 fn results_can_be_written(
     arguments: &Arguments,
     grid: &Grid,
@@ -127,7 +127,7 @@ fn show(plan: &GridPlan, all: bool) {
     }
 }
 
-/// Formats the state of the objects of each kind in columns.
+/// Formats the object counts of each kind in columns.
 pub(super) fn counts(artifacts: &[ArtifactCount]) -> String {
     let mut rows = vec![["artifacts", "needed", "stored", "to make", "why"].map(str::to_owned).to_vec()];
     for ArtifactCount { kind, needed, stored, to_make, reasons } in artifacts {
@@ -139,8 +139,8 @@ pub(super) fn counts(artifacts: &[ArtifactCount]) -> String {
     columns(&rows, &[1, 2, 3])
 }
 
-/// Explains the missing parts of one cell if a similar object is stored. Consequences of a missing selection or operator
-/// need no reason.
+/// Explains the missing parts of one cell if a similar object is stored. Parts that follow from a missing selection
+/// or operator need no reason.
 fn why(missing: &[Missing]) -> Vec<String> {
     let in_group = |group| missing.iter().filter(move |entry| entry.what.0.group == group);
     let repairs = in_group(WorkKind::Calibrate).take(1);
@@ -148,7 +148,7 @@ fn why(missing: &[Missing]) -> Vec<String> {
     let scored: Vec<&Missing> = in_group(WorkKind::Score).collect();
     let damaged = scored.iter().any(|entry| matches!(entry.reason, Reason::Damaged(_)));
     if lines.is_empty() || damaged {
-        // Entries with a reason get a line each; the rest share one.
+        // Entries with a reason get one line each. The rest share a line.
         let (plain, reasoned): (Vec<&Missing>, Vec<&Missing>) =
             scored.into_iter().partition(|entry| entry.reason == Reason::First);
         lines.extend(reasoned.into_iter().map(|entry| describe(&place_of_change(entry), &entry.reason)));
@@ -175,7 +175,7 @@ fn place_of_change(missing: &Missing) -> String {
     missing.on.clone().unwrap_or_default()
 }
 
-/// Formats what stays within the store's limit, and what is evicted.
+/// Formats the use of the store limit and the expected evictions.
 fn stays(store: &LimitedStore) -> String {
     let mut text = format!(
         "store: of {} are {} for this grid, {} to come and {} kept of others\n",

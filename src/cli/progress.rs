@@ -1,5 +1,7 @@
-//! Progress of a run, and of a fetch: a bar for each job or file and one for the whole on a terminal, plain lines elsewhere, JSON lines
-//! where asked for.
+//! Progress of runs and downloads.
+//!
+//! A terminal shows a bar per job or file and a total bar. Other outputs get plain lines, or JSON lines with
+//! `--events`.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -19,7 +21,8 @@ use crate::quantity::counted;
 const BAR: &str = "{wide_bar:.cyan/blue} {percent:>3} %  {msg}";
 const WHOLE: &str = "{wide_bar:.green/blue} {percent:>3} %  {msg}";
 
-/// Bars where standard error is a terminal, lines otherwise, or nothing but failures where it shall be quiet; or every event as a line of JSON on standard output.
+/// Returns the reporter of a run: JSON lines on stdout if `events` is set, bars on a terminal, and plain lines
+/// otherwise. Quiet mode reports only failures.
 pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
     if events {
         return Box::new(JsonLines);
@@ -29,10 +32,9 @@ pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
     Box::new(RunProgress(Mutex::new(RunMeter { bars, jobs: BTreeMap::new(), left: TimeLeft::default(), began: None })))
 }
 
-/// Every event as a line of JSON on standard output.
+/// Reporter that writes each event to stdout as a JSON line.
 pub(super) struct JsonLines;
 
-/// An event and when it was.
 #[derive(Serialize)]
 struct TimedEvent<'a, E> {
     time: String,
@@ -43,7 +45,7 @@ struct TimedEvent<'a, E> {
 impl JsonLines {
     pub(super) fn write(time: String, event: &impl Serialize) {
         if let Ok(line) = serde_json::to_string(&TimedEvent { time, event }) {
-            // The reader may have closed the stream; the work continues.
+            // Ignore a closed stream: the work continues.
             writeln!(std::io::stdout().lock(), "{line}").ok();
         }
     }
@@ -62,7 +64,7 @@ impl Reporter for JsonLines {
 
 struct RunProgress(Mutex<RunMeter>);
 
-/// A job, and how many tokens ran of it.
+/// Running job, with its number of processed tokens.
 struct ShownJob {
     job: JobStarted,
     ran: usize,
@@ -72,11 +74,10 @@ struct RunMeter {
     bars: Bars<usize>,
     jobs: BTreeMap<usize, ShownJob>,
     left: TimeLeft,
-    /// When the first event came.
+    /// Time of the first event.
     began: Option<Instant>,
 }
 
-/// Returns the completed fraction of a job.
 fn fraction(piece: &Piece) -> f64 {
     match piece.total {
         Some(tokens) if tokens > 0 => piece.came as f64 / tokens as f64,
@@ -102,7 +103,7 @@ fn duration(seconds: f64) -> String {
 }
 
 impl RunMeter {
-    /// Advances a job by `tokens` announced tokens; `ran` determines the speed.
+    /// Advances a job by `tokens` planned tokens. `ran` is the number actually processed, which determines the speed.
     fn advance(&mut self, id: usize, tokens: usize, ran: usize) {
         let left = self.left.seconds().map(|left| format!("the grid: {} left", duration(left)));
         let (Some(running), Some((piece, due))) = (self.jobs.get_mut(&id), self.bars.advance(&id, tokens as u64))
@@ -160,7 +161,7 @@ impl Reporter for RunProgress {
                 let per_second = HumanCount((ran as f64 / seconds) as u64);
                 meter.bars.line(&format!("{}: done in {seconds:.1} s, {per_second} tokens/s", job.label));
             }
-            // Bars and lines show jobs; cells are shown by `status`, by `--events`, and where more is wanted.
+            // Bars and lines show jobs only. `status`, `--events` and verbose mode also show cells.
             Event::Scored { cell, on, value } => meter.bars.detail(&format!("{cell} on {on}: {value}")),
             Event::Complete { cell, complete } => {
                 meter.bars.detail(&format!("{cell} is complete, number {complete}"));
@@ -173,7 +174,8 @@ impl Reporter for RunProgress {
 
 const FETCH_BAR: &str = "{wide_bar:.cyan/blue} {bytes:>10}/{total_bytes:<10} {bytes_per_sec:>12}  {eta:>4}  {msg}";
 
-/// Bars where standard error is a terminal, lines otherwise; or every event as a line of JSON on standard output.
+/// Returns the reporter of a download: JSON lines on stdout if `events` is set, bars on a terminal, and plain lines
+/// otherwise.
 pub(super) fn fetch_reporter(events: bool) -> Box<dyn hub::Reporter> {
     if events {
         return Box::new(JsonLines);
@@ -191,7 +193,7 @@ struct FetchProgress(Mutex<FetchMeter>);
 
 struct FetchMeter {
     bars: Bars<String>,
-    /// Bytes of all files; those that were here before, and those that came.
+    /// Bytes of all files, bytes present before the download, and bytes downloaded.
     planned: u64,
     here: u64,
     came: u64,
@@ -270,21 +272,20 @@ impl Drop for FetchProgress {
     }
 }
 
-/// Between two plain lines of one piece.
+/// Minimum interval between plain lines about one job or file.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Pieces of work, by what their events call them.
+/// Progress bars of jobs or files, by event key.
 pub(super) struct Bars<K> {
     bars: Option<MultiProgress>,
     pub(super) overall: Option<ProgressBar>,
     pieces: BTreeMap<K, Piece>,
 }
 
-/// A piece that is under way.
 #[derive(Clone)]
 pub(super) struct Piece {
     pub(super) bar: Option<ProgressBar>,
-    /// The total, if known, what was there before, and what was added.
+    /// Total amount if known. `here` was present before the start, and `came` was added since.
     pub(super) total: Option<u64>,
     pub(super) here: u64,
     pub(super) came: u64,
@@ -327,7 +328,7 @@ impl<K: Ord> Bars<K> {
         }
     }
 
-    /// Adds a bar above the total's with `here` done. `None` without a terminal.
+    /// Adds a bar above the total bar, with `here` already done. Returns `None` without a terminal.
     pub(super) fn bar(&self, total: Option<u64>, here: u64, template: &str, message: &str) -> Option<ProgressBar> {
         let bars = self.bars.as_ref()?;
         let new = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
@@ -336,11 +337,11 @@ impl<K: Ord> Bars<K> {
             None => bars.add(new),
         };
         new.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        // A bar without content is not drawn.
+        // indicatif does not draw a bar without content.
         if !message.is_empty() {
             new.set_message(message.to_owned());
         }
-        // Bytes from an earlier attempt do not count for the speed.
+        // Exclude bytes from an earlier attempt from the speed.
         if here > 0 {
             new.set_position(here);
             new.reset_eta();
@@ -348,13 +349,12 @@ impl<K: Ord> Bars<K> {
         Some(new)
     }
 
-    /// Begins a piece, with a bar or without one.
     pub(super) fn start(&mut self, key: K, bar: Option<ProgressBar>, total: Option<u64>, here: u64) {
         let now = Instant::now();
         self.pieces.insert(key, Piece { bar, total, here, came: 0, began: now, last_line: now });
     }
 
-    /// Advances an item, and returns its state and whether to print a line.
+    /// Advances a job or file. Returns its state and whether a plain line is due.
     pub(super) fn advance(&mut self, key: &K, more: u64) -> Option<(Piece, bool)> {
         let piece = self.pieces.get_mut(key)?;
         piece.came += more;
@@ -366,7 +366,6 @@ impl<K: Ord> Bars<K> {
         Some((piece.clone(), due))
     }
 
-    /// Restarts an item from zero.
     pub(super) fn restart(&mut self, key: &K) {
         if let Some(piece) = self.pieces.get_mut(key) {
             (piece.here, piece.came, piece.began) = (0, 0, Instant::now());

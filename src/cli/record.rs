@@ -1,4 +1,4 @@
-//! Results of a run: packed into one file for others, `ghostlab record`, or checked, `ghostlab verify FOLDER`.
+//! `ghostlab record` packs the results of runs into one file, and `ghostlab verify FOLDER` checks results.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -68,7 +68,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     })
 }
 
-/// Returns whether an archive begins with the name of its first entry.
+/// Returns whether the first entry of a zip archive has the name that `record pack` writes first.
 fn is_ours(bytes: &[u8]) -> bool {
     const NAME: usize = 30;
     bytes.starts_with(b"PK") && bytes.get(NAME..).is_some_and(|rest| rest.starts_with(METADATA.as_bytes()))
@@ -99,7 +99,7 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Describes what will be computed and how long it takes.
+/// Describes the planned recomputation and its expected duration.
 fn before(work: &Work) -> String {
     let Work { cells, backbones, calibrations, chunks, flop } = work;
     if *cells == 0 {
@@ -116,13 +116,12 @@ fn before(work: &Work) -> String {
     )
 }
 
-/// Creates a temporary folder.
 fn scratch(name: &str) -> Result<TempDir> {
     let folder = tempfile::Builder::new().prefix(&format!("ghostlab-{name}-")).tempdir();
     folder.map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))
 }
 
-/// Unpacks an archive to a temporary folder and checks its own list. `None` for a folder.
+/// Unpacks an archive to a temporary directory and checks its hash list. Returns `None` for a directory.
 fn unpacked(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
     if !path.is_file() {
         return Ok(None);
@@ -134,7 +133,7 @@ fn unpacked(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
     Ok(Some((folder, FolderCheck::of_archive(path, &unpacked))))
 }
 
-/// Maximum number of differences printed per check; `--json` has all.
+/// Maximum number of differences printed per check. `--json` prints all.
 const SAID: usize = 10;
 
 pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {

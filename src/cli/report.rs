@@ -1,4 +1,4 @@
-//! `ghostlab report`: the page of all artifacts that are made.
+//! `ghostlab report`: writes the page of all finished artifacts.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,33 +51,32 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     answer::show(Reported { page: shown(&page) }, Answer::Report, |answer| println!("written: {}", answer.page))
 }
 
-/// The paper's main table.
+/// Artifact of the paper's main table.
 const HEADLINE: &str = "table2";
-/// The folder of the page where that one is the recorded run's, which only another recorded one replaces.
+/// Directory of the page of local results, if the main page is that of the recorded run.
 const HERE: &str = "here";
 /// End marker of the recorded page.
 const RECORDED: &str = "<!-- The page of the recorded run: written by ghostlab report --record alone. -->\n";
 
-/// Returns the folder of reports.
 fn output(reports: &Path) -> OutputFolder {
     OutputFolder::new(reports, "pages")
 }
 
-/// Proves that the page can be written.
+/// Checks that the page can be written, before a run.
 ///
 /// # Errors
-/// Another's file is in the way, or the folder cannot be written to.
+/// Fails if a foreign file would be overwritten or the directory is not writable.
 pub(super) fn check(reports: &Path) -> Result<()> {
     let names = [PAGE, AUDIT].map(str::to_owned);
     output(reports).check(&names)?;
     output(&reports.join(HERE)).check(&names)
 }
 
-/// Hashes what the page is made of in the results folders, as far as readable.
+/// Hashes the readable files in the results directories from which the page is made.
 pub(super) fn made_of(results: &Path, store: &Store) -> Option<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for folder in folders(results) {
-        // Each file has a link.
+        // Include all file names, because the page links to each file.
         let names = self::files(&folder, results);
         let names: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
         files.insert(folder.display().to_string(), names.join("/"));
@@ -88,16 +87,17 @@ pub(super) fn made_of(results: &Path, store: &Store) -> Option<BTreeMap<String, 
     Some(files)
 }
 
-/// Returns the possible pages.
+/// Returns the existing pages.
 pub(super) fn pages(reports: &Path) -> Vec<PathBuf> {
     let folders = [reports.to_owned(), reports.join(HERE)];
     let all = folders.iter().flat_map(|folder| [PAGE, AUDIT].map(|name| folder.join(name)));
     all.filter(|page| page.symlink_metadata().is_ok()).collect()
 }
 
-/// Writes the page from all results folders and reports what is left out. The recorded run has its own page, which
-/// changes only when recorded again; other results go to a second page next to it. Returns the page, and whether
-/// something was left out.
+/// Writes the page of all results directories and prints the omitted ones.
+///
+/// The page of the recorded run changes only with `record`. Other results go to a second page next to it. Returns the
+/// path of the page, and whether anything was omitted.
 pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(PathBuf, bool)> {
     let mut sheets = Vec::new();
     let mut left_out = Vec::new();
@@ -143,7 +143,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
     let profiles: BTreeSet<String> = sheets.iter().map(|sheet| sheet.artifact.profile.clone()).collect();
     let (mut artifacts, notes): (Vec<_>, Vec<_>) = sheets.into_iter().map(own_keys).unzip();
     add_headlines(&mut artifacts, &folders)?;
-    // Lists have no profile, and nothing to judge.
+    // Lists have no profile and no claims.
     let judged = profiles.iter().filter(|profile| !profile.is_empty());
     let judged = judged.map(|profile| claims::judged_in(&folders, profile)).collect::<Result<Vec<_>>>()?;
     let (made, program) = match record {
@@ -186,12 +186,12 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
     Ok((reports.join(PAGE), is_part))
 }
 
-/// A list has no record, and is the program's own.
+/// Lists have no record, because the program generates them.
 fn is_kept(folder: &Path) -> bool {
     Provenance::is_recorded(folder) || !folder.join(Provenance::FILE).is_file()
 }
 
-/// Puts the main result, with significance and seeds, under the table that it is read from.
+/// Inserts the headline result, with significance and seeds, as a note of its table.
 fn add_headlines(artifacts: &mut [page::PageArtifact], folders: &[PathBuf]) -> Result<()> {
     for artifact in artifacts.iter_mut().filter(|artifact| artifact.name == HEADLINE) {
         let headline = claims::headline_in(folders, &artifact.profile)?;
@@ -202,17 +202,16 @@ fn add_headlines(artifacts: &mut [page::PageArtifact], folders: &[PathBuf]) -> R
     Ok(())
 }
 
-/// Returns the size of a folder's committed files.
 fn kept_bytes(folder: &Path) -> u64 {
     let listing = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let kept = listing.filter(|item| !may_be_left_out(&item.file_name().to_string_lossy()));
     kept.filter_map(|item| item.metadata().ok()).filter(std::fs::Metadata::is_file).map(|metadata| metadata.len()).sum()
 }
 
-/// Writes the claims about each artifact next to it.
+/// Writes the claims about each artifact to the artifact's directory.
 fn write_claims(folders: &[PathBuf]) -> Result<()> {
     let mut profiles: BTreeMap<String, Vec<JudgedClaim<'_>>> = BTreeMap::new();
-    // Races have no numbers, and nothing is claimed of them.
+    // Searches have no numbers and no claims.
     for folder in folders.iter().filter(|folder| Provenance::is_recorded(folder) && has_numbers(folder)) {
         let StoredResults { name, profile, .. } = StoredResults::read(folder)?;
         if let Entry::Vacant(new) = profiles.entry(profile.clone()) {
@@ -228,7 +227,7 @@ fn has_numbers(folder: &Path) -> bool {
     folder.join(StoredResults::FILE).is_file()
 }
 
-/// Returns when the last of some runs was made, and by which programs.
+/// Returns the time of the latest run, and the programs that made the runs.
 fn last_made(folders: &[PathBuf]) -> Result<(String, String)> {
     let mut made = String::new();
     let mut programs = BTreeSet::new();
@@ -241,7 +240,7 @@ fn last_made(folders: &[PathBuf]) -> Result<(String, String)> {
     Ok((made, programs.into_iter().collect::<Vec<_>>().join(", ")))
 }
 
-/// Explains why the page does not show a folder's results.
+/// Explains why the page omits a directory's results.
 fn reason(folder: &Path) -> String {
     match Provenance::described(folder) {
         None => "its record does not say what it belongs to: an earlier version wrote it".into(),
@@ -258,7 +257,7 @@ fn reason(folder: &Path) -> String {
     }
 }
 
-/// Gives an artifact's notes their own keys, because a cell of the same name elsewhere may be made otherwise.
+/// Prefixes the keys of an artifact's notes, because another artifact may have a different cell with the same name.
 fn own_keys(sheet: PagePart) -> (page::PageArtifact, BTreeMap<String, CellNote>) {
     let PagePart { mut artifact, cells } = sheet;
     let parts = [artifact.profile.as_str(), &artifact.name].into_iter().filter(|part| !part.is_empty());
@@ -275,7 +274,7 @@ fn prefixed(prefix: &str, key: &str) -> String {
     format!("{prefix}/{key}")
 }
 
-/// Lists the folders of artifacts and their profiles.
+/// Lists the directories of artifacts and their profiles.
 fn folders(results: &Path) -> Vec<PathBuf> {
     inner_folders(results).flat_map(|folder| std::iter::once(folder.clone()).chain(inner_folders(&folder))).collect()
 }
@@ -284,12 +283,12 @@ fn inner_folders(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     home::folders_in(folder).into_iter().filter(|path| is_visible(path))
 }
 
-/// A folder that is being written has a hidden name.
+/// Whether a directory is complete: those being written have hidden names.
 fn is_visible(path: &Path) -> bool {
     !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
 }
 
-/// Lists the folders without recorded runs that have a local run next to them.
+/// Lists the results directories, except recorded runs that have a local run next to them.
 fn current(results: &Path) -> Vec<PathBuf> {
     let mut all = folders(results);
     all.retain(|folder| !here(folder).join(PagePart::FILE).is_file());
@@ -314,7 +313,8 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Judges every claim on the paper's numbers and on a profile's existing artifacts. Empty without artifacts.
+/// Judges every claim on the paper's numbers and on the profile's existing artifacts. Returns an empty list without
+/// artifacts.
 pub(super) fn judged(results: &Path, profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
     claims::judged_in(&current(results), profile)
 }

@@ -1,4 +1,4 @@
-//! `ghostlab reproduce ARTIFACT…`: the paper's tables and figures.
+//! `ghostlab reproduce ARTIFACT…`: reproduces the paper's tables and figures.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -86,7 +86,7 @@ pub(super) struct Arguments {
     threads: Threads,
 }
 
-/// The request, with its folders.
+/// Arguments with resolved directories.
 struct Call<'a> {
     arguments: &'a Arguments,
     experiments: PathBuf,
@@ -98,7 +98,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     noted(arguments.frozen.as_deref(), || ended(arguments))
 }
 
-/// Makes what is requested; returns the exit code.
+/// Reproduces the requested artifacts and returns the exit code.
 fn ended(arguments: &Arguments) -> Result<u8> {
     let call = Call {
         arguments,
@@ -142,7 +142,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     for artifact in &chosen {
         match call.made_one(artifact, &runner) {
             Ok(one) => made.push(one),
-            // With several artifacts, missing models of one do not stop the others.
+            // With several artifacts, a failure of one does not stop the others.
             Err(error) if chosen.len() > 1 && error.kind() != ErrorKind::Interrupted => {
                 eprintln!("{}: {error}\n", artifact.name);
                 errors.push((artifact.name.clone(), error));
@@ -155,7 +155,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         made.iter().map(|outcome| outcome.differs.join(", ")).filter(|text| !text.is_empty()).collect();
     if apart.is_empty() {
         let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();
-        // Lists have no profile, and where nothing else was made there is nothing to judge.
+        // Lists have no profile. Without any other artifact, no claims are judged.
         let quiet = arguments.events || answer::json();
         let judged = made.iter().find_map(|outcome| outcome.profile.as_deref()).filter(|_| !quiet);
         let (claims, written) = call.paged(&names, judged, &store)?;
@@ -190,7 +190,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     }
 }
 
-/// Selects the named artifacts. Those that `all` means without the profile are skipped with a note.
+/// Selects the named artifacts. Prints a note about artifacts of `all` that lack the profile.
 fn chosen<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Vec<&'a Artifact>> {
     let names = &arguments.artifacts;
     let profile = arguments.profile.as_deref();
@@ -203,7 +203,7 @@ fn chosen<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Vec<&'a Arti
 }
 
 impl Call<'_> {
-    /// Returns the judged claims of some artifacts, and writes the page if it changed.
+    /// Returns the judged claims about the named artifacts, and writes the page if it changed.
     fn paged(&self, names: &[&str], judged: Option<&str>, store: &Store) -> Result<(String, PathBuf)> {
         let Self { arguments, results, reports, .. } = self;
         let finished = || {
@@ -220,7 +220,7 @@ impl Call<'_> {
         let claims = judged.map(|profile| self.claims_about(names, profile)).transpose()?.unwrap_or_default();
         let (page, left_out) = report::write(results, reports, arguments.record)?;
         let done = (claims, page);
-        // Omissions are reported each time.
+        // Do not cache a page with omissions, so that they are reported each time.
         if let Some(finished) = finished().filter(|_| !left_out) {
             let pages = report::pages(reports);
             finished.keep(&pages.iter().map(PathBuf::as_path).collect::<Vec<_>>(), &done);
@@ -228,7 +228,7 @@ impl Call<'_> {
         Ok(done)
     }
 
-    /// Formats the claims about these artifacts on the paper's numbers and on ours.
+    /// Formats the claims about the named artifacts, on the paper's numbers and on ours.
     fn claims_about(&self, names: &[&str], profile: &str) -> Result<String> {
         let mut judged = report::judged(&self.results, profile)?;
         judged.retain(|entry| entry.claim.artifacts.iter().any(|artifact| names.contains(artifact)));
@@ -245,7 +245,7 @@ impl Call<'_> {
         if arguments.record { target.recording(arguments.record_noisy) } else { Ok(target) }
     }
 
-    /// Makes one artifact and reports the result.
+    /// Reproduces one artifact and reports the result.
     fn made_one(&self, artifact: &Artifact, runner: &Runner<'_>) -> Result<MadeArtifact> {
         let Self { arguments, experiments, results, .. } = self;
         let name = artifact.name.clone();
@@ -339,8 +339,8 @@ impl Call<'_> {
         })
     }
 
-    /// Returns a check for an artifact that may be up to date. `None` if the call asks for more than files: to measure,
-    /// record, evict, print events or open a gate. Also returns notes about its inputs.
+    /// Returns the up-to-date check of an artifact, with notes about its inputs. Returns `None` if the call does more
+    /// than produce files: measure times, record, evict, print events or run a gate.
     fn finished<'a>(
         &self,
         artifact: &Artifact,
@@ -364,7 +364,7 @@ impl Call<'_> {
     }
 }
 
-/// Whether a run measures times: all again, or those that are not stored.
+/// Returns whether a run measures latencies, either all of them or the missing ones.
 fn will_time(grid: &Grid, runner: &Runner<'_>) -> bool {
     let Runner { store, settings, .. } = runner;
     if grid.evaluate.latency.is_empty() || settings.retime {
@@ -374,10 +374,7 @@ fn will_time(grid: &Grid, runner: &Runner<'_>) -> bool {
     plan.variants().any(|(_, variant)| variant.latencies.iter().any(|key| !store.has(key)))
 }
 
-/// Refuses to record times on a machine on which one computation takes unlike times.
-///
-/// # Errors
-/// The spread is noise.
+/// Refuses to record times on a machine where the times of one computation vary too much.
 fn quiet_enough(artifact: &str, spread: TimeSpread) -> Result<()> {
     if !spread.is_noise() {
         return Ok(());
@@ -391,7 +388,6 @@ fn quiet_enough(artifact: &str, spread: TimeSpread) -> Result<()> {
         .hint("stop other programs and run it again, or add --record-noisy"))
 }
 
-/// Report of a complete artifact.
 #[derive(Serialize, Deserialize)]
 struct Done {
     screen: Option<String>,
@@ -408,7 +404,7 @@ impl Done {
         Self { screen, beside: comparison.clone(), recorded: recorded.clone(), files: files.clone(), warnings }
     }
 
-    /// Says it again.
+    /// Prints the cached report.
     fn again(self, artifact: &Artifact, grid: &Grid, target: &ResultsFolder) -> MadeArtifact {
         let Self { screen, beside: comparison, recorded, files, warnings } = self;
         warnings.iter().for_each(|text| note!("{text}"));

@@ -1,4 +1,4 @@
-//! `ghostlab run GRID.yaml`.
+//! `ghostlab run GRID.yaml`: runs a grid.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -68,7 +68,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     noted(Some(arguments.asked.file()), || ended(arguments))
 }
 
-/// Runs; the exit code.
+/// Runs the grid and returns the exit code.
 fn ended(arguments: &Arguments) -> Result<u8> {
     let started = SystemTime::now();
     let clock = Instant::now();
@@ -155,7 +155,7 @@ fn lacking(grid: &Grid, outcome: &GridOutcome, why: fn(&CellResult) -> Option<&S
         .collect()
 }
 
-/// Describes what of the grid is cached, and why the rest is not, like `plan`.
+/// Summarizes which objects of the grid are cached and why the others are missing, like `plan`.
 fn missing(grid: &Grid, store: &Store, settings: &RunSettings) -> Result<String> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let state = StoreState::read(&plan, store);

@@ -1,4 +1,5 @@
-//! `ghostlab score MODEL --tasks … --perplexity …`: a grid of one dense backbone, made of the command line.
+//! `ghostlab score MODEL --tasks … --perplexity …`: scores one dense backbone, using a grid built from the command
+//! line.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -96,7 +97,7 @@ pub(super) struct Arguments {
     store: StoreArgs,
 }
 
-/// Name of the grid in messages. It has no file; names are resolved as for a grid in the current folder.
+/// File name of the generated grid in messages. Names are resolved as for a grid in the current directory.
 const FILE: &str = "score";
 /// Default number of tokens per window, as in the reference code.
 const LENGTH: usize = 2048;
@@ -130,7 +131,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         write_samples(folder, &exec::harness_samples(&grid, settings, &store, &outcome)?)?;
     }
     if let Some(output) = output {
-        // Its own hash marks it as written by this command.
+        // The embedded hash marks the file as written by this command.
         file[SEAL] = json!(UNSEALED);
         let text = serde_json::to_string_pretty(&file)
             .map_err(|error| Error::job("the results have no JSON form").found(error.to_string()))?;
@@ -163,7 +164,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Returns the inputs of a grid that are from the hub, or replace it.
+/// Returns the inputs of a grid that come from the hub or replace a hub input.
 fn of_the_hub(grid: &Grid) -> Vec<HubInput> {
     let backbones = grid.backbones.iter().map(|(name, backbone)| (name, &backbone.hub));
     let corpora = grid.corpora.iter().map(|(name, corpus)| (name, &corpus.hub));
@@ -203,7 +204,7 @@ fn load_grid(arguments: &Arguments, length: usize) -> Result<Grid> {
     Grid::of_text(&text(arguments, length)?, Path::new(FILE)).map_err(fetchable).map_err(in_options)
 }
 
-/// Removes the location of the generated grid, which is not the user's file.
+/// Removes the location of the generated grid, which is not a file of the user.
 fn in_options(error: Error) -> Error {
     let line = format!("{FILE}:");
     let Some(position) = error.parts().place.clone().filter(|position| position.contains(&line)) else { return error };
@@ -211,7 +212,7 @@ fn in_options(error: Error) -> Error {
     error.placed(if others.is_empty() { "the options of `score`".to_owned() } else { others.join(", ") })
 }
 
-/// Writes the grid as JSON, which is YAML.
+/// Serializes the grid as JSON, which is valid YAML.
 fn text(arguments: &Arguments, length: usize) -> Result<String> {
     if arguments.tasks.is_empty() && arguments.perplexity.is_empty() {
         return Err(Error::bad_input("nothing to score")
@@ -261,7 +262,7 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
     Ok(grid.to_string())
 }
 
-/// Returns the entry of a task given by a definition, if it is one.
+/// Returns the entry of a task if it is given by a definition.
 fn definition(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
     let path = Path::new(given);
     let file = path.is_file() && is_yaml(path) || path.is_dir() && given.contains(['/', '.']) && has_yaml(path);
@@ -296,7 +297,7 @@ fn is_yaml(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
 }
 
-/// Writes a file per task, named as by lm-evaluation-harness without the time.
+/// Writes one samples file per task, named as in lm-evaluation-harness but without a timestamp.
 fn write_samples(folder: &Path, samples: &[(String, Vec<Value>)]) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     for (task, lines) in samples {

@@ -1,5 +1,5 @@
-//! `ghostlab search MODEL --budget …`: which layers, which repair, how sure. And an artifact of races: the cells of another one,
-//! searched under its budgets.
+//! `ghostlab search MODEL --budget …`: searches for the layers to remove and their repair. Also runs artifacts that
+//! search under the budgets of another artifact's cells.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -52,7 +52,7 @@ pub(super) struct Arguments {
     store: StoreArgs,
 }
 
-/// Base name of its files.
+/// Base name of the output files.
 const NAME: &str = "search";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -142,7 +142,7 @@ fn is_grid(model: &str) -> bool {
     Path::new(model).extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
 }
 
-/// Loads a search from a grid file, which contains everything.
+/// Loads a search from a grid file, which must specify everything.
 fn of_file(arguments: &Arguments) -> Result<Grid> {
     let SearchArgs { budget, tasks, texts, calibration, criteria, recoveries, .. } = &arguments.asked;
     let lists = [budget, tasks, texts, calibration, criteria, recoveries];
@@ -156,7 +156,7 @@ fn of_file(arguments: &Arguments) -> Result<Grid> {
     Grid::load(Path::new(&arguments.asked.model), arguments.asked.profile.as_deref(), &arguments.overrides)
 }
 
-/// Returns `results/NAME/search+BUDGET`; each budget has its own folder.
+/// Returns `results/NAME/search+BUDGET`, so that each budget has its own directory.
 fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>) -> OutputFolder {
     let results = home::below(arguments.results.as_ref(), "results", near);
     let budget = spec.budget.to_string().replace(", ", "+");
@@ -168,7 +168,6 @@ fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>
     OutputFolder::new(results.join(&grid.name).join(format!("search+{budget}{differs}")), "a search")
 }
 
-/// Writes the winner's folder.
 fn exported(grid: &Grid, found: &Found, folder: &Path, exporter: &Exporter<'_>) -> Result<ExportedCell> {
     let winner = found.winner.as_ref().and_then(|name| grid.cells.iter().position(|cell| cell.name == *name));
     let winner =
@@ -176,7 +175,7 @@ fn exported(grid: &Grid, found: &Found, folder: &Path, exporter: &Exporter<'_>) 
     Ok(ExportedCell { cell: grid.cells[winner].to_string(), exported: exporter.export(grid, winner, folder)? })
 }
 
-/// Returns the given command line with an export.
+/// Returns the current command line with `--export` added.
 fn export_command() -> String {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     format!("ghostlab {} --export FOLDER", cluster::line(words))
@@ -192,7 +191,7 @@ fn say(answer: &Searched) {
         found.lines().iter().for_each(|line| println!("{line}"));
         let spent = &found.spent;
         if spent.layers > 0.0 && answer.searches.len() == 1 {
-            // Stored results took no time, so there is nothing to compare.
+            // Skip the comparison if all results were cached.
             let all = answer.seconds * spent.all_layers / (spent.layers + spent.judged_layers);
             println!("This took {}; all candidates on all items about {}.", seconds(answer.seconds), seconds(all));
         }
@@ -208,19 +207,19 @@ fn say(answer: &Searched) {
     }
 }
 
-/// A search, and the folder of its results.
+/// Search of an artifact, with its output directories.
 pub(super) struct Race<'a> {
     pub(super) artifact: &'a Artifact,
     pub(super) races: &'a RacesEntry,
     pub(super) grid: Grid,
-    /// The folder of the races.
+    /// Directory of the search results.
     pub(super) target: &'a ResultsFolder,
-    /// Results folder of all artifacts.
+    /// Results directory of all artifacts.
     pub(super) results: &'a Path,
     pub(super) quiet: bool,
 }
 
-/// Searches, writes the results, and reports them next to the other artifact's best rows.
+/// Runs the search, writes its results, and reports them next to the best rows of the other artifact.
 pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact> {
     let Race { artifact, races, grid, target, results, quiet } = race;
     let started = SystemTime::now();

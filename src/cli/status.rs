@@ -1,5 +1,5 @@
-//! `ghostlab status`: runs and workers with progress and failures, and the scheduler's state. `ghostlab cancel` ends
-//! jobs that `submit` submitted with this store, and no others.
+//! `ghostlab status` shows runs, workers and the scheduler's state. `ghostlab cancel` cancels jobs submitted with
+//! this store.
 
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
@@ -50,7 +50,7 @@ fn text(answer: &StatusAnswer, all: bool) {
             print!("{}", described(run));
         }
     }
-    // A run reports its own failures.
+    // Skip failures that a run already lists.
     let is_listed =
         |failure: &&FailureView| runs.iter().flat_map(|run| &run.failures).any(|other| other.cell == failure.what);
     failures.iter().filter(|failure| !is_listed(failure)).for_each(|failure| println!("{}", failed(failure)));
@@ -215,7 +215,7 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
     let mut ended = Vec::new();
     for submission in &chosen {
         for job in queue.of(&submission.comment()) {
-            // The array's id: `45_1` and `45_[2-3]` are 45.
+            // Use the array's number: `45_1` and `45_[2-3]` become 45.
             let number = job.id.split('_').next().unwrap_or_default().to_owned();
             if !ended.iter().any(|job: &EndedJob| job.job == number) {
                 ended.push(EndedJob { submission: submission.id.clone(), job: number });

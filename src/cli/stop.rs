@@ -1,4 +1,4 @@
-//! Ctrl-C, and the signals by which schedulers and closed terminals ask a program to end.
+//! Handling of Ctrl-C and of the signals by which schedulers and closed terminals terminate a program.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::exec::{Event, Reporter};
 
-/// The exit code of a worker that was asked to end before all was done: the `EX_TEMPFAIL` of sysexits.h, try again later.
+/// Exit code of a worker terminated before all work was done: `EX_TEMPFAIL` (try again later) of sysexits.h.
 pub(super) const AGAIN: u8 = 75;
 
-/// Shown for a run.
 pub(super) const AFTER_BATCH: &str = "stopping after this batch";
 
-/// A process has one handler, however many commands it calls.
+/// Stop flag of the process. Signal handlers are registered only once, even for several commands.
 static STOP: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
 
-/// Handles Ctrl-C, TERM or HUP: the first stops safely and prints `words`, the second stops at once.
+/// Registers handlers for Ctrl-C, TERM and HUP. The first signal stops safely and prints `words`, and the second
+/// stops immediately.
 pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
     let mut known = STOP.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(stop) = known.as_ref() {
@@ -36,22 +36,20 @@ pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Time after USR1 for which a worker continues that has stored nothing yet: half of the two minutes requested from
+/// Grace period after USR1 for a worker that has stored nothing yet: half of the two minutes requested from
 /// schedulers.
 #[cfg(unix)]
 const FIRST_BATCH: Duration = Duration::from_secs(60);
 
-/// The signals that end a worker.
 pub(super) struct Signals {
-    /// Whether to stop.
     pub(super) any: Arc<AtomicBool>,
     usr1: Arc<AtomicBool>,
     kept: Arc<AtomicBool>,
 }
 
 impl Signals {
-    /// Handles USR1, TERM, Ctrl-C or HUP: the first stops safely, a repetition stops at once. USR1 means that time is
-    /// nearly up; a worker that has stored nothing first stores one batch.
+    /// Registers handlers for USR1, TERM, Ctrl-C and HUP. The first signal stops safely, and a repeated one stops
+    /// immediately. USR1 announces the time limit, so a worker that has stored nothing first stores one batch.
     #[cfg(unix)]
     pub(super) fn watch() -> Result<Self> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -61,7 +59,7 @@ impl Signals {
         for signal in [SIGUSR1, SIGTERM, SIGINT, SIGHUP] {
             let flag = if signal == SIGUSR1 { Arc::clone(&signals.usr1) } else { Arc::default() };
             let again = i32::from(AGAIN);
-            // In this order: at the first of a kind its flag is not set yet.
+            // Register the shutdown first: at the first signal of a kind, its flag is not yet set.
             flag::register_conditional_shutdown(signal, again, Arc::clone(&flag))
                 .map_err(|error| unwatchable(&error))?;
             flag::register(signal, flag).map_err(|error| unwatchable(&error))?;
@@ -94,7 +92,6 @@ impl Signals {
         self.usr1.load(Relaxed)
     }
 
-    /// Returns whether anything was stored.
     pub(super) fn kept(&self) -> bool {
         self.kept.load(Relaxed)
     }
@@ -108,7 +105,7 @@ fn pause() {
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Notes when something was stored, and passes every event on.
+/// Reporter that tracks whether anything was stored, and forwards every event.
 pub(super) struct WatchedReporter<'a> {
     pub(super) inner: &'a dyn Reporter,
     pub(super) signals: &'a Signals,

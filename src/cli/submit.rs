@@ -1,4 +1,4 @@
-//! `ghostlab submit slurm GRID`: many workers by a scheduler, and the results after them.
+//! `ghostlab submit slurm GRID`: submits an array of workers and a report job to a scheduler.
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus, Stdio};
@@ -72,7 +72,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let profile = arguments.profile_file.as_deref().map(SlurmProfile::read).transpose()?.unwrap_or_default();
     cluster::check_options(&arguments.sbatch)?;
     arguments.asked.threads.start()?;
-    // A dry run leaves nothing behind: its objects go to a temporary folder.
+    // A dry run keeps the store unchanged, so its objects go to a temporary directory.
     let store = if arguments.dry_run { arguments.asked.look()? } else { arguments.asked.store()? };
     let shadow = if arguments.dry_run { Some(Shadow::of(&store, &[stage::tokens::KIND])?) } else { None };
     let tried = shadow.as_ref().map_or(&store, Shadow::store);
@@ -91,7 +91,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let workers = arguments.workers.map(usize::from).or(profile.workers).unwrap_or(work.grid.backbone.len()).max(1);
     let at_a_time = arguments.at_a_time.map_or(workers, usize::from).min(workers);
     let cpus = arguments.asked.threads.threads.map(usize::from).or(profile.cpus).unwrap_or(1);
-    // Memory of jobs besides the weights, and of the program and cached files.
+    // Worker memory: weights, job memory, the program and cached files.
     let memory = arguments.limits.memory.map_or(answer.memory_bytes, Gigabytes::bytes);
     let folder =
         std::path::absolute(submission.folder(&store)).map_err(|error| Error::io("find", store.root(), &error))?;
@@ -165,14 +165,15 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Reports the submission; people read the text `said`.
+/// Reports the submission, with `message` as the human-readable form.
 fn told(answer: Submitted, message: &str) -> Result<ExitCode> {
     answer::show(answer, Answer::SubmitSlurm, |_| println!("{message}"))
 }
 
-/// Checks and tokenises everything, as a run would before its first job. Returns the submission, the answer if nothing
-/// is submitted (with the memory of a worker that holds all weights of the largest backbone), and the same memory on
-/// another device.
+/// Checks and tokenizes everything, as a run does before its first job.
+///
+/// Returns the submission, the answer for the case that nothing is submitted, and the memory required on another
+/// device. The memory estimates assume that a worker holds all weights of the largest backbone.
 fn prepared(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Submission, Submitted, u64)> {
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
@@ -222,8 +223,8 @@ fn prepared(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(S
     Ok((submission, answer, device_memory))
 }
 
-/// Returns the queued workers of the same plan, one per line. Includes an array whose report is missing because its submit
-/// was interrupted.
+/// Returns the queued workers of the same plan, one per line, and the array without a report job, if an earlier
+/// submit was interrupted.
 fn queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>, Option<String>)>> {
     let before: Vec<Submission> =
         Submission::all(store).into_iter().filter(|earlier| earlier.plan == submission.plan).collect();
@@ -249,7 +250,7 @@ fn queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>,
             ));
             array = array.or(job.id.split_once('_').map(|(array, _)| array.to_owned()));
         }
-        // In the order of their submission: a report stands after the array that it waits for.
+        // Jobs are listed in submission order, with a report after its array.
         let known = earlier.found(store, &queue)?.jobs;
         let last = known.last().filter(|(what, number)| what == SubmittedJobs::ARRAY && array.as_ref() == Some(number));
         if let Some((_, number)) = last.filter(|_| earlier.id == submission.id) {
@@ -263,7 +264,7 @@ fn queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>,
     Ok(Some((lines, without_report)))
 }
 
-/// Resolves `auto`, because it must mean the same on the workers.
+/// Resolves `auto`, so that all workers use the same engine.
 fn settled(asked: EngineRequest, grid: &Grid) -> Result<EngineRequest> {
     let Some(backbone) = grid.backbones.values().next() else { return Ok(asked) };
     let choice = asked.choose(&backbone.path)?;
@@ -314,7 +315,7 @@ fn asked_of_slurm(gres: Option<&str>, profile: &SlurmProfile, sbatch: &[String])
     named.chain(profile.options()).chain(sbatch.iter().cloned()).collect()
 }
 
-/// Returns the program for jobs: a copy of this one, if the store's disk allows execution.
+/// Returns the program for jobs: a frozen copy, if the store's file system allows execution.
 fn program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
     if dry_run {
         return Ok(binary.frozen_at(store));

@@ -1,5 +1,4 @@
-//! Input of a worker: a grid or an artifact, or the frozen copy of either from its submission, with the needed files
-//! and their hashes.
+//! Input of a worker: a grid, an artifact, or the frozen copy of either from its submission.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,12 +15,11 @@ use crate::model::EngineRequest;
 use crate::results::{By, Provenance, RunDescription};
 use ghostlab_store::Store;
 
-/// A grid, and what belongs to it where it is an artifact's.
+/// Grid to work on, with its artifact and gate, if any.
 pub(super) struct GivenWork {
     pub(super) artifact: Option<Artifact>,
     pub(super) grid: Grid,
     pub(super) gated: Gated,
-    /// Values set on the command line.
     pub(super) overrides: Vec<String>,
 }
 
@@ -29,7 +27,7 @@ impl GivenWork {
     /// Loads a grid file, an artifact's file or name, or a submission's file.
     ///
     /// # Errors
-    /// A mistake in the grid; a submission of another program or of other inputs.
+    /// Fails if the grid is invalid, or if a submission belongs to another program or other inputs.
     pub(super) fn of(asked: &GridArgs, no_gate: bool, store: &Store) -> Result<Self> {
         if let Some(submission) = asked.submission()? {
             return Self::frozen(&submission, store);
@@ -44,10 +42,10 @@ impl GivenWork {
         Self::of_artifact(artifact, asked.profile.as_deref(), &asked.overrides, no_gate, store)
     }
 
-    /// Loads an artifact's grid, and the gate's.
+    /// Loads an artifact's grid, and its gate's.
     ///
     /// # Errors
-    /// A mistake in the grid, or another model under the name of one of the paper's.
+    /// Fails if the grid is invalid, or if a different model has the name of one of the paper's models.
     pub(super) fn of_artifact(
         artifact: Artifact,
         profile: Option<&str>,
@@ -72,7 +70,7 @@ impl GivenWork {
     /// Loads a frozen submission.
     ///
     /// # Errors
-    /// A submission of another program or of other inputs.
+    /// Fails if the submission belongs to another program or other inputs.
     pub(super) fn frozen(submission: &Submission, store: &Store) -> Result<Self> {
         submission.check(store)?;
         let (grid, gate) = submission.grids()?;
@@ -84,7 +82,6 @@ impl GivenWork {
         Ok(Self { artifact: Artifact::read(&call.file)?, grid, gated, overrides })
     }
 
-    /// Returns the gate's grid.
     pub(super) fn gate(&self) -> Option<&Grid> {
         match &self.gated {
             Gated::Yes(gate) => gate.as_deref(),
@@ -93,11 +90,11 @@ impl GivenWork {
     }
 }
 
-/// Refuses what `run` and `reproduce` refuse of grids that were read: a submission of another program or of other inputs, and
-/// another model under the name of one of the paper's.
+/// Applies the checks of `run` and `reproduce` to loaded grids.
 ///
 /// # Errors
-/// What is refused, or a file that cannot be hashed.
+/// Fails if a submission belongs to another program or other inputs, a model's name is taken by a different model, or
+/// hashing fails.
 pub(super) fn check(asked: &GridArgs, grids: &mut [Grid], of_artifact: bool, store: &Store) -> Result<()> {
     if let Some(submission) = asked.submission()? {
         return submission.check(store);
@@ -106,10 +103,10 @@ pub(super) fn check(asked: &GridArgs, grids: &mut [Grid], of_artifact: bool, sto
     grids.iter_mut().filter(|_| of_artifact).try_for_each(|grid| artifact::identify(grid, &hash))
 }
 
-/// Returns the results folder of `run` for a file or a frozen grid.
+/// Returns the results directory of `run` for a grid file or frozen grid.
 ///
 /// # Errors
-/// A file that is no grid, or an engine that cannot run here.
+/// Fails if the file is not a grid or the engine is not supported here.
 pub(super) fn run_folder(
     asked: &GridArgs,
     grid: &Grid,
@@ -124,10 +121,10 @@ pub(super) fn run_folder(
     Ok(ResultsFolder::new(&results, description))
 }
 
-/// Returns the results folder of `reproduce` for an artifact.
+/// Returns the results directory of `reproduce` for an artifact.
 ///
 /// # Errors
-/// An engine that cannot run here.
+/// Fails if the engine is not supported here.
 pub(super) fn artifact_folder(
     artifact: &Artifact,
     grid: &Grid,
@@ -140,15 +137,12 @@ pub(super) fn artifact_folder(
     Ok(ResultsFolder::new(results, description))
 }
 
-/// Lists how a run differs from the artifact's description.
+/// Lists the differences between a run and the artifact's description.
 pub(super) fn differs(target: &ResultsFolder) -> Vec<String> {
     if target.as_described() { Vec::new() } else { target.description().parts() }
 }
 
-/// Refuses to put the results of a submission in the place of those of a later run with other settings or other inputs.
-///
-/// # Errors
-/// There are such.
+/// Refuses to replace the results of a later run with different settings or inputs by those of a submission.
 pub(super) fn not_over_a_later_one(
     file: &Path,
     submission: &Submission,
@@ -176,12 +170,12 @@ fn modified(path: &Path) -> Option<std::time::SystemTime> {
     std::fs::metadata(path).and_then(|file| file.modified()).ok()
 }
 
-/// Returns the overrides that change the file's meaning.
+/// Returns the overrides, or none if they do not change the grid.
 ///
 /// # Errors
-/// Never for a loaded grid, unless a path is not UTF-8.
+/// Fails for a loaded grid only if a path is not UTF-8.
 fn effective<'a>(overrides: &'a [String], grid: &Grid, plain: impl FnOnce() -> Result<Grid>) -> Result<&'a [String]> {
-    // Without them the file may be no grid at all.
+    // Skip loading without overrides: the file may not be a grid.
     let same = match (!overrides.is_empty()).then(plain) {
         Some(Ok(plain)) => plain.resolved()? == grid.resolved()?,
         _ => false,
@@ -189,7 +183,7 @@ fn effective<'a>(overrides: &'a [String], grid: &Grid, plain: impl FnOnce() -> R
     Ok(if same { &[] } else { overrides })
 }
 
-/// Does what a command is for, which may be a job of a scheduler on a submission's file: then it is noted how it ended.
+/// Runs a command. If `file` is a submission, records how the job ended.
 pub(super) fn noted(file: Option<&Path>, done: impl FnOnce() -> Result<u8>) -> Result<ExitCode> {
     let result = done();
     if let Some(file) = file.filter(|file| Submission::is_one(file)) {
@@ -206,7 +200,7 @@ pub(super) fn noted(file: Option<&Path>, done: impl FnOnce() -> Result<u8>) -> R
 /// Returns the inputs of a grid file, or of artifacts by name.
 ///
 /// # Errors
-/// A mistake in a grid, an unknown name, a path at which there is no grid.
+/// Fails if a grid is invalid, a name is unknown, or a path is not a grid.
 pub(super) fn of_target(
     target: &str,
     profile: Option<&str>,
@@ -235,7 +229,7 @@ pub(super) fn of_target(
     Ok(needs.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-/// Hashes files, using hashes that a store remembers.
+/// Hashes files, reusing hashes cached in the store.
 pub(super) fn hash<'s>(store: impl Into<Option<&'s Store>>) -> impl Fn(&Path) -> Result<String> {
     let store: Option<&Store> = store.into();
     move |path: &Path| match store {

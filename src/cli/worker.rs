@@ -1,4 +1,4 @@
-//! `ghostlab worker GRID`: does part of a grid, alongside other workers on one store.
+//! `ghostlab worker GRID`: runs part of a grid, alongside other workers on the same store.
 
 use std::cell::Cell;
 use std::process::ExitCode;
@@ -42,14 +42,14 @@ pub(super) struct Arguments {
     events: bool,
 }
 
-/// Runs this worker's part of a grid.
+/// Runner of this worker's part of a grid.
 struct WorkedGrid<'a> {
     store: &'a Store,
     settings: RunSettings,
     terms: WorkerLimits,
     reporter: &'a dyn Reporter,
     stop: &'a stop::Signals,
-    /// Whether it has exited for lack of work.
+    /// Whether the worker exited for lack of work.
     left: Cell<bool>,
 }
 
@@ -60,7 +60,8 @@ impl WorkedGrid<'_> {
         worked.inspect_err(|error| recorder.end(error))
     }
 
-    /// Runs what an artifact's gate asks for, with the grid after it in the store's limit.
+    /// Runs the dense grid of an artifact's gate, without a store limit, because the grid after it uses the same
+    /// store.
     fn before(&self, dense: &Grid) -> Result<GridOutcome> {
         let settings = RunSettings { store_limit: None, ..self.settings };
         if self.work(settings, dense)? == Worked::Left {
@@ -75,7 +76,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     noted(Some(arguments.asked.file()), || ended(arguments))
 }
 
-/// Works; its exit code.
+/// Runs the worker and returns the exit code.
 fn ended(arguments: &Arguments) -> Result<u8> {
     let clock = Instant::now();
     arguments.asked.threads.start()?;
@@ -121,7 +122,7 @@ fn describe_end(
     if arguments.events { Ok(ExitCode::SUCCESS) } else { answer::show(ended, Answer::Worker, |_| {}) }
 }
 
-/// Works and reports the result. The store is closed afterwards, which releases its claims.
+/// Runs the worker and reports the result. Closing the store afterwards releases its leases.
 fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<Worked> {
     let store = arguments.asked.store()?;
     let work = GivenWork::of(&arguments.asked, arguments.no_gate, &store)?;
@@ -152,7 +153,7 @@ fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<Worked> {
     part.work(part.settings, &open)
 }
 
-/// Does its part of each round of a grid's searches. All workers read the same scores, and so come to the same next round.
+/// Runs this worker's part of each search round. All workers read the same scores and so agree on the next round.
 fn raced(part: &WorkedGrid<'_>, grid: &Grid) -> Result<Worked> {
     let WorkedGrid { store, settings, reporter, stop, .. } = *part;
     let lab = Laboratory { store, settings, reporter, stop: &stop.any, run: &|grid| part.before(grid), times: false };
@@ -167,12 +168,12 @@ fn raced(part: &WorkedGrid<'_>, grid: &Grid) -> Result<Worked> {
     Ok(Worked::Done { cells, complete: cells, failed: 0 })
 }
 
-/// Describes the outcome in words.
+/// Describes the outcome as text.
 fn said(worked: Worked) -> String {
     match worked {
         Worked::Left => "others work on the rest; this worker exited".to_owned(),
         Worked::Done { cells: all, failed: 0, complete } if complete == all => format!("all {} are stored", cells(all)),
-        // Latencies, or what another worker has failed at.
+        // The rest are latencies, or cells that failed on another worker.
         Worked::Done { cells: all, failed: 0, complete } => {
             format!(
                 "{} of {} need objects that no worker makes; `ghostlab status` lists them",

@@ -1,7 +1,7 @@
-//! Layer 3: a grid handed to a scheduler, which starts many workers on it. The scheduler starts, stops and lists jobs;
-//! progress comes from the store alone.
+//! Layer 3: submission of a grid to a scheduler, which starts many workers.
 //!
-//! Here stand the programs that jobs run, copies below a store, and which of them may go: a copy is kept as long as a job may run it.
+//! The scheduler starts, stops and lists jobs. Progress comes only from the store. This module manages the frozen
+//! copies of the program that jobs run, which are kept as long as a job may run them.
 
 mod options;
 mod profile;
@@ -28,12 +28,13 @@ use crate::files::atomic::write_atomically;
 use crate::files::{regular, sha256};
 use ghostlab_store::{Shared, Store};
 
-/// Time for which a finished job may be queued again, and between freezing a program and submitting it.
+/// Minimum age for removal. It covers finished jobs that are requeued, and the time between freezing a program and
+/// submitting it.
 const QUIET: Duration = Duration::from_secs(24 * 3600);
 
-/// Returns the program copies that no job can run any more: all their submissions have nothing queued or running, were
-/// quiet for a day, and belong to this user. Copies stay if any of that is unknown: an unresponsive scheduler, another
-/// user's submission, or an unreadable one.
+/// Returns the frozen copies that no job can run anymore. Their submissions must have nothing queued or running, have
+/// been quiet for a day, and belong to this user. Copies are kept if any of that is unknown, because the scheduler
+/// does not respond or a submission is unreadable.
 pub fn unneeded(store: &Store) -> Vec<FrozenProgram> {
     let mut quiet: Vec<FrozenProgram> =
         FrozenProgram::all(store).into_iter().filter(|program| program.age() >= QUIET).collect();
@@ -58,7 +59,7 @@ pub fn unneeded(store: &Store) -> Vec<FrozenProgram> {
     quiet
 }
 
-/// Returns the time since anything of a submission was written: its notes, logs and job ends.
+/// Returns the time since the last write to a submission's directory.
 fn stirred(folder: &Path) -> Duration {
     let all = entries_of(folder).flat_map(|path| entries_of(&path).collect::<Vec<_>>().into_iter().chain([path]));
     all.map(|path| since(&path)).min().unwrap_or_default()
@@ -85,9 +86,9 @@ fn is_mine(_: &Path) -> bool {
     false
 }
 
-/// The copy's name in its folder.
+/// File name of a frozen copy.
 const NAME: &str = "ghostlab";
-/// A program frozen at the time of a submission.
+/// Copy of the program, frozen at submission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrozenProgram {
     pub sha256: String,
@@ -96,7 +97,6 @@ pub struct FrozenProgram {
 }
 
 impl FrozenProgram {
-    /// Lists all program copies of a store.
     pub fn all(store: &Store) -> Vec<Self> {
         let folders = fs::read_dir(store.programs()).into_iter().flatten().flatten();
         let mut all: Vec<Self> = folders
@@ -112,13 +112,11 @@ impl FrozenProgram {
         all
     }
 
-    /// Returns the time since it was made, or used for a submission.
+    /// Returns the time since the copy was made or last used for a submission.
     pub fn age(&self) -> Duration {
         since(&self.path).min(self.path.parent().map_or(Duration::ZERO, since))
     }
 
-    /// # Errors
-    /// It cannot be removed.
     pub fn remove(&self) -> Result<()> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -126,7 +124,7 @@ impl FrozenProgram {
             }
             _ => {}
         }
-        // Only where it is empty.
+        // Fails harmlessly if the directory is not empty.
         self.path.parent().map(fs::remove_dir);
         Ok(())
     }
@@ -138,7 +136,7 @@ fn since(path: &Path) -> Duration {
     written.ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default()
 }
 
-/// A program that may work on it.
+/// Program that workers must run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Binary {
@@ -147,10 +145,6 @@ pub struct Binary {
 }
 
 impl Binary {
-    /// Describes this program.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn this(store: &Store) -> Result<Self> {
         let found = std::env::current_exe();
         let path = found.map_err(|error| Error::io("find", Path::new("/proc/self/exe"), &error))?;
@@ -158,20 +152,20 @@ impl Binary {
         Ok(Self { path, sha256 })
     }
 
-    /// Returns the path of its copy below a store.
+    /// Returns the path of the frozen copy in a store.
     pub fn frozen_at(&self, store: &Store) -> PathBuf {
         store.programs().join(&self.sha256).join(NAME)
     }
 
-    /// Makes the copy that jobs run: rebuilding the program meanwhile does not affect them.
+    /// Copies the program for jobs, which are then unaffected by rebuilds.
     ///
     /// # Errors
-    /// The store cannot be written to, or the program has just changed.
+    /// Fails if the store is not writable or the program has just changed.
     pub fn frozen(&self, store: &Store) -> Result<PathBuf> {
         let path = self.frozen_at(store);
         let folder = path.parent().unwrap_or(&path);
-        // Renewed so that nobody removes it before its submission is written. Another user's folder cannot be renewed;
-        // its submission follows shortly.
+        // Refresh the modification time, so that no other process removes the copy before its submission is written.
+        // This fails for another user's directory, whose submission follows shortly.
         File::open(folder).and_then(|folder| folder.set_modified(SystemTime::now())).ok();
         if sha256::of_file(&path).is_ok_and(|(found, _)| found == self.sha256) {
             return Ok(path);

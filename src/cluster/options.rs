@@ -1,4 +1,4 @@
-//! Options of sbatch that a user adds, those that are this program's own, and the time limit among them.
+//! Validation of user-supplied sbatch options, and parsing of the time limit.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ const LOGS: &str = "each job's log is next to its submission; `ghostlab status` 
 const AGAIN: &str = "a worker is queued again, two minutes before its time is up, because of it";
 const ONE: &str = "a worker is one process on one machine";
 
-/// Reserved options: long name, letter, and an alternative or the reason.
+/// Reserved options: long name, short name, and an alternative or the reason.
 const OWN: [(&str, Option<char>, &str); 20] = [
     ("array", Some('a'), "--workers and --at-a-time say how many"),
     ("comment", None, "jobs are known for one's own by it"),
@@ -33,14 +33,14 @@ const OWN: [(&str, Option<char>, &str); 20] = [
     ("wrap", None, ONE),
 ];
 
-/// Letters of sbatch's options that take no value: another may stand after them in one word.
+/// Short sbatch options without a value. Further options may follow in the same word.
 const FLAGS: &str = "HIOQWhksuvV";
 
-/// Sees that none of these words sets what this program sets itself. sbatch takes the beginning of an option's name for the
-/// option.
+/// Checks that no option overrides one that this program sets. Prefixes of option names count as well, because sbatch
+/// accepts them.
 ///
 /// # Errors
-/// The option, and why.
+/// Fails if an option is reserved, with the reason.
 pub fn check_options(words: &[String]) -> Result<()> {
     for word in words {
         let refused = |hint: &str| {
@@ -70,10 +70,10 @@ pub fn check_options(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Splits an entry of a profile file into words: `--exclude=node7`, `-p gpu`.
+/// Splits an entry of a profile file into words, such as `--exclude=node7` or `-p gpu`.
 ///
 /// # Errors
-/// It is no option, or one of this program's own.
+/// Fails if the entry is not an option, or is a reserved one.
 pub(super) fn words(entry: &str) -> Result<Vec<String>> {
     if !entry.starts_with('-') {
         return Err(Error::bad_input("this is no option of sbatch")
@@ -87,11 +87,11 @@ pub(super) fn words(entry: &str) -> Result<Vec<String>> {
     check_options(&words).map(|()| words)
 }
 
-/// Shortest job time: the warning before the time limit (`--signal=B:USR1@120`), plus the time to load a backbone and
-/// to compute a few batches.
+/// Minimum job time: the warning before the time limit (`--signal=B:USR1@120`), plus time to load a backbone and
+/// compute a few batches.
 pub const SHORTEST: Duration = Duration::from_secs(300);
 
-/// Returns the time limit of sbatch's options, of which the last one counts. `None` without a limit.
+/// Returns the time limit from sbatch options, where the last one wins. Returns `None` without a limit.
 pub fn time_limit(options: &[String]) -> Option<Duration> {
     let mut found = None;
     let mut words = options.iter();
@@ -103,7 +103,7 @@ pub fn time_limit(options: &[String]) -> Option<Duration> {
     duration(&found?).filter(|limit| !limit.is_zero())
 }
 
-/// Parses `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`, `days-hours:minutes` and
+/// Parses `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`, `days-hours:minutes` or
 /// `days-hours:minutes:seconds`.
 fn duration(text: &str) -> Option<Duration> {
     let (days, rest) = text.split_once('-').map_or((None, text), |(days, rest)| (Some(days), rest));
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn limits_are_read_as_slurm_reads_them() {
-        // From sbatch's manual, under --time.
+        // Examples from the `--time` section of sbatch's manual.
         for (text, seconds) in
             [("4", 240), ("4:30", 270), ("1:00:05", 3605), ("1-2", 93_600), ("1-2:03", 93_780), ("1-2:03:04", 93_784)]
         {

@@ -1,4 +1,4 @@
-//! Requirements of a cluster: `slurm.yaml`.
+//! Cluster profile: `slurm.yaml`.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::files::regular;
 use crate::quantity::{Gigabytes, MAX_RETRIES, MAX_SECONDS};
 
-/// Options of jobs, besides those from the plan.
+/// Job options of a cluster, in addition to those from the plan.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SlurmProfile {
@@ -18,38 +18,38 @@ pub struct SlurmProfile {
     pub account: Option<String>,
     pub qos: Option<String>,
     pub constraint: Option<String>,
-    /// Time limit in Slurm's notation: `4:00:00`, `2-00:00:00`, minutes.
+    /// Time limit in Slurm's notation, such as `4:00:00`, `2-00:00:00` or minutes.
     pub time: Option<String>,
-    /// Cores of a worker.
     pub cpus: Option<usize>,
-    /// Workers at most; `--workers` overrides it.
+    /// Maximum number of workers; `--workers` overrides it.
     pub workers: Option<usize>,
-    /// The types of GPUs that there are: the smallest one that the plan fits into is asked for.
+    /// Available GPU types. The smallest type that fits the plan is requested.
     pub gpus: Vec<GpuType>,
-    /// Seconds without work after which a worker leaves.
+    /// Idle timeout of a worker in seconds.
     pub idle_exit: Option<u64>,
-    /// How often all workers together try a failed job again.
+    /// Maximum number of retries of a failed job, over all workers.
     pub retries: Option<u32>,
-    /// Names of variables of the environment that jobs are to have.
+    /// Names of environment variables passed to jobs.
     pub export: Vec<String>,
-    /// Further options of sbatch, one an entry.
+    /// Further sbatch options, one per entry.
     options: Vec<Spanned<String>>,
-    /// Lines of shell before the worker begins, such as `module load cuda`.
+    /// Shell lines to run before the worker, such as `module load cuda`.
     pub setup: Vec<String>,
 }
 
-/// A type of GPU as `--gres=gpu:TYPE:1` names it.
+/// GPU type, named as in `--gres=gpu:TYPE:1`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuType {
     pub name: String,
-    /// Its memory.
     pub memory: Gigabytes,
 }
 
 impl SlurmProfile {
+    /// Reads a cluster profile.
+    ///
     /// # Errors
-    /// A file that is not there, or says something that is not known.
+    /// Fails if the file is missing or contains unknown keys or invalid values.
     pub fn read(path: &Path) -> Result<Self> {
         let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
         let profile: Self = serde_saphyr::from_str(&text).map_err(|error| {
@@ -82,16 +82,15 @@ impl SlurmProfile {
         Ok(profile)
     }
 
-    /// Returns further options of sbatch as words.
     pub fn options(&self) -> Vec<String> {
-        // Invalid values were refused when the file was read.
+        // Invalid entries are refused when the file is read.
         self.options.iter().flat_map(|entry| options::words(&entry.value).unwrap_or_default()).collect()
     }
 
-    /// Returns the smallest GPU type with enough memory. `None` if no types are configured.
+    /// Returns the smallest GPU type with enough memory. Returns `None` if no types are configured.
     ///
     /// # Errors
-    /// None of them has.
+    /// Fails if no type has enough memory.
     pub fn gpu(&self, bytes: u64) -> Result<Option<&GpuType>> {
         let gigabytes = bytes as f64 / 1e9;
         let fits = self.gpus.iter().filter(|gpu| gpu.memory.bytes() >= bytes);
@@ -108,10 +107,7 @@ impl SlurmProfile {
     }
 }
 
-/// Refuses to pass a variable to jobs if its name suggests a secret, or if its value is included.
-///
-/// # Errors
-/// Says why.
+/// Refuses to pass an environment variable to jobs if its name suggests a secret or its value is included.
 fn not_secret(name: &str) -> Result<()> {
     let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let upper = name.to_uppercase();

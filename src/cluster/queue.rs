@@ -1,6 +1,7 @@
-//! Slurm's commands: listing and cancelling jobs. Each may be absent, slow or broken; none is asked for progress. Also
-//! how a submission's jobs ended that could not start, so that `status` can report a worker of which the store knows
-//! nothing.
+//! Slurm commands for listing and cancelling jobs, and records of how jobs ended.
+//!
+//! A Slurm command may be absent, slow or broken, and is never needed for progress. The records let `status` report
+//! jobs that failed before the store knew of them.
 
 use std::fs;
 use std::io::Read;
@@ -23,25 +24,25 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Timeout of an action.
 const WORKING: Duration = Duration::from_secs(60);
 
-/// A job as the scheduler shows it.
+/// Job as listed by the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct QueuedJob {
-    /// `45_1`, `45_[2-3]`, `46`
+    /// Job ID, such as `45_1`, `45_[2-3]` or `46`.
     pub id: String,
-    /// Its name.
+    /// Job name.
     pub name: String,
-    /// Its state in the scheduler's words: `PENDING`, `RUNNING`.
+    /// Slurm state, such as `PENDING` or `RUNNING`.
     pub state: String,
-    /// Why it waits; empty where that is not told.
+    /// Reason for waiting; empty if unknown.
     pub reason: String,
-    /// Its comment, which tells whose it is.
+    /// Comment, which identifies the submission.
     pub comment: String,
 }
 
-/// The scheduler's list of this user's jobs.
+/// Scheduler's list of this user's jobs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Queue {
-    /// Which command told it.
+    /// Command that produced the list.
     pub told_by: &'static str,
     pub jobs: Vec<QueuedJob>,
 }
@@ -49,10 +50,10 @@ pub struct Queue {
 const FORMAT: &str = "%i|%j|%T|%r|%k";
 
 impl Queue {
-    /// Queries squeue within two seconds, or else sacct.
+    /// Queries squeue with a timeout of two seconds, and sacct if that fails.
     ///
     /// # Errors
-    /// Why neither does.
+    /// Fails if neither command succeeds, with the error of squeue.
     pub fn ask() -> Result<Self, String> {
         let asked = answer("squeue", &["--me", "--noheader", "-o", FORMAT], PATIENCE);
         match asked {
@@ -67,8 +68,8 @@ impl Queue {
         }
     }
 
-    /// Returns the jobs of a submission by its comment ([`Submission::comment`](super::Submission::comment)), because job
-    /// numbers are reused.
+    /// Returns the jobs of a submission. They are identified by its comment
+    /// ([`Submission::comment`](super::Submission::comment)), because job numbers are reused.
     pub fn of(&self, comment: &str) -> impl Iterator<Item = &QueuedJob> {
         self.jobs.iter().filter(move |job| job.comment == comment)
     }
@@ -90,17 +91,17 @@ fn parsed(line: &str) -> Option<QueuedJob> {
     Some(QueuedJob { id, name, state, reason, comment: next()? })
 }
 
-/// A job that sbatch did not take, as far as it says.
+/// Failed submission of a job, as far as sbatch reports it.
 pub struct NotTaken {
     pub error: Error,
-    /// Whether there is no sbatch: then nothing is queued.
+    /// Whether sbatch is missing. In that case, nothing was queued.
     pub absent: bool,
 }
 
-/// Hands a script to sbatch; the job's number.
+/// Submits a script with sbatch and returns the job number.
 ///
 /// # Errors
-/// What sbatch says against it.
+/// Fails if sbatch refuses the job, with its message.
 pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
     let mut arguments = vec!["--parsable"];
     arguments.extend(options.iter().map(String::as_str));
@@ -112,7 +113,7 @@ pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
             .found(reason)
             .hint("`ghostlab submit slurm … --dry-run` prints the script; run workers by hand where there is no Slurm"),
     })?;
-    // `NUMBER` or `NUMBER;CLUSTER`
+    // sbatch prints `NUMBER` or `NUMBER;CLUSTER`.
     let number = text.trim().split(';').next().unwrap_or_default().to_owned();
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
         let error = Error::missing("sbatch named no job").found(text.trim().to_owned());
@@ -121,10 +122,10 @@ pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
     Ok(number)
 }
 
-/// Ends jobs, by their numbers.
+/// Cancels jobs by number.
 ///
 /// # Errors
-/// What scancel says.
+/// Fails if scancel fails, with its message.
 pub fn cancel(numbers: &[String]) -> Result<()> {
     let arguments: Vec<&str> = numbers.iter().map(String::as_str).collect();
     answer("scancel", &arguments, WORKING)
@@ -132,23 +133,22 @@ pub fn cancel(numbers: &[String]) -> Result<()> {
         .map_err(|reason| Error::missing("scancel failed").found(reason).hint("`squeue --me` shows the remaining jobs"))
 }
 
-/// Asks for the job that this process is to be queued again, and ended: of an array, this task and no other.
+/// Requeues the Slurm job of this process, which ends it. For an array, only the current task is requeued.
 ///
 /// # Errors
-/// What scontrol says, or that this is no job of Slurm's.
+/// Fails if scontrol fails, or if this process is not a Slurm job.
 pub fn scontrol_requeue() -> Result<(), String> {
     let job = machine::scheduler_job().ok_or("SLURM_JOB_ID is not set")?;
     answer("scontrol", &["requeue", &job], WORKING).map(drop)
 }
 
-/// Why a command said nothing of use.
 struct SilentCommand {
     reason: String,
-    /// Whether it cannot be started.
+    /// Whether the command could not be started.
     absent: bool,
 }
 
-/// Runs a command and returns its standard output, within a time.
+/// Runs a command with a timeout and returns its stdout.
 fn answer(program: &str, arguments: &[&str], within: Duration) -> Result<String, String> {
     told(program, arguments, within).map_err(|silent| silent.reason)
 }
@@ -164,7 +164,7 @@ fn told(program: &str, arguments: &[&str], within: Duration) -> Result<String, S
     let out = child.stdout.take();
     let err = child.stderr.take();
     let (sender, receiver) = mpsc::channel();
-    // On its own thread, so that a command that hangs with open pipes blocks nothing.
+    // Read on a separate thread, so that a command that hangs with open pipes does not block.
     std::thread::spawn(move || {
         fn read(pipe: Option<impl Read>) -> String {
             let mut text = Vec::new();
@@ -189,33 +189,32 @@ fn command_failed(reason: String) -> SilentCommand {
     SilentCommand { reason, absent: false }
 }
 
-/// A scheduler's job that ended without its work.
+/// Scheduler job that ended without completing its work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct JobEnd {
-    /// The scheduler's name of it: `45_0`, a task of an array, or `46`.
+    /// Job ID: `45_0` for an array task, or `46`.
     pub job: String,
-    /// Its exit code.
+    /// Exit code.
     pub exit_code: u8,
-    /// Why.
+    /// Reason for the end.
     pub reason: String,
-    /// Its output.
+    /// Path of the log file.
     #[serde(serialize_with = "crate::files::shown::path")]
     #[schemars(with = "String")]
     pub log: PathBuf,
-    /// The machine's name.
+    /// Host name.
     pub host: String,
-    /// When, in seconds since 1970 (UTC), by that machine's clock.
+    /// End time in seconds since 1970 (UTC), by the host's clock.
     pub time: u64,
 }
 
 impl JobEnd {
-    /// Folder of the jobs' logs, next to the submission's file.
+    /// Name of the log directory, next to the submission file.
     pub const LOGS: &str = "logs";
-    /// Folder of the jobs' end notes.
     pub(super) const FOLDER: &str = "ends";
 
-    /// Notes how the job of this process ended, next to the submission's file; a better end replaces a worse one.
-    /// Without a scheduler nothing is noted.
+    /// Records how the job of this process ended, next to the submission file. A successful end removes an earlier
+    /// record. Does nothing outside a scheduler job.
     pub fn note(submission: &Path, bad: Option<(u8, String)>) {
         let (Some(job), Some(folder)) = (machine::scheduler_job(), submission.parent()) else { return };
         let path = folder.join(Self::FOLDER).join(format!("{job}.json"));
@@ -227,7 +226,7 @@ impl JobEnd {
                 Self { job, exit_code, reason, log, host: owner::host(), time }.put(&path)
             }
         };
-        // Where it cannot be written down the log has it.
+        // Ignore errors, because the log also contains the reason.
         noted.ok();
     }
 
@@ -242,7 +241,7 @@ impl JobEnd {
         Ok(())
     }
 
-    /// Reads the notes in a submission's folder, oldest first.
+    /// Reads the end records in a submission's directory, oldest first.
     pub fn all(folder: &Path) -> Vec<Self> {
         let files = fs::read_dir(folder.join(Self::FOLDER)).into_iter().flatten().flatten();
         let complete = files.filter(|file| !is_temporary(&file.file_name().to_string_lossy()));

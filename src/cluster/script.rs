@@ -1,4 +1,4 @@
-//! The job script: one for the array of workers and for the report after it.
+//! Job script shared by the array of workers and the report job.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 const TEMPLATE: &str = include_str!("slurm.sh.j2");
 
-/// The variables that jobs have where they are set.
+/// Environment variables passed to all jobs, if set.
 const EXPORTED: [&str; 12] = [
     "PATH",
     "HOME",
@@ -25,24 +25,22 @@ const EXPORTED: [&str; 12] = [
     "GHOSTLAB_EXPERIMENTS",
 ];
 
-/// Contents of a job script.
 #[derive(Debug, Clone)]
 pub struct JobScript<'a> {
     pub submission: &'a Submission,
-    /// How many workers, and how many of them at a time.
+    /// Number of workers, and maximum number running at the same time.
     pub workers: usize,
     pub at_a_time: usize,
     pub cpus: usize,
-    /// Megabytes.
+    /// Memory per worker in megabytes.
     pub memory: u64,
-    /// Further options of sbatch, word by word.
+    /// Further sbatch options, one word per item.
     pub options: Vec<String>,
-    /// The folder of the logs.
     pub logs: PathBuf,
     pub setup: Vec<String>,
-    /// Names of variables besides those of every job.
+    /// Names of additional environment variables.
     pub export: Vec<String>,
-    /// The commands, word by word.
+    /// Commands of the worker and the report, one word per item.
     pub worker: Vec<String>,
     pub report: Vec<String>,
 }
@@ -51,7 +49,7 @@ impl JobScript<'_> {
     /// Renders the script for a submission's `folder`.
     ///
     /// # Errors
-    /// A path that cannot be handed to a scheduler; a template that does not fit, which is a fault of the program.
+    /// Fails if a path cannot be passed to the scheduler, or if the template is invalid, which is a bug.
     pub fn render(&self, folder: &Path) -> Result<String> {
         let Submission { id, name, .. } = self.submission;
         let path = plain(&folder.join(Submission::SCRIPT))?;
@@ -59,7 +57,7 @@ impl JobScript<'_> {
             |options: Vec<String>| line(["sbatch".to_owned()].into_iter().chain(options).chain([path.clone()]));
         let array = by_hand(self.array_options()?);
         let report = by_hand(self.report_options("ARRAY")?);
-        // A comment, of one line.
+        // The script shows the name in a one-line comment.
         let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let values = context! {
             what => format!("{name}: {} cells", self.submission.cells),
@@ -89,19 +87,20 @@ impl JobScript<'_> {
         set.chain(exported).collect::<Vec<_>>().join(",")
     }
 
-    /// Returns sbatch's options for the workers. As arguments they need no quoting, and override the environment's.
+    /// Returns the sbatch options of the workers. Passed as arguments, they need no quoting and override environment
+    /// variables.
     ///
     /// # Errors
-    /// A folder of logs that cannot be named to a scheduler.
+    /// Fails if the path of the log directory cannot be passed to the scheduler.
     pub fn array_options(&self) -> Result<Vec<String>> {
         let array = format!("--array=0-{}%{}", self.workers.max(1) - 1, self.at_a_time);
         Ok([vec![array, self.output("%A_%a.log")?], self.common()].concat())
     }
 
-    /// Returns sbatch's options for the report, which runs after the array.
+    /// Returns the sbatch options of the report job, which runs after the array.
     ///
     /// # Errors
-    /// As [`Self::array_options`].
+    /// Fails like [`Self::array_options`].
     pub fn report_options(&self, array: &str) -> Result<Vec<String>> {
         let options = [format!("--dependency=afterany:{array}"), "--signal=B:TERM@30".into(), self.output("%j.log")?];
         Ok([options.to_vec(), self.common()].concat())
@@ -112,7 +111,7 @@ impl JobScript<'_> {
         [export].into_iter().chain(self.options.iter().cloned()).collect()
     }
 
-    /// Returns a job's log path; `name` is Slurm's pattern, and the folder's name is escaped.
+    /// Returns the `--output` option for logs. `name` is a Slurm pattern, and the directory is escaped.
     fn output(&self, name: &str) -> Result<String> {
         let folder = plain(&self.logs)?;
         if folder.contains('\\') {
@@ -122,10 +121,10 @@ impl JobScript<'_> {
     }
 }
 
-/// Converts a path to a word of a scheduler's job.
+/// Converts a path to text for a scheduler.
 ///
 /// # Errors
-/// It is no text, or more than one line.
+/// Fails if the path is not UTF-8 or contains control characters.
 pub fn plain(path: &Path) -> Result<String> {
     let text = path.to_str().filter(|text| !text.chars().any(char::is_control));
     text.map(str::to_owned).ok_or_else(|| unnamed(path).expected("a path of one line of UTF-8"))
@@ -137,7 +136,7 @@ fn unnamed(path: &Path) -> Error {
         .hint("--store and --results name other folders")
 }
 
-/// Quotes words for a shell.
+/// Joins words to a command line, quoting them for the shell.
 pub fn line(words: impl Iterator<Item = String>) -> String {
     words
         .map(|word| {

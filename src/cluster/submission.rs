@@ -1,4 +1,4 @@
-//! A submission as frozen: grid, lock, inputs and program, below the store.
+//! Submissions: grid, lock file, inputs and program, frozen in the store.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,63 +15,56 @@ use crate::grid::Grid;
 use crate::plan::Inputs;
 use ghostlab_store::{Store, fault};
 
-/// A grid that was submitted.
+/// Grid frozen for submission to a scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Submission {
     pub format: u64,
-    /// Unlike that of any other plan, program or inputs.
+    /// ID, unique to the plan, program and inputs.
     pub id: String,
-    /// The outline of what there is to do, in the store.
+    /// ID of the plan outline in the store.
     pub plan: String,
-    /// Name of the grid or artifact.
     pub name: String,
     pub cells: usize,
-    /// For an artifact: the options of its request.
     pub artifact: Option<ArtifactCall>,
-    /// Values set on the command line.
+    /// Overrides from the command line.
     pub overrides: Vec<String>,
-    /// The grid as it runs.
     grid: Value,
-    /// The dense backbones that the gate asks first.
+    /// Frozen grid of the dense backbones that the gate checks.
     gate: Option<Value>,
-    /// `hub.lock` at that time.
+    /// Contents of `hub.lock` at submission.
     lock: Option<String>,
-    /// SHA-256 of every file that is read, by path.
+    /// SHA-256 of every input file, by path.
     inputs: BTreeMap<String, String>,
     pub binary: Binary,
-    /// The engine, as text.
     #[serde(default)]
     pub engine: String,
 }
 
-/// How an artifact was asked for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArtifactCall {
     pub file: PathBuf,
     pub profile: Option<String>,
-    /// Whether dense backbones have to show the paper's numbers.
+    /// Whether dense backbones must reproduce the paper's numbers.
     pub gated: bool,
 }
 
-/// The scheduler's job ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubmittedJobs {
-    /// `array` or `report`, and the number; the oldest first.
+    /// Job type (`array` or `report`) and number, oldest first.
     pub jobs: Vec<(String, String)>,
-    /// A job being handed over: only the scheduler knows whether it has it.
+    /// Type of a job being submitted. After a crash, only the scheduler knows whether it was accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handing: Option<String>,
 }
 
 impl SubmittedJobs {
-    /// Name of the array of workers.
     pub const ARRAY: &str = "array";
-    /// Name of the job after it.
+    /// Type of the report job after the array.
     pub const REPORT: &str = "report";
 
-    /// Returns whether the scheduler may know of any job.
+    /// Returns whether the scheduler may have any job of the submission.
     pub fn any(&self) -> bool {
         self.handing.is_some() || !self.jobs.is_empty()
     }
@@ -89,19 +82,18 @@ fn pretty(what: &impl Serialize) -> Result<String> {
     serde_json::to_string_pretty(what).map_err(|error| no_json(&error))
 }
 
-/// The layout of the file.
 const FORMAT: u64 = 1;
 
 impl Submission {
-    /// Name of the file; a command that gets it as its grid uses the frozen copy.
+    /// File name. A command that gets this file as its grid uses the frozen grid.
     pub const FILE: &str = "submission.json";
     pub const SCRIPT: &str = "job.sh";
     const JOBS: &str = "jobs.json";
 
-    /// Freezes a grid, with what the gate asks before it. A plan comes with the words for what computes it.
+    /// Freezes a grid with its gate. `plan` and `engine` are the plan ID and the engine as text.
     ///
     /// # Errors
-    /// The program cannot be read.
+    /// Fails if the grid cannot be frozen.
     pub fn freeze(
         name: &str,
         artifact: Option<ArtifactCall>,
@@ -138,7 +130,6 @@ impl Submission {
         store.submissions().join(&self.id)
     }
 
-    /// Returns the scheduler's name for its jobs.
     pub fn job_name(&self) -> String {
         format!(
             "ghostlab-{}-{}",
@@ -151,15 +142,11 @@ impl Submission {
         )
     }
 
-    /// Returns the comment that identifies its jobs.
+    /// Returns the comment that identifies the scheduler jobs.
     pub fn comment(&self) -> String {
         format!("ghostlab:{}:{}", self.plan, self.id)
     }
 
-    /// Writes it below the store.
-    ///
-    /// # Errors
-    /// The store cannot be written to.
     pub fn keep(&self, store: &Store) -> Result<PathBuf> {
         let folder = self.folder(store);
         for folder in [folder.join(JobEnd::LOGS), folder.join(JobEnd::FOLDER)] {
@@ -169,10 +156,7 @@ impl Submission {
         Ok(folder)
     }
 
-    /// Writes the job script next to it.
-    ///
-    /// # Errors
-    /// The store cannot be written to.
+    /// Writes the job script next to the submission file.
     pub fn put_script(&self, store: &Store, text: &str) -> Result<PathBuf> {
         let path = self.folder(store).join(Self::SCRIPT);
         store.put_file(&path, text.as_bytes())?;
@@ -196,13 +180,14 @@ impl Submission {
         folders.map(|folders| Self::read(&folders.path().join(Self::FILE)))
     }
 
-    /// Returns the SHA-256 of every input by path.
     pub fn inputs(&self) -> &BTreeMap<String, String> {
         &self.inputs
     }
 
+    /// Reads a submission file.
+    ///
     /// # Errors
-    /// A file that is none, or that another version has written.
+    /// Fails if the file is not a submission or has a different format version.
     pub fn read(file: &Path) -> Result<Self> {
         let value: Value =
             serde_json::from_slice(&regular::read(file)?).map_err(|error| damaged_record(file, error.to_string()))?;
@@ -214,24 +199,20 @@ impl Submission {
         serde_json::from_value(value).map_err(|error| damaged_record(file, error.to_string()))
     }
 
-    /// Returns whether a path is a submission's file.
     pub fn is_one(path: &Path) -> bool {
         path.file_name().is_some_and(|name| name == Self::FILE)
     }
 
-    /// Returns the grid, and the gate's.
+    /// Returns the grid, and the grid of the gate.
     ///
     /// # Errors
-    /// A form that this program does not know.
+    /// Fails if this program does not support the frozen format.
     pub fn grids(&self) -> Result<(Grid, Option<Grid>)> {
         Ok((thawed_path(&self.grid)?, self.gate.as_ref().map(thawed_path).transpose()?))
     }
 
-    /// Refuses to work on it with another program or other inputs than those at submission: one table would mix results
-    /// of two programs.
-    ///
-    /// # Errors
-    /// What differs.
+    /// Refuses a program or inputs that differ from those at submission, which would mix results of two versions in
+    /// one table.
     pub fn check(&self, store: &Store) -> Result<()> {
         let this = Binary::this(store)?;
         if this.sha256 != self.binary.sha256 {
@@ -254,17 +235,16 @@ impl Submission {
         Ok(())
     }
 
-    /// Returns the scheduler's job numbers.
     pub fn jobs(&self, store: &Store) -> SubmittedJobs {
         let text = store.file(&self.folder(store).join(Self::JOBS)).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// Hands something to the scheduler. That it is being handed over is written down before, and its number after: who is
-    /// killed in between leaves a job that [`Self::found`] finds.
+    /// Submits a job to the scheduler. The attempt is recorded before, and the job number after it. If the process is
+    /// killed in between, [`Self::found`] recovers the job.
     ///
     /// # Errors
-    /// The store cannot be written to, or the scheduler does not take it.
+    /// Fails if the store is not writable or the scheduler refuses the job.
     pub fn hand_over(
         &self,
         store: &Store,
@@ -287,10 +267,7 @@ impl Submission {
         self.note(store, &jobs).map(|()| number)
     }
 
-    /// Adds jobs that the scheduler lists and nobody noted.
-    ///
-    /// # Errors
-    /// The store cannot be written to.
+    /// Adds jobs of this submission that the scheduler lists and that were not recorded.
     pub fn found(&self, store: &Store, queue: &Queue) -> Result<SubmittedJobs> {
         let mut jobs = self.jobs(store);
         for job in queue.of(&self.comment()) {

@@ -1,4 +1,4 @@
-//! Requests and answers by document, in the layout of lm-evaluation-harness' `samples_TASK_….jsonl`.
+//! Requests and answers by document, in the format of lm-evaluation-harness's `samples_TASK_….jsonl`.
 
 use ghostlab_definitions::aggregate::Item;
 use ghostlab_definitions::results::judged;
@@ -15,10 +15,10 @@ use crate::work::inputs::Given;
 use crate::work::settings::RunSettings;
 use ghostlab_store::Store;
 
-/// Returns the samples of each defined task of the first cell, by the grid's task name.
+/// Returns the samples of each defined task for the first cell, by task name.
 ///
 /// # Errors
-/// Inputs that changed since they were scored.
+/// Fails if the inputs have changed since they were scored.
 pub fn harness_samples(
     grid: &Grid,
     settings: RunSettings,
@@ -104,7 +104,6 @@ fn texts(request: &Request) -> [&str; 2] {
     }
 }
 
-/// Returns all answers to one request.
 fn responses(answer: &Answer) -> Value {
     match answer {
         Answer::Texts(texts) => json!(texts),
@@ -112,7 +111,7 @@ fn responses(answer: &Answer) -> Value {
     }
 }
 
-/// Formats an answer as text, because the harness prints numbers as text to give tables one type.
+/// Formats an answer with numbers as text, as lm-evaluation-harness does.
 fn said(answer: &Answer) -> Value {
     match answer {
         Answer::LogLikelihood(likelihood, greedy) => {
@@ -127,7 +126,6 @@ fn number_text(number: f64) -> String {
     ghostlab_definitions::Value::Float(number).text()
 }
 
-/// Converts a metric's item of a document.
 fn item(item: &Item) -> Value {
     match item {
         Item::Number(number) => json!(number),

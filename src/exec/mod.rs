@@ -1,6 +1,4 @@
-//! Layer 3: running a grid. Order, preflight, limits, events and interruption; the layer below computes the jobs.
-//!
-//! A run makes the objects that its plan names and the store lacks, and reads its results from the store.
+//! Layer 3: runs a grid (order, preflight checks, limits, events, interruption). Layer 2 computes the jobs.
 
 mod harness_samples;
 mod overview;

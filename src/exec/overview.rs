@@ -1,4 +1,4 @@
-//! How everything stands that works on a store, from the store alone: runs, plans that workers share, what failed.
+//! Overview of the work on a store, collected from the store alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,85 +11,85 @@ use crate::plan::{Outline, OutlineProgress};
 use crate::stage;
 use ghostlab_store::{Attempt, Store};
 
-/// How a store's runs stand.
+/// Overview of a store's runs.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Overview {
-    /// Runs that are no workers, the newest first.
+    /// Runs other than workers, newest first.
     pub runs: Vec<RunView>,
-    /// Grids shared by workers, that of the newest worker first.
+    /// Plans shared by workers, most recently joined first.
     pub plans: Vec<PlanView>,
-    /// Unresolved failures that belong to no plan above.
+    /// Unresolved failures that belong to none of the plans.
     pub failures: Vec<FailureView>,
 }
 
-/// A run, and whether it can still be believed.
+/// State of a run, with a check whether its process is still alive.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct RunView {
-    /// The grid's name.
+    /// Name of the grid.
     pub grid: String,
-    /// Its file.
+    /// Grid file.
     #[serde(serialize_with = "crate::files::shown::path")]
     #[schemars(with = "String")]
     pub file: PathBuf,
-    /// The results' folder.
+    /// Results folder.
     #[serde(serialize_with = "crate::files::shown::path")]
     #[schemars(with = "String")]
     pub results: PathBuf,
-    /// The command line.
+    /// Command line of the run.
     pub command: Vec<String>,
-    /// The process in the store's terms.
+    /// Process id used in the store.
     pub process: String,
-    /// The machine's name.
+    /// Host name.
     pub host: String,
-    /// How it stands, by its own word.
+    /// State according to the run's record.
     pub stage: RunState,
-    /// Whether its process is gone although its record says that it runs.
+    /// Whether the process died although its record says that it is running.
     pub died: bool,
-    /// When it began, in seconds since 1970 (UTC).
+    /// Start time, in Unix seconds (UTC).
     pub started: u64,
-    /// When it was last heard of, in seconds since 1970 (UTC).
+    /// Time of the last update, in Unix seconds (UTC).
     pub updated: u64,
-    /// Cells of the grid.
+    /// Number of cells in the grid.
     pub cells: usize,
-    /// Cells that are complete.
+    /// Number of complete cells.
     pub complete: usize,
-    /// Scores that the cells need.
+    /// Number of scores that the cells need.
     pub scores: usize,
-    /// Scores that are stored.
+    /// Number of stored scores.
     pub scored: usize,
     /// Cells that failed.
     pub failures: Vec<FailedCell>,
-    /// Active jobs.
+    /// Running jobs.
     pub jobs: Vec<JobView>,
-    /// Total work by the cost model, in floating-point operations.
+    /// Total work estimated by the cost model, in floating-point operations.
     pub flop: f64,
     /// Completed work, in floating-point operations.
     pub done_flop: f64,
-    /// How long it ran, in seconds.
+    /// Elapsed time in seconds.
     pub seconds: f64,
-    /// Seconds until all is done at the speed so far; null where it does not run or nothing tells.
+    /// Estimated remaining seconds at the current rate; null if the run has stopped or the rate is unknown.
     pub seconds_left: Option<f64>,
-    /// The engine; null in older records.
+    /// Engine; null in older records.
     pub engine: Option<String>,
 }
 
-/// A cell that failed, or a run as a whole.
+/// A failed cell, or a failure of the whole run.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct FailedCell {
-    /// The cell, or `the run`.
+    /// Cell name, or `the run`.
     pub cell: String,
-    /// Why.
+    /// Reason for the failure.
     pub reason: String,
 }
 
-/// A job that is under way.
+/// A running job.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct JobView {
     /// Description of the job.
     pub label: String,
-    /// Tokens of text that it has read.
+    /// Number of tokens processed so far.
     pub tokens_done: usize,
-    /// Tokens of text that it reads in all.
+    /// Total number of tokens to process.
     pub tokens: usize,
 }
 
@@ -128,73 +128,73 @@ impl JobView {
     }
 }
 
-/// A plan that workers share.
+/// Plan that workers share.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct PlanView {
-    /// The plan's id.
+    /// Id of the plan.
     pub id: String,
-    /// The grid's name.
+    /// Name of the grid.
     pub grid: String,
-    /// Its file.
+    /// Grid file.
     #[serde(serialize_with = "crate::files::shown::path")]
     #[schemars(with = "String")]
     pub file: PathBuf,
-    /// The profile that is laid upon it.
+    /// Profile applied to the grid, if any.
     pub profile: Option<String>,
-    /// The engine, with its float type; null in older records.
+    /// Engine and float type; null in older records.
     pub engine: Option<String>,
     pub progress: OutlineProgress,
-    /// The living ones.
+    /// Running workers.
     pub workers: Vec<WorkerView>,
-    /// Workers that ended because nothing was left for them, or something failed.
+    /// Number of workers that ended because no work was left or something failed.
     pub ended: usize,
-    /// Workers that were asked to end before.
+    /// Number of workers that were interrupted.
     pub interrupted: usize,
-    /// Workers whose process is gone without a word.
+    /// Number of workers that died without a final record.
     pub died: usize,
-    /// Remaining work by the cost model, in floating-point operations.
+    /// Remaining work estimated by the cost model, in floating-point operations.
     pub left_flop: f64,
-    /// Floating-point operations a second of all living workers.
+    /// Combined rate of all running workers, in floating-point operations per second.
     pub flop_per_second: f64,
-    /// Seconds until all is done at that rate; null where nothing tells.
+    /// Estimated remaining seconds at that rate; null if unknown.
     pub seconds_left: Option<f64>,
-    /// Failed attempts.
+    /// Failed attempts at the work of the plan.
     pub failures: Vec<FailureView>,
 }
 
-/// A worker that lives.
+/// A running worker.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct WorkerView {
-    /// The process in the store's terms.
+    /// Process id used in the store.
     pub process: String,
-    /// The machine's name.
+    /// Host name.
     pub host: String,
-    /// The scheduler's name of the job that it is (`45_1`, a task of an array, or `46`); null without a scheduler.
+    /// Scheduler job id (`46`, or `45_1` for a task of an array); null without a scheduler.
     pub scheduler_job: Option<String>,
-    /// When it began, in seconds since 1970 (UTC), by its machine's clock.
+    /// Start time, in Unix seconds (UTC) of the worker's clock.
     pub started: u64,
-    /// When it was last heard of, in seconds since 1970 (UTC).
+    /// Time of the last update, in Unix seconds (UTC).
     pub updated: u64,
-    /// Its current jobs.
+    /// Running jobs.
     pub jobs: Vec<JobView>,
-    /// Floating-point operations a second since it began; null before it did any.
+    /// Average rate since the start, in floating-point operations per second; null before the first progress.
     pub flop_per_second: Option<f64>,
 }
 
 /// Failed work.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct FailureView {
-    /// The work, in words.
+    /// Description of the work.
     pub what: String,
-    /// How often it failed.
+    /// Number of failed attempts.
     pub failed: usize,
-    /// Number of processes that died during it.
+    /// Number of processes that died while doing the work.
     pub died: usize,
-    /// The last reason.
+    /// Reason of the last failure.
     pub reason: String,
-    /// The machine where it last failed.
+    /// Host of the last failure.
     pub host: String,
-    /// When it last failed, in seconds since 1970 (UTC).
+    /// Time of the last failure, in Unix seconds (UTC).
     pub time: u64,
 }
 
@@ -204,7 +204,7 @@ impl Overview {
         let living = store.living();
         let living: BTreeSet<&str> = living.iter().map(String::as_str).collect();
         let mut attempts = store.all_attempts();
-        // Failures of objects that exist by now.
+        // Drop failures of objects that exist by now.
         attempts.retain(|name, _| !stage::KINDS.iter().any(|&kind| store.has_hash(kind, name)));
         let (workers, runs): (Vec<RunRecord>, Vec<RunRecord>) = records.into_iter().partition(|record| record.worker);
         let mut ids: Vec<String> = Vec::new();
@@ -249,7 +249,7 @@ fn plan(
         .collect();
     let views: Vec<WorkerView> = alive.iter().map(|worker| view(worker)).collect();
     let rate: f64 = views.iter().filter_map(|worker| worker.flop_per_second).sum();
-    // How far a job is that is under way: each of its workers counts what others did.
+    // Completed share of a running job. Each worker counts the work of all, so take the maximum.
     let under_way = |label: &str| {
         let jobs = alive.iter().flat_map(|worker| worker.jobs.values()).filter(|(job, ..)| job == label);
         jobs.map(|(_, done, tokens)| *done as f64 / (*tokens).max(1) as f64).fold(0.0, f64::max).min(1.0)

@@ -1,6 +1,6 @@
-//! Requirements of a run before its first job, including disk space and memory: a plan that cannot fit is refused
-//! before it starts instead of being killed midway. `run`, `worker`, `plan` and `submit` use this check, so all give
-//! the same message.
+//! Checks a run's requirements, including disk space and memory, before its first job.
+//!
+//! `run`, `worker`, `plan` and `submit` share these checks and their messages.
 
 use std::sync::atomic::AtomicBool;
 
@@ -20,26 +20,25 @@ use crate::work::progress;
 use crate::work::settings::RunSettings;
 use ghostlab_store::{InventoryItem, Lookup, Store};
 
-/// Where a plan is going to run.
+/// Place where a plan will run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Where {
-    /// On this machine: its free memory is what jobs may have where no limit is given.
+    /// This machine. The default memory limit is its free memory.
     Here,
-    /// On machines of which nothing is known.
+    /// Other, unknown machines.
     Elsewhere,
 }
 
-/// A plan that can run, with its state in the store and its expected sizes.
+/// Plan that passed the checks, with its state and expected sizes.
 pub struct Preflight {
     pub state: StoreState,
     pub estimate: Estimate,
 }
 
-/// Checks and tokenises everything, and sees that there is room for it.
+/// Checks the plan, tokenizes its texts, and checks that memory and disk suffice.
 ///
 /// # Errors
-/// The first thing that would stop the run later: what [`prepare`] finds, or too little memory or disk. What the grid alone
-/// tells to be too much is refused before a text is read.
+/// Fails like [`prepare`], and if memory or disk is insufficient.
 pub fn preflight(
     plan: &Plan<'_>,
     settings: &RunSettings,
@@ -61,7 +60,7 @@ pub fn preflight(
     Ok(found)
 }
 
-/// Looks through the store, and sees that its disk has room. Of a text that is not tokenised, nothing is counted.
+/// Reads the state of the store, and checks its free disk space. Texts without tokens do not count.
 fn on_disk(plan: &Plan<'_>, settings: &RunSettings, position: Where, store: &Store) -> Result<Preflight> {
     let state = if settings.retime { StoreState::to_retime(plan, store) } else { StoreState::read(plan, store) };
     let memory = match position {
@@ -70,7 +69,7 @@ fn on_disk(plan: &Plan<'_>, settings: &RunSettings, position: Where, store: &Sto
     };
     let estimate = Estimate::of(plan, &state, settings.spool_bytes, memory)?;
     let coming = estimate.coming();
-    // Space freed under the store's limit.
+    // Space freed by enforcing the store's limit.
     let goes = settings.store_limit.map(|limit| -> Result<u64> {
         let quota = Quota::of(plan, store, &store.reserved_by_others()?, limit, coming);
         Ok(quota.going.iter().map(InventoryItem::bytes).sum())
@@ -79,11 +78,11 @@ fn on_disk(plan: &Plan<'_>, settings: &RunSettings, position: Where, store: &Sto
     Ok(Preflight { state, estimate })
 }
 
-/// Checks every backbone and sees that all tokens are stored.
+/// Checks every backbone, and tokenizes missing texts.
 ///
 /// # Errors
-/// The first thing that would stop the run later: a weight file that cannot be read, a recovery that a backbone has no
-/// place for, a corpus or a task that cannot be tokenised; or that `stop` was set.
+/// Fails if a weight file cannot be read, a backbone does not support a recovery, a corpus or task cannot be tokenized,
+/// or `stop` is set.
 pub fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     for backbone in &plan.backbones {
         check(plan.grid, backbone, reporter)?;
@@ -92,7 +91,7 @@ pub fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &A
     plan.backbones.iter().try_for_each(|backbone| note_overlap(backbone, store, reporter))
 }
 
-/// Notes calibrations that draw more tokens than their text has: their windows overlap, and say less than as many apart.
+/// Reports calibrations that draw more tokens than their text has, because overlapping windows carry less information.
 fn note_overlap(backbone: &BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Result<()> {
     for CalibrationPlan { calibration, tokens, .. } in &backbone.calibrations {
         let Lookup::Whole(object) = store.look(tokens) else { continue };
@@ -111,10 +110,10 @@ fn note_overlap(backbone: &BackbonePlan, store: &Store, reporter: &dyn Reporter)
     Ok(())
 }
 
-/// Refuses a plan whose kernels this machine's processor cannot run.
+/// Rejects a plan whose kernels the processor does not support.
 ///
 /// # Errors
-/// See [`EngineChoice::check`](crate::model::EngineChoice::check).
+/// Fails like [`EngineChoice::check`](crate::model::EngineChoice::check).
 pub(super) fn check_kernels(plan: &Plan<'_>) -> Result<()> {
     plan.backbones.iter().try_for_each(|backbone| {
         backbone.engine.check().map_err(|error| error.at(format!("backbone `{}`", backbone.name)))
@@ -124,7 +123,7 @@ pub(super) fn check_kernels(plan: &Plan<'_>) -> Result<()> {
 fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Result<()> {
     let note = |text: String| reporter.event(Event::Note { text: format!("backbone {}: {text}", backbone.name) });
     backbone.config.notes.iter().for_each(|text| note(text.clone()));
-    // Only the header of each weight file; the weights themselves when the backbone's turn comes.
+    // Check only the headers. The weights are verified when the backbone is loaded.
     check_weights(&backbone.config, &backbone.folder)?;
     let mut checked: Vec<String> = Vec::new();
     for method in backbone.variants.iter().filter_map(|variant| grid.cells[variant.cell].recovery.as_ref()) {
@@ -150,10 +149,10 @@ fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Resul
     Ok(())
 }
 
-/// Refuses to begin what the store's disk has no room for, once the bytes that `goes` stands for have gone.
+/// Rejects a plan that needs more disk space than is free or will be freed (`goes`).
 ///
 /// # Errors
-/// Exit code 3: what is wanted, and what is free.
+/// Fails with exit code 3, naming the required and the free space.
 fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
     let wanted = (estimate.coming(), estimate.cost.inodes);
     let free = (disk::free(store.room()).map(|free| free.saturating_add(goes)), disk::free_inodes(store.room()));
@@ -176,11 +175,11 @@ fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
     }
 }
 
-/// Refuses texts that are drawn into more tokens than memory holds, before one of them is drawn: the grid says how many.
+/// Rejects calibration texts whose tokens exceed memory, before any text is drawn.
 fn for_tokens(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let Some(most) = limit.or(free) else { return Ok(()) };
     for backbone in &plan.backbones {
-        // Texts are drawn together; each needs its ids twice while written, and the starts of its sequences.
+        // Texts are drawn together, and each needs its ids twice while they are written.
         let lacking = backbone.calibrations.iter().filter(|calibration| !store.has(&calibration.tokens));
         let wanted = lacking.clone().map(bytes_for_tokens).fold(0, u64::saturating_add);
         let largest = lacking.max_by_key(|artifact| bytes_for_tokens(artifact)).filter(|_| wanted > most);
@@ -202,7 +201,6 @@ fn bytes_for_tokens(plan: &CalibrationPlan) -> u64 {
     8 * plan.load().tokens as u64 + 32 * plan.calibration.sequences as u64
 }
 
-/// Refuses a backbone of which a job can never fit into memory.
 fn for_jobs(
     plan: &Plan<'_>,
     backbone: &BackbonePlan,
@@ -214,14 +212,13 @@ fn for_jobs(
         backbone.jobs().map(|job| (job, state.lacking(backbone, job))).filter(|(_, missing)| !missing.is_empty());
     let bytes = jobs.map(|(job, missing)| (job.group.bytes)(backbone, &missing)).filter(|bytes| *bytes > 0);
     let Some(largest) = bytes.max() else { return Ok(()) };
-    // At least the largest part of the weights must be in memory, and for generation the keys and values of one prompt.
+    // Memory must hold the largest part of the weights and, for generation, the KV cache of one prompt.
     let reserve = batch_bytes(plan, backbone, state, 0) + largest;
     let weights = backbone.engine.held_bytes(&backbone.config, 0);
     in_memory(&MemoryNeed { backbone: &backbone.name, weights, reserve }, limit, free)
 }
 
-/// Removes unneeded objects from the store while it would exceed its limit with the expected bytes; reports what was
-/// removed, and whether that is not enough.
+/// Evicts unneeded objects while the store plus the expected bytes exceed its limit, and reports them.
 pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &Conditions<'_>) -> Result<()> {
     let Conditions { settings, store, reporter, stop, .. } = *given;
     let Some(limit) = settings.store_limit else { return Ok(()) };
@@ -230,11 +227,10 @@ pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &Conditions<'_>) -> 
     let mut quota = look()?;
     if !quota.going.is_empty() {
         let clearing = progress::claim(store, Store::CLEARING, "clearing up the store", reporter, stop)?;
-        // A run that has begun since has noted what it needs.
+        // A run that started since then has reserved its objects.
         quota = look()?;
         for some in quota.going.chunks(64) {
-            // If this process was stopped for long, it would remove objects of newer runs: the rest is removed another
-            // time.
+            // After a long pause, newer runs may need the objects. Leave them to the next eviction.
             if !clearing.holds() {
                 break;
             }
@@ -260,17 +256,15 @@ fn gigabytes(bytes: u64) -> String {
     format!("{:.2} GB", bytes as f64 / 1e9)
 }
 
-/// Memory of a backbone's largest job running alone, in bytes.
 #[derive(Debug)]
 struct MemoryNeed<'a> {
     backbone: &'a str,
     weights: u64,
-    /// Activations of a batch, operators, and what solving one takes.
+    /// Memory for a batch's activations, for operators, and for solving one.
     reserve: u64,
 }
 
-/// Refuses to begin a job that can never fit: into the `limit`, where one is given, or else into all that is `free`, as far
-/// as the system tells.
+/// Rejects a job that can never fit in `limit` or, without one, in the `free` memory.
 fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let wanted = needs.weights + needs.reserve;
     if limit.or(free).is_none_or(|most| wanted <= most) {
@@ -292,7 +286,6 @@ fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> R
                 .collect::<Vec<_>>()
                 .join("; "),
         );
-    // Rounded up, never below the requirement.
     let asked = (wanted as f64 / 1e7).ceil() / 100.0;
     Err(match free {
         Some(free) if wanted <= free => error.hint(format!("--memory {asked} lets it run")),

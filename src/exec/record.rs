@@ -1,4 +1,4 @@
-//! Records of runs: what a run does, as far as it got, for `ghostlab status`; also after a crash.
+//! Run records, which show the progress of a run even after a crash.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,25 +19,24 @@ use crate::work::event::{Event, Reporter};
 use crate::work::progress::lock;
 use ghostlab_store::Store;
 
-/// How a run stands.
+/// State of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
-    /// Under way, or its process has died.
+    /// Running, or the process has died.
     #[default]
     Running,
     /// Every cell has a result.
     Complete,
-    /// Some cells have failed, or the whole run has.
+    /// Some cells or the whole run failed.
     Failed,
-    /// Interrupted by the user.
+    /// The user interrupted the run.
     Interrupted,
 }
 
-/// Record of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
-    /// The process in the store's terms.
+    /// Process id used in the store.
     pub process: String,
     pub grid: String,
     #[serde(serialize_with = "crate::files::shown::path")]
@@ -45,48 +44,48 @@ pub struct RunRecord {
     #[serde(serialize_with = "crate::files::shown::path")]
     pub results: PathBuf,
     pub command: Vec<String>,
-    /// Seconds since 1970, by the machine's clock.
+    /// Start time, in Unix seconds of the machine's clock.
     pub started: u64,
     pub updated: u64,
     pub stage: RunState,
     pub cells: usize,
     pub complete: usize,
-    /// Scores that the cells need, and those that are stored.
+    /// Number of scores that the cells need, and of those that are stored.
     #[serde(default)]
     pub scores: usize,
     #[serde(default)]
     pub scored: usize,
-    /// Why cells, or the run, have failed.
+    /// Reasons of failures, by cell or for the run.
     pub failures: BTreeMap<String, String>,
-    /// Active jobs: label, tokens done, total tokens.
+    /// Running jobs: label, completed tokens, total tokens.
     pub jobs: BTreeMap<usize, (String, usize, usize)>,
-    /// Estimated by the cost model, in floating-point operations: total work, completed work, and the seconds since the start.
+    /// Total and completed work estimated by the cost model, in floating-point operations, and elapsed seconds.
     pub flops: f64,
     pub flops_done: f64,
     pub seconds: f64,
-    /// Estimated remaining time at this run's rates; `None` before any work is done.
+    /// Estimated remaining seconds; `None` before any progress.
     #[serde(default)]
     pub seconds_left: Option<f64>,
-    /// Engine and machine: rates of others do not apply. `None` in older records.
+    /// Engine and machine; `None` in older records. Their rates are not comparable.
     #[serde(default)]
     pub engine: Option<String>,
     #[serde(default)]
     pub machine: Option<String>,
-    /// Whether it is a worker: it shares the grid with others and writes no results.
+    /// Whether the process is a worker, which writes no results.
     #[serde(default)]
     pub worker: bool,
-    /// The machine's name, and the scheduler's name of the job that it is: `45_1`, `46`.
+    /// Host name, and scheduler job id: `45_1`, `46`.
     #[serde(default)]
     pub host: String,
     #[serde(default)]
     pub scheduler_job: Option<String>,
-    /// The outline of what there is to do, in the store.
+    /// Id of the stored outline of the plan.
     #[serde(default)]
     pub plan: Option<String>,
 }
 
 impl RunRecord {
-    /// Reads all records of a store, newest first, skipping unreadable ones.
+    /// Reads all records, newest first, skipping unreadable ones.
     pub fn all(store: &Store) -> Vec<Self> {
         let files = store.records(&store.runs());
         let mut records: Vec<Self> = files.iter().filter_map(|text| serde_json::from_slice(text).ok()).collect();
@@ -94,8 +93,8 @@ impl RunRecord {
         records
     }
 
-    /// Returns the operations per second of the newest run with this engine on this machine, as named by
-    /// [`Plan::engines`](crate::plan::Plan::engines) and [`Plan::machine`](crate::plan::Plan::machine).
+    /// Returns the rate, in operations per second, of the newest run with the same engine and machine
+    /// ([`Plan::engines`](crate::plan::Plan::engines), [`Plan::machine`](crate::plan::Plan::machine)).
     pub fn rate(store: &Store, engine: &str, machine: &str) -> Option<f64> {
         let worked = |record: &Self| {
             record.flops_done > 0.0
@@ -103,14 +102,14 @@ impl RunRecord {
                 && record.engine.as_deref().is_none_or(|name| name == engine)
                 && record.machine.as_deref().is_none_or(|name| name == machine)
         };
-        // A record that does not say it is of the only engine that there was.
+        // Records without an engine are older than all engines but the CPU one.
         let is_comparable = |record: &Self| record.engine.is_some() || engine == CPU.to_string();
         let mut all = Self::all(store).into_iter();
         all.find(|record| worked(record) && is_comparable(record)).map(|record| record.flops_done / record.seconds)
     }
 }
 
-/// Writes a run's record during the run, and forwards every event.
+/// Reporter that updates a run's record and forwards every event.
 pub struct Recorder<'a> {
     inner: &'a dyn Reporter,
     store: &'a Store,
@@ -122,19 +121,21 @@ pub struct Recorder<'a> {
 struct RecorderState {
     record: RunRecord,
     left: TimeLeft,
-    /// Time by the store's clock.
+    /// Times of the store's clock.
     started: Duration,
     written: Duration,
 }
 
-/// Between two writings while nothing but progress happens.
+/// Minimum interval between writes that only update progress.
 const EVERY: Duration = Duration::from_secs(1);
-/// Minimum interval between a worker's writes: there may be hundreds of workers on one file server.
+/// Minimum interval between a worker's writes. Hundreds of workers may share a file server.
 const WORKER_EVERY: Duration = Duration::from_secs(10);
 
 impl<'a> Recorder<'a> {
+    /// Creates the record of a run.
+    ///
     /// # Errors
-    /// The store cannot be written to.
+    /// Fails if the store is not writable.
     pub fn start(grid: &Grid, results: &Path, store: &'a Store, inner: &'a dyn Reporter) -> Result<Self> {
         Self::begin(grid, Some(results), store, inner)
     }
@@ -142,7 +143,7 @@ impl<'a> Recorder<'a> {
     /// Creates the record of a worker.
     ///
     /// # Errors
-    /// The store cannot be written to.
+    /// Fails if the store is not writable.
     pub fn worker(grid: &Grid, store: &'a Store, inner: &'a dyn Reporter) -> Result<Self> {
         Self::begin(grid, None, store, inner)
     }
@@ -164,7 +165,6 @@ impl<'a> Recorder<'a> {
             scheduler_job: machine::scheduler_job(),
             ..RunRecord::default()
         };
-        // A process may run more than one grid.
         static RECORDS: AtomicU64 = AtomicU64::new(0);
         let number = RECORDS.fetch_add(1, Relaxed);
         let path = folder.join(format!("{:012}-{}-{number}.json", record.started, record.process));
@@ -176,7 +176,7 @@ impl<'a> Recorder<'a> {
         Ok(recorder)
     }
 
-    /// Notes how the run as a whole ended, where no event could say so.
+    /// Records how the run ended if no event reported it.
     pub fn end(&self, error: &Error) {
         let mut state = lock(&self.state);
         let record = &mut state.record;
@@ -258,7 +258,7 @@ impl Reporter for Recorder<'_> {
         }
         let rarely = self.every > EVERY && !matches!(event, Event::Planned { .. } | Event::Ended { .. });
         if now && (!rarely || self.due(&state)) {
-            // A record that cannot be written stops no run: what the run cannot write, it says itself.
+            // A failed write must not stop the run.
             self.write(&mut state).ok();
         }
         drop(state);

@@ -1,4 +1,4 @@
-//! The run of a grid: preflight, plan, jobs for missing objects, and results from the store.
+//! Runs a grid: preflight checks, plan, jobs, and results from the store.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -22,11 +22,10 @@ use crate::work::progress::{self, Progressed, caught, lock};
 use crate::work::settings::{RunSettings, WorkerLimits};
 use ghostlab_store::{Attempt, Store};
 
-/// Computes the missing results of a grid. The outcome has the reason for each failed cell; the others continue.
+/// Computes the missing results of a grid. If a cell fails, the others continue and the outcome contains the reason.
 ///
 /// # Errors
-/// Fails on preflight errors, a backbone that cannot be loaded, a full store, or when `stop` was set. Results so far
-/// are stored.
+/// Fails if a preflight check fails, a backbone cannot be loaded, the store is full, or `stop` is set.
 pub fn run(
     grid: &Grid,
     settings: RunSettings,
@@ -42,20 +41,21 @@ pub fn run(
     })
 }
 
-/// Result of a worker. It reads no scores: hundreds of workers would each read all of them.
+/// Outcome of a worker. Workers do not load scores, because each would have to read all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Worked {
-    /// All possible work is done: number of complete and failed cells.
+    /// No work is left, with the number of complete and failed cells.
     Done { cells: usize, complete: usize, failed: usize },
-    /// All remaining jobs are leased by other workers and the idle timeout expired.
+    /// Other workers hold the leases of all remaining jobs, and the idle timeout expired.
     Left,
 }
 
-/// Does part of a grid alongside other workers: job after job, until no work is left that this process may do. Latencies
-/// are left out: they are measured when requested, on a machine of their own.
+/// Works on a grid with other workers until no work is left for this process.
+///
+/// Latencies are only measured by `run`, without other load.
 ///
 /// # Errors
-/// As [`run`].
+/// Fails like [`run`].
 pub fn work(
     grid: &Grid,
     settings: RunSettings,
@@ -64,7 +64,7 @@ pub fn work(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<Worked> {
-    // All workers count attempts, not each by itself.
+    // All workers together count attempts.
     let settings = RunSettings { retries: 0, ..settings };
     run_all(grid, Conditions { settings, store, reporter, stop, terms: Some(terms) }, |_, context| {
         let complete = context.complete();
@@ -76,10 +76,10 @@ pub fn work(
     })
 }
 
-/// Reads the stored results of a grid, and why the rest is missing, as far as attempts are recorded. Computes nothing.
+/// Reads the stored results of a grid, and the recorded reasons for missing ones.
 ///
 /// # Errors
-/// An input that cannot be read, or damage.
+/// Fails if an input cannot be read or an object is damaged.
 pub fn stored(grid: &Grid, settings: RunSettings, store: &Store, reporter: &dyn Reporter) -> Result<GridOutcome> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let state = StoreState::read(&plan, store);
@@ -92,7 +92,7 @@ pub fn stored(grid: &Grid, settings: RunSettings, store: &Store, reporter: &dyn 
     Ok(outcome)
 }
 
-/// Explains missing cells by failed attempts: at an object, at the calibration that makes it, or at a chunk.
+/// Returns the reasons for missing cells: failed attempts at an object, its calibration, or a chunk of scores.
 pub(super) fn told_failures(
     plan: &Plan<'_>,
     state: &StoreState,
@@ -123,7 +123,7 @@ fn failed_chunks(attempts: &BTreeMap<String, Vec<Attempt>>, journal: &str) -> Op
     chunks.last().and_then(|(_, attempts)| attempts.last()).map(|attempt| attempt.reason.clone())
 }
 
-/// Does the missing work and ends with the result of `end`, which gets the number of complete and failed cells.
+/// Runs the missing jobs, then `end`, which returns the number of complete and failed cells with the result.
 fn run_all<T>(
     grid: &Grid,
     conditions: Conditions<'_>,
@@ -181,7 +181,6 @@ fn run_all<T>(
     ended.map(|(_, _, ended)| ended)
 }
 
-/// Returns the remaining work of a plan.
 fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
     let left = job_costs(plan, state)?.into_iter().filter(|cost| cost.cost.left > 0.0);
     Ok(left
@@ -194,20 +193,18 @@ fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
         .collect())
 }
 
-/// Notes the objects that the run will use before looking them up, and waits for a concurrent clean-up: objects seen by
-/// a run cannot be removed in between.
+/// Reserves the objects that the run will use, then waits for a concurrent cleanup, so that objects found afterwards
+/// cannot disappear.
 fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     store.reserve(plan.keys().map(|key| key.hash()))?;
     progress::claim(store, Store::CLEARING, "clearing up the store", reporter, stop).map(drop)
 }
 
-/// Builds the state shared by a plan's jobs.
 pub(super) fn context<'a>(plan: &'a Plan<'_>, state: &StoreState, conditions: Conditions<'a>) -> Context<'a> {
     let hashes = |damaged| state.hashes(damaged).map(str::to_owned).collect();
     Context::new(plan.given(), KnownObjects::new(hashes(false), hashes(true)), conditions)
 }
 
-/// Makes the missing objects.
 fn execute(plan: &Plan<'_>, context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> Result<()> {
     let memory = context.settings.memory_bytes();
     let backbones = || plan.backbones.iter();
@@ -224,7 +221,7 @@ fn execute(plan: &Plan<'_>, context: &Context<'_>, state: &StoreState, engines: 
     let programs = &Programs::default();
     let tools = Tools { run: context, models, programs };
     let head = GridHead { plan, tools, spread: context.terms.map(|_| Spread::default()) };
-    // Jobs that must run alone start when no other runs, one at a time.
+    // Run the exclusive jobs last, one at a time.
     for alone in [false, true] {
         let tasks = tasks(plan, tools, state, alone);
         if let (Some(_), Some((_, Order::Alone(reason)))) =
@@ -240,7 +237,7 @@ fn execute(plan: &Plan<'_>, context: &Context<'_>, state: &StoreState, engines: 
     Ok(())
 }
 
-/// Returns the incomplete jobs: those that run alone, or the others.
+/// Returns the incomplete jobs: those that run alone if `alone` is set, all others if not.
 fn tasks<'a>(plan: &'a Plan<'a>, tools: Tools<'a>, state: &'a StoreState, alone: bool) -> Vec<(Scheduled<'a>, Order)> {
     let mut tasks: Vec<(Scheduled<'_>, Order)> = Vec::new();
     for (model, backbone) in plan.backbones.iter().enumerate() {
@@ -278,11 +275,11 @@ fn tasks<'a>(plan: &'a Plan<'a>, tools: Tools<'a>, state: &'a StoreState, alone:
     tasks
 }
 
-/// Values for ordering a grid's jobs.
+/// Task hooks of a grid run.
 struct GridHead<'a> {
     plan: &'a Plan<'a>,
     tools: Tools<'a>,
-    /// For a worker.
+    /// Coordination with other workers; `None` if the run is not a worker.
     spread: Option<Spread>,
 }
 
@@ -316,7 +313,7 @@ impl TaskHooks for GridHead<'_> {
     }
 }
 
-/// Runs a job as far as possible now, and reports the result.
+/// Advances a job as far as possible, and reports the result.
 pub(super) fn attempt(
     plan: &Plan<'_>,
     tools: &Tools<'_>,
@@ -333,7 +330,7 @@ pub(super) fn attempt(
     }
     context.reporter.event(Event::WorkDone { work: job.claim(backbone) });
     if job.group.order == Order::First {
-        // The next one may write as much again.
+        // The next job may write just as much.
         preflight::in_store(0, plan, &context.conditions)?;
     }
     if step == Progressed::Done {
@@ -343,8 +340,7 @@ pub(super) fn attempt(
     Ok(Progressed::Done)
 }
 
-/// Runs a job up to the permitted number of attempts. A job that fails for good fails its cells, and the others
-/// continue.
+/// Runs a job up to the permitted number of attempts, then fails its cells.
 fn tried(
     context: &Context<'_>,
     variants: &[&Variant],
@@ -368,7 +364,7 @@ fn tried(
         }
         match error.kind() {
             ErrorKind::Missing => return Err(error),
-            // The failure is recorded; the next process decides whether to try again.
+            // The attempt is recorded. The next process decides whether to retry.
             ErrorKind::Job if context.terms.is_some() => {
                 context.note(error.one_line());
                 return Ok(Progressed::Busy);

@@ -1,4 +1,4 @@
-//! Runs jobs in dependency order, several at a time within limits.
+//! Runs jobs in dependency order, in parallel within limits.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex};
@@ -6,48 +6,44 @@ use std::sync::{Condvar, Mutex};
 use crate::error::{Error, Result};
 use crate::work::progress::{Progressed, caught, lock};
 
-/// A piece of work and what it needs.
 pub(super) struct Scheduled<'a> {
-    /// The tasks that have to be done before.
+    /// Tasks that must finish first.
     pub(super) after: Vec<usize>,
-    /// Which model it runs.
     pub(super) model: usize,
     /// Memory besides the model, in bytes.
     pub(super) bytes: u64,
-    /// Prefix of its claims.
+    /// Prefix of the task's lease names.
     pub(super) claim: String,
-    /// Whether that is its one claim: who has it, does all of it.
+    /// Whether the task has a single lease, whose holder does all of its work.
     pub(super) exclusive: bool,
     pub(super) run: Box<dyn Fn() -> Result<Progressed> + Send + Sync + 'a>,
 }
 
-/// Limits on parallel work.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) tasks: usize,
-    /// Bytes. A task that needs more runs alone.
+    /// Memory limit in bytes. A task that needs more runs alone.
     pub(super) memory: u64,
 }
 
-/// Queries and callbacks of the task order.
+/// Callbacks of the scheduler.
 pub(super) trait TaskHooks: Sync {
-    /// Is called when no task needs a model for now.
+    /// Called when no task currently needs a model.
     fn forget(&self, model: usize);
 
-    /// Chooses the model to continue with.
     fn choose(&self, models: &[usize]) -> usize {
         models.first().copied().unwrap_or_default()
     }
 
-    /// Returns whether a task's remaining work is leased by others, without starting it.
+    /// Returns whether other workers hold the leases of a task's remaining work.
     fn others_at(&self, _: &Scheduled<'_>) -> bool {
         false
     }
 
-    /// Waits while other processes work on everything that is left.
+    /// Waits while other processes work on all remaining tasks.
     ///
     /// # Errors
-    /// There is no more waiting.
+    /// Fails when the scheduler should stop waiting.
     fn idle(&self) -> Result<()>;
 }
 
@@ -57,18 +53,18 @@ struct TaskQueue {
     running: BTreeSet<usize>,
     /// Waiting tasks that other processes were working on.
     busy: BTreeSet<usize>,
-    /// The model that was chosen last, and those that may be in memory.
+    /// Most recently chosen model, and those that may be in memory.
     chosen: Option<usize>,
     loaded: BTreeSet<usize>,
-    /// Whether a thread waits for the busy ones.
+    /// Whether a thread is waiting for busy tasks.
     idling: bool,
     error: Option<Error>,
 }
 
-/// Runs all tasks; `models` are the models' sizes in bytes.
+/// Runs all tasks. `models` are the model sizes in bytes.
 ///
 /// # Errors
-/// The first error of a task: running tasks finish, no other starts.
+/// Fails with the first error of a task. Running tasks finish, and no other one starts.
 pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head: &dyn TaskHooks) -> Result<()> {
     let state = Mutex::new(TaskQueue { waiting: (0..tasks.len()).collect(), ..TaskQueue::default() });
     let changed = Condvar::new();
@@ -99,7 +95,7 @@ pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head:
             now.running.insert(index);
             now.loaded.insert(model);
             drop(now);
-            // A worker that went down with its task would leave the others waiting for it for ever.
+            // Catch panics, because the other threads would wait forever for a lost task.
             let result = caught(&tasks[index].run);
             now = lock(&state);
             now.running.remove(&index);
@@ -125,7 +121,7 @@ pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head:
     state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).error.map_or(Ok(()), Err)
 }
 
-/// Returns the next waiting task of the chosen model. Models in memory that only wait for other workers make room.
+/// Returns the next task to run, preferring the chosen model. Evicts models whose tasks only wait for other workers.
 fn next(
     tasks: &[Scheduled<'_>],
     models: &[u64],
@@ -206,7 +202,6 @@ mod tests {
         }
     }
 
-    /// Chooses the last model, and notes what is forgotten.
     #[derive(Default)]
     struct Noting {
         forgotten: Mutex<Vec<usize>>,
@@ -285,7 +280,6 @@ mod tests {
 
     #[test]
     fn independent_tasks_meet_each_other() {
-        // Would hang if they ran one after the other.
         let barrier = Barrier::new(2);
         let meet = || {
             barrier.wait();

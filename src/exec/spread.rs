@@ -1,5 +1,4 @@
-//! How workers that share a grid avoid each other: each takes a backbone, and looks again at others' work only when
-//! something changes there.
+//! Coordination of workers that share a grid.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -10,24 +9,24 @@ use crate::plan::Plan;
 use crate::work::progress::lock;
 use ghostlab_store::{ClaimResult, Lease, Store};
 
-/// Both, of one worker.
+/// Coordination state of one worker.
 #[derive(Default)]
 pub(super) struct Spread {
     pub(super) seat: SeatClaim,
     pub(super) sightings: Sightings,
 }
 
-/// Spreads workers over the backbones of a grid: each takes the backbone at which the fewest are, so that each loads one;
-/// when nothing is left to do at its own, it takes the next.
+/// Distributes workers over backbones. Each takes the backbone with the fewest workers until that is done, so that it
+/// loads only one at a time.
 #[derive(Default)]
 pub(super) struct SeatClaim(Mutex<Option<Lease>>);
 
 impl SeatClaim {
-    /// Chooses one of some backbones, by their places in the plan. A worker is at a backbone as long as it has the claim
-    /// of a seat there, and the one with the lowest free seat is where the fewest are.
+    /// Chooses one of `backbones` (indices into the plan). A worker holds the lease of a numbered seat, so the backbone
+    /// with the lowest free number has the fewest workers.
     pub(super) fn choose(&self, plan: &Plan<'_>, backbones: &[usize], store: &Store) -> usize {
         let mut seat = lock(&self.0);
-        // First the old one is given back: it may be the best.
+        // Release the current seat first, because it may be the best choice.
         *seat = None;
         let first = backbones.first().copied().unwrap_or_default();
         let taken: BTreeSet<String> = store
@@ -50,29 +49,27 @@ impl SeatClaim {
     }
 }
 
-/// Prefix of claims on a backbone.
+/// Prefix of seat lease names.
 const SEAT: &str = "at-";
 
-/// A worker's last view of others' claims on jobs. While these claims are unchanged, nothing new is available there;
-/// one listing shows changes of all jobs.
+/// Last observed leases of other workers, by job. While they are unchanged, no new work is available there.
 #[derive(Default)]
 pub(super) struct Sightings(Mutex<Sighted>);
 
 #[derive(Default)]
 struct Sighted {
-    /// The claims of a job, and since when they are the same.
+    /// Leases of each job, and how long they have been unchanged.
     jobs: HashMap<String, (Vec<String>, Duration)>,
-    /// How many jobs were looked at in this round because nothing has changed there for long.
+    /// Number of unchanged jobs polled in this round.
     probes: usize,
 }
 
 impl Sightings {
-    /// Time after which a job is checked anyway: its workers may be dead.
+    /// Time after which a job is polled anyway, because its workers may be dead.
     const PROBE: Duration = Duration::from_secs(10);
-    /// Maximum number of such checks per round: hundreds of workers wait for hundreds of jobs.
+    /// Maximum number of such polls per round, because hundreds of workers may wait for hundreds of jobs.
     const PROBES: usize = 2;
 
-    /// Returns whether a job's remaining work is leased by others.
     pub(super) fn others_at(&self, task: &Scheduled<'_>, store: &Store) -> bool {
         let claims = store
             .with_claims(|claims: &BTreeSet<String>| -> Vec<String> {
@@ -99,7 +96,6 @@ impl Sightings {
         same
     }
 
-    /// Starts a new round of polling.
     pub(super) fn next_round(&self) {
         lock(&self.0).probes = 0;
     }
@@ -118,7 +114,6 @@ mod tests {
         let calibration = job("calibrate", true);
         let text = job("text", false);
         let others_at = |task: &Scheduled<'_>| {
-            // A listing serves for a while.
             std::thread::sleep(Duration::from_millis(250));
             sightings.others_at(task, &store)
         };

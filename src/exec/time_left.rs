@@ -1,19 +1,19 @@
-//! Estimate of a run's remaining time: the rest of each piece of its plan, at this run's rate for similar pieces.
+//! Estimates the remaining time of a run from its remaining work and measured rates.
 
 use std::collections::BTreeMap;
 
 use crate::work::event::{Event, Work, WorkKind};
 
-/// Pieces with the same rate: of one backbone and one kind.
+/// Backbone and kind of work, which determine the rate.
 type RateGroup = (String, WorkKind);
 
-/// Follows the events of one run. Floating-point operations are the cost model's, seconds are of whatever clock.
+/// Estimator that follows the events of one run, with times of any clock.
 #[derive(Debug, Clone, Default)]
 pub struct TimeLeft {
     pieces: BTreeMap<String, PlanPiece>,
     rates: BTreeMap<RateGroup, MeasuredRate>,
     jobs: BTreeMap<usize, RunningJob>,
-    /// Time of the last event, and what has been running since.
+    /// Time of the last event, and the group running since then.
     last: Option<(f64, Option<RateGroup>)>,
 }
 
@@ -27,7 +27,7 @@ struct PlanPiece {
     over: bool,
 }
 
-/// Work done by this process, and its duration.
+/// Work of this process and its duration.
 #[derive(Debug, Clone, Copy, Default)]
 struct MeasuredRate {
     flops: f64,
@@ -40,13 +40,12 @@ struct RunningJob {
     flops_per_token: f64,
 }
 
-/// A piece that is not over has this much of it left, whatever the cost model says.
+/// Minimum remaining share of an unfinished piece.
 const AT_LEAST: f64 = 0.02;
 
 impl TimeLeft {
-    /// Takes note of an event that came at `now`, in seconds.
     pub fn see(&mut self, event: &Event, now: f64) {
-        // Between a job's end and the next event operators are solved and texts read: that belongs to the job's piece.
+        // Solving and reading after a job's end belong to its piece.
         if let Some((before, Some(group))) = &self.last {
             self.rates.entry(group.clone()).or_default().seconds += (now - before).max(0.0);
         }
@@ -60,7 +59,7 @@ impl TimeLeft {
                 self.jobs.insert(job.id, RunningJob { work: job.work.clone(), flops_per_token });
                 if let Some(piece) = self.pieces.get_mut(&job.work) {
                     piece.begun += job.flops;
-                    // A text has one job, and by now the cuts are known that the plan had to guess.
+                    // A started text has an exact cost, because its cuts are known.
                     piece.planned = match piece.group.1 {
                         WorkKind::Calibrate => piece.planned.max(piece.begun),
                         WorkKind::Score | WorkKind::Time => piece.begun,
@@ -74,7 +73,7 @@ impl TimeLeft {
                 {
                     let flops = running.flops_per_token * *tokens as f64;
                     piece.done += flops;
-                    // Work of others would make this process look faster than it is.
+                    // Other processes' work would inflate the rate of this one.
                     if !elsewhere {
                         self.rates.entry(piece.group.clone()).or_default().flops += flops;
                     }
@@ -88,8 +87,7 @@ impl TimeLeft {
             Event::WorkDone { work } => {
                 if let Some(piece) = self.pieces.get_mut(work).filter(|piece| !piece.over) {
                     piece.over = true;
-                    // Solving reports no progress. For a calibration started by an earlier run, the remaining part is
-                    // unknown.
+                    // Solving reports no progress. If an earlier run started the calibration, its rest is unknown.
                     if piece.begun > piece.planned / 2.0 {
                         let rest = (piece.planned - piece.done).max(0.0);
                         self.rates.entry(piece.group.clone()).or_default().flops += rest;
@@ -102,19 +100,18 @@ impl TimeLeft {
         self.last = Some((now, at));
     }
 
-    /// Returns the operations of this process.
     pub fn flops_done(&self) -> f64 {
         self.rates.values().map(|rate| rate.flops).sum()
     }
 
-    /// Returns the completed share of the plan by all processes, 0 to 1.
+    /// Returns the completed share of the plan over all processes.
     pub fn share(&self) -> f64 {
         let planned: f64 = self.pieces.values().map(|piece| piece.planned).sum();
         let left: f64 = self.pieces.values().map(PlanPiece::left).sum();
         if planned > 0.0 { 1.0 - left / planned } else { 0.0 }
     }
 
-    /// Seconds; none as long as nothing was done, 0 only when nothing is left.
+    /// Returns the estimated remaining seconds: `None` before any progress, 0 only if nothing is left.
     pub fn seconds(&self) -> Option<f64> {
         let mut left = self.pieces.values().filter(|piece| !piece.over).peekable();
         if left.peek().is_none() {
@@ -134,7 +131,7 @@ impl TimeLeft {
         )
     }
 
-    /// Returns the operations per second of some groups, if any was active.
+    /// Returns the combined rate of matching groups in operations per second.
     fn rate(&self, matches: impl Fn(&RateGroup) -> bool) -> Option<f64> {
         let rates = || self.rates.iter().filter(|(group, _)| matches(group)).map(|(_, rate)| rate);
         let flops = rates().map(|rate| rate.flops).sum::<f64>();
@@ -163,8 +160,7 @@ mod tests {
     use super::*;
     use crate::exec::JobStarted;
 
-    /// A simulated run: pieces with their planned cost, their real cost, their duration, and the duration of a
-    /// following part without progress.
+    /// Planned cost, actual cost and duration of a simulated piece, and the duration of its part without progress.
     struct Played {
         work: &'static str,
         kind: WorkKind,
@@ -193,7 +189,7 @@ mod tests {
         Event::Planned { cells: 1, complete: 0, scores: 1, scored: 0, flops, work, engine, machine, plan }
     }
 
-    /// Returns for each event the time, the elapsed share, and the predicted remaining seconds.
+    /// Returns time, elapsed share and estimated remaining seconds at each event.
     fn told(pieces: &[Played]) -> Vec<(f64, f64, Option<f64>)> {
         let duration: f64 = pieces.iter().map(|piece| piece.seconds + piece.silent).sum();
         let mut left = TimeLeft::default();
@@ -225,8 +221,7 @@ mod tests {
         estimates
     }
 
-    /// Simulates two backbones of different sizes, with different rates for scoring and calibrating, silent stretches, and
-    /// a third more work than planned.
+    /// Simulates two backbones with different rates, parts without progress, and a third more work than planned.
     fn grid() -> Vec<Played> {
         vec![
             calibrate("small c4", 1.0),
@@ -263,7 +258,7 @@ mod tests {
         }
     }
 
-    /// Reads a run recorded by `just record-events`: the time of each event in seconds of its day, and the event.
+    /// Reads a run recorded with `just record-events`, with times in seconds of the day.
     fn recorded() -> Vec<(f64, Event)> {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/events/run.jsonl");
         fs::read_to_string(file)
@@ -290,7 +285,6 @@ mod tests {
             left.see(event, at - planned);
             let share = (at - planned) / (end - planned);
             let really = end - at;
-            // Estimates below a second are not checked.
             if (0.1..0.97).contains(&share) {
                 let estimate = left.seconds().unwrap();
                 assert!(
@@ -307,7 +301,7 @@ mod tests {
 
     #[test]
     fn nothing_is_said_to_be_left_only_when_all_is_done() {
-        // The plan underestimated the text's length by a factor of ten.
+        // The plan underestimated the length of the text by a factor of ten.
         let text =
             Played { work: "small text", kind: WorkKind::Score, planned: 1.0, flops: 10.0, seconds: 60.0, silent: 5.0 };
         let all = told(&[text]);

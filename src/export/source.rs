@@ -1,4 +1,5 @@
-//! Files of a model's folder that an export copies. A folder from a stranger may hold links to the user's own files.
+//! Files of a model directory that an export copies. An untrusted directory may contain links to the user's own
+//! files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +9,10 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::files::regular;
 
-/// Reads a file of a model's folder that is copied as it is. Nothing if it is not there.
+/// Reads a file of a model directory for copying. Returns `None` if it does not exist.
 ///
 /// # Errors
-/// Bad input: a link that leads out of the folder, or a `.json` file that is not JSON.
+/// Fails with a bad-input error if the file is a link out of the directory, or a `.json` file that is not valid JSON.
 pub(super) fn read(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     let Some(path) = find(folder, name)? else { return Ok(None) };
     let bytes = regular::read(&path)?;
@@ -23,10 +24,11 @@ pub(super) fn read(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Returns the path of a file of a model's folder. Nothing if it is not there.
+/// Returns the path of a file in a model directory, or `None` if it does not exist.
 ///
 /// # Errors
-/// Bad input: a link that leads out of the folder and, in the hub's cache, out of the model's repository.
+/// Fails with a bad-input error if the file is a link out of the directory or, in the hub cache, out of the model's
+/// repository.
 pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
     let path = folder.join(name);
     if !path.is_file() {
@@ -44,7 +46,8 @@ pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
         .hint("copy the file into the folder if it belongs to the model"))
 }
 
-/// Returns the repository around a snapshot of the hub's cache, whose files are links to `blobs` next to `snapshots`.
+/// Returns the repository of a snapshot in the hub cache. Files of a snapshot are links to `blobs` next to
+/// `snapshots`.
 fn repository(folder: &Path) -> Option<&Path> {
     let snapshots = folder.ancestors().find(|above| above.file_name().is_some_and(|name| name == "snapshots"))?;
     let repository = snapshots.parent()?;

@@ -1,6 +1,6 @@
-//! How a grid becomes a table or figure of the paper: the key `artifact` of an artifact's file.
+//! Presentation of a grid as a table or figure of the paper: the key `artifact` of a grid file.
 //!
-//! A description, not code: rows, columns, grouping and metrics. The cells come from the grid in the same file.
+//! It describes rows, columns, grouping and metrics. The cells come from the grid in the same file.
 
 use std::path::Path;
 
@@ -12,97 +12,97 @@ use super::yaml::{self, FileShape};
 use super::{many, typed};
 use crate::error::{Error, Result};
 
-/// A table or a figure of the paper.
+/// Table or figure of the paper.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
     /// Title in one line.
     pub title: String,
-    /// The paper's caption, shortened.
+    /// Caption of the paper, shortened.
     pub caption: Option<String>,
-    /// Where the paper says the same under another name: `tableA3` is `table4`.
+    /// Other name under which the paper shows the same content: `tableA3` is `table4`.
     pub also: Option<String>,
-    /// A table of numbers.
+    /// Table of numbers.
     pub table: Option<TableEntry>,
-    /// A figure.
+    /// Figure.
     pub figure: Option<FigureEntry>,
-    /// A table of what the program knows by name, without a grid.
+    /// Table of built-in items, without a grid.
     pub list: Option<ListEntry>,
     /// Searches over the grid's cells (its key `search`), compared with another artifact's best rows.
     pub races: Option<RacesEntry>,
-    /// The rows of such a list that the paper's table has, by name and in its order: they alone are in the LaTeX form.
+    /// Names of the list rows that the paper's table has, in its order. The LaTeX output contains only these.
     #[serde(default)]
     pub in_paper: Vec<String>,
-    /// How far a value may be from the paper's.
+    /// Maximum deviation of a value from the paper's.
     #[serde(default)]
     pub tolerance: Tolerance,
 }
 
-/// Comparison of a search.
+/// Comparison of a search with another artifact.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RacesEntry {
-    /// The artifact that scores the same cells on all items.
+    /// Artifact that scores the same cells on all items.
     #[serde(rename = "beside")]
     pub table: String,
     /// Metrics of the search, by that artifact's names.
     pub metrics: Vec<String>,
 }
 
-/// A table: rows by backbone and method, columns by metric.
+/// Table with rows by backbone and method, and columns by metric.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TableEntry {
-    /// The columns before the numbers.
+    /// Columns before the numbers.
     pub lead: Vec<Lead>,
-    /// Whether each backbone begins with its dense row.
+    /// Whether each backbone starts with its dense row.
     #[serde(default)]
     pub dense: bool,
-    /// The rows of a block, in this order.
+    /// Rows of a block, in this order.
     pub rows: Vec<RowEntry>,
-    /// Repeats the columns for each depth. Otherwise the rows are repeated for each depth.
+    /// Whether columns are repeated for each depth. Otherwise rows are.
     #[serde(default)]
     pub across_depths: bool,
-    /// The metrics of the columns, in this order.
+    /// Metrics of the columns, in this order.
     pub metrics: Vec<String>,
-    /// Options of methods that are part of their names in the table, such as `solver`. Others are not shown.
+    /// Method options shown as part of the method name, such as `solver`.
     #[serde(default)]
     pub named_options: Vec<String>,
-    /// The recovery that every other one of the same selection is tested against, item by item. Otherwise ours is tested
-    /// against the best other.
+    /// Recovery that every other recovery of the same selection is tested against, item by item. By default, our
+    /// recovery is tested against the best other one.
     pub against: Option<String>,
-    /// Shows one row for all cells that differ in this alone: the mean, the standard deviation and of how many, with a figure
-    /// of each.
+    /// Dimension to aggregate over. Each row shows mean, standard deviation and number of cells, with one figure
+    /// each.
     pub over: Option<Over>,
-    /// The table of the paper whose order of methods is held against the order under each seed.
+    /// Table of the paper whose method order is compared with the order under each seed.
     pub order_of: Option<String>,
     /// Decimals of all numbers.
     #[serde(default = "two")]
     pub decimals: usize,
-    /// How the paper prints it, where the LaTeX form differs from the others.
+    /// Layout in the paper, where the LaTeX output differs from the others.
     #[serde(default)]
     pub print: PrintEntry,
 }
 
-/// Layout of a table printed next to the paper's. Omitted settings are as in the table's other forms.
+/// Layout of a table printed next to the paper's. Omitted settings are those of the other outputs.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PrintEntry {
-    /// The columns before the numbers, in this order.
+    /// Columns before the numbers, in this order.
     pub lead: Option<Vec<Lead>>,
-    /// Metrics that the paper's table does not have: they have a file of their own.
+    /// Metrics that the paper's table lacks. They are written to a separate file.
     pub beyond: Vec<String>,
-    /// Metrics whose heads have an arrow to the better side; by default all that have one.
+    /// Metrics whose headers have an arrow that points to better values; by default all metrics with a direction.
     pub arrows: Option<Vec<String>>,
-    /// The rows that are shaded.
+    /// Rows to shade.
     pub shade: Shade,
-    /// Shades only rows whose operators are computed from this many sequences.
+    /// Number of sequences; only rows whose operators are computed from this many sequences are shaded.
     pub shade_sequences: Option<usize>,
-    /// Turned round: a row for each prompt, a column for each variant.
+    /// Whether the table is transposed, with a row per prompt and a column per variant.
     pub prompts_as_rows: bool,
 }
 
-/// The rows that a printed table shades.
+/// Rows that a printed table shades.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Shade {
@@ -115,28 +115,28 @@ fn two() -> usize {
     2
 }
 
-/// Dimension over which a table averages.
+/// Dimension over which a table aggregates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Over {
-    /// The seed of the calibration.
+    /// Calibration seed.
     Seed,
 }
 
-/// A column before the numbers.
+/// Column before the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Lead {
     Backbone,
-    /// Layers removed, of how many.
+    /// Number of removed layers, with the total.
     Depth,
-    /// The recovery, or the criterion where there is none.
+    /// Recovery, or the criterion without one.
     Method,
-    /// Sequences that an operator is computed from.
+    /// Number of sequences that an operator is computed from.
     Sequences,
 }
 
-/// Rows of a block: the product of both, as far as the grid has such cells.
+/// Rows of a block: the combinations of criteria and recoveries that exist in the grid.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RowEntry {
@@ -146,47 +146,47 @@ pub struct RowEntry {
     /// Names of recoveries.
     #[schemars(schema_with = "many::names")]
     pub recovery: Vec<String>,
-    /// Whether these are the cells whose operators were fine-tuned, or those whose were not.
+    /// Whether the rows show cells with fine-tuned operators, instead of cells without fine-tuning.
     #[serde(default)]
     pub finetuned: bool,
 }
 
-/// A figure, by its kind.
+/// Figure of a given kind.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FigureEntry {
     pub kind: FigureKind,
-    /// Metrics to draw; the kind `layers` draws the selection and needs none. Several are drawn as bars side by side.
+    /// Metrics to draw, several as adjacent bars. The kind `layers` draws the selection and needs none.
     #[serde(default)]
     pub metrics: Vec<String>,
     /// Label of the value axis, with unit.
     #[serde(default)]
     pub axis: String,
-    /// Whether the axis of values is logarithmic.
+    /// Whether the value axis is logarithmic.
     #[serde(default)]
     pub log: bool,
-    /// The recoveries that are drawn, in this order; all of the grid by default.
+    /// Recoveries to draw, in this order; all recoveries of the grid by default.
     #[serde(default)]
     pub recovery: Vec<String>,
 }
 
-/// How a figure draws its cells.
+/// Kind of figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FigureKind {
-    /// A bar for each recovery, in a group for each backbone.
+    /// One bar per recovery, grouped by backbone.
     Bars,
-    /// A bar for each metric, in a group for each backbone.
+    /// One bar per metric, grouped by backbone.
     Shares,
-    /// A line for each recovery over the channels of the residual stream.
+    /// One line per recovery over the channels of the residual stream.
     Channels,
-    /// A line for each recovery over the depth.
+    /// One line per recovery over the depth.
     Depths,
-    /// The stacks of layers: dense, pruned, repaired.
+    /// Layer stacks of the dense, pruned and repaired model.
     Layers,
 }
 
-/// A list of what the program knows.
+/// List of built-in items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ListEntry {
@@ -196,13 +196,13 @@ pub enum ListEntry {
     Checkpoints,
 }
 
-/// How far a value may be from the paper's before it counts as another one.
+/// Maximum deviation from the paper's value at which a value still counts as reproduced.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tolerance {
-    /// In points of percent.
+    /// Percentage points.
     pub accuracy: f64,
-    /// In percent of the paper's value.
+    /// Percent of the paper's value.
     pub perplexity: f64,
 }
 
@@ -213,10 +213,11 @@ impl Default for Tolerance {
 }
 
 impl Description {
-    /// Reads the description of an artifact's file, and whether it contains a grid. `None` without the key `artifact`.
+    /// Reads the artifact description of a file, and whether the file contains a grid. Returns `None` without the key
+    /// `artifact`.
     ///
     /// # Errors
-    /// The error names file, line and column, and what was expected and found.
+    /// Fails if the file is invalid, with file, line and column, and the expected and found values.
     pub fn read(path: &Path) -> Result<Option<(Self, bool)>> {
         let shape =
             FileShape { what: "the artifact", expected: "`artifact: …` and a grid", hint: "docs/grid.md shows one" };
@@ -231,7 +232,6 @@ impl Description {
         Ok(Some((artifact, has_grid)))
     }
 
-    /// Returns the metrics that it shows.
     pub fn metrics(&self) -> &[String] {
         match (&self.table, &self.figure, &self.races) {
             (Some(table), ..) => &table.metrics,
@@ -241,7 +241,7 @@ impl Description {
         }
     }
 
-    /// Checks what the types cannot express.
+    /// Checks constraints that the types cannot express.
     fn check(&self, has_grid: bool) -> Result<()> {
         let wrong = |what: &str, expected: &str| Err(Error::bad_input(what).expected(expected));
         let parts = [self.table.is_some(), self.figure.is_some(), self.list.is_some(), self.races.is_some()];
@@ -259,7 +259,7 @@ impl Description {
     }
 }
 
-/// Takes the description out of a grid's tree: the grid has no use for it.
+/// Removes the artifact description from a grid's tree, because the grid does not use it.
 pub(super) fn take(root: &mut YamlNode) {
     if let Value::Map(keys) = &mut root.value {
         keys.retain(|entry| entry.key != KEY);
@@ -268,7 +268,7 @@ pub(super) fn take(root: &mut YamlNode) {
 
 const KEY: &str = "artifact";
 
-/// The description alone.
+/// Wrapper for parsing the description without the grid.
 #[derive(Debug, Deserialize)]
 struct Alone {
     artifact: Description,

@@ -1,4 +1,4 @@
-//! One variant of a grid, and the methods that it is made by: a criterion or a recovery, as it is written and as a cell has it.
+//! Grid cells (variants of a backbone), with their criterion and recovery as written and as resolved.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -16,28 +16,27 @@ use crate::error::Result;
 use crate::options::{Described, Options};
 use crate::recovery::{self, Recovery};
 
-/// The keys of the axes that say how layers are cut out: a grid has all of them or none.
+/// Keys of the axes that define pruning. A grid has all of them or none.
 pub(super) const CUT_AXES: [&str; 4] = ["criterion", DEPTH, "recovery", "calibration"];
-/// The axis of how many layers go.
+/// Key of the axis for the number of removed layers.
 pub(super) const DEPTH: &str = "depth";
-/// The keys of all axes, in the order in which a cell's name has those that it has.
+/// Keys of all axes, in the order of their parts in a cell name.
 pub(super) const AXES: [&str; 5] = ["backbone", CUT_AXES[0], CUT_AXES[1], CUT_AXES[2], CUT_AXES[3]];
 
-/// Which text the activations come from.
+/// Text from which activations are collected.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Calibration {
-    /// A name in [`Grid::corpora`](super::Grid::corpora).
+    /// Corpus name in [`Grid::corpora`](super::Grid::corpora).
     pub corpus: String,
     pub sequences: usize,
-    /// Tokens of a sequence.
     pub length: usize,
     pub seed: u64,
-    /// How many of the sequences, the first ones, an operator is computed from; selection uses all. It is `sequences`
-    /// where the file does not say.
+    /// Number of leading sequences from which an operator is computed; equal to `sequences` by default. Selection
+    /// uses all sequences.
     pub operator_sequences: usize,
 }
 
-/// `wikitext2-validation:32x512@0`: corpus, sequences, length and seed.
+/// Formats corpus, sequences, length and seed: `wikitext2-validation:32x512@0`.
 impl fmt::Display for Calibration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { corpus, sequences, length, seed, operator_sequences } = self;
@@ -46,12 +45,12 @@ impl fmt::Display for Calibration {
     }
 }
 
-/// Calibration tokens per channel that an operator needs. With fewer, SmolLM2's repaired C4 perplexity was worse than without
-/// a repair.
+/// Calibration tokens per channel required by an operator. With fewer, the C4 perplexity of SmolLM2 was worse with
+/// repair than without.
 const MIN_TOKENS_PER_CHANNEL: usize = 16;
 
 impl Calibration {
-    /// Returns a warning if an operator of a backbone with `channels` channels is solved on too few tokens.
+    /// Returns a warning if operators of a backbone with `channels` channels are solved on too few tokens.
     pub fn shortage(&self, backbone: &str, channels: usize) -> Option<String> {
         let Self { operator_sequences, length, .. } = self;
         let tokens = operator_sequences * length;
@@ -67,76 +66,71 @@ impl Calibration {
     }
 }
 
-/// One variant of the grid. The dense backbone is the one without criterion, recovery and calibration.
+/// Variant in a grid. The dense backbone has no criterion, recovery or calibration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cell {
-    /// A name in [`Grid::backbones`](super::Grid::backbones).
+    /// Backbone name in [`Grid::backbones`](super::Grid::backbones).
     pub backbone: String,
     pub criterion: Option<Method<dyn Criterion>>,
-    /// How many layers or sublayers are removed.
     pub depth: Depth,
     pub recovery: Option<Method<dyn Recovery>>,
     pub calibration: Option<Calibration>,
-    /// Name in its grid: `llama-3.1-8b.streamline-7.ghosted`. It is never parsed.
+    /// Name in its grid, such as `llama-3.1-8b.streamline-7.ghosted`. Never parsed.
     #[serde(default)]
     pub name: String,
 }
 
 impl Cell {
-    /// Creates the dense cell.
     pub(super) fn dense(backbone: &str) -> Self {
         let backbone = backbone.to_owned();
         let name = String::new();
         Self { backbone, criterion: None, depth: Depth::default(), recovery: None, calibration: None, name }
     }
 
-    /// Creates a dense cell with a custom name.
     #[cfg(test)]
     pub(crate) fn named(backbone: &str, name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::dense(backbone) }
     }
 
-    /// Returns whether nothing is removed.
+    /// Returns whether no layers are removed.
     pub fn is_dense(&self) -> bool {
         self.criterion.is_none()
     }
 }
 
-/// Its name.
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }
 }
 
-/// A criterion or a recovery, by a name and options, and built from them. Two ways to write one method are equal.
+/// Criterion or recovery, built from a name and options. Different spellings of the same method are equal.
 #[derive(Serialize)]
 pub struct Method<M: MethodAxis + ?Sized> {
     pub name: String,
-    /// The value as written in the file.
+    /// Options as written in the file.
     pub options: Options,
-    /// With every default filled in: what the method is.
+    /// Options with all defaults filled in, which identify the method.
     #[serde(skip)]
     pub resolved: Options,
-    /// How a recovery's operator is trained after it is solved.
+    /// Fine-tuning of a recovery's operator after it is solved.
     #[serde(skip)]
     pub training: Option<Finetune>,
     #[serde(skip)]
     pub rule: Arc<M>,
 }
 
-/// An axis whose values are methods.
+/// Axis whose values are methods.
 pub trait MethodAxis: 'static {
-    /// Its key in a grid.
     const KEY: &'static str;
 
     /// Describes the methods and their options.
     fn described() -> Vec<Described>;
 
-    /// Builds a method from the registry with resolved options, and its training settings.
+    /// Builds a method from the registry. Returns it with its resolved options and training settings.
     ///
     /// # Errors
-    /// An unknown name, unknown or wrong options, saying what is wrong; the grid adds the place.
+    /// Fails if the name is unknown, or an option is unknown or invalid. The grid adds the location to the error.
     fn build(name: &str, options: &Options) -> Result<(Box<Self>, Options, Option<Finetune>)>;
 }
 
@@ -169,18 +163,17 @@ impl<M: MethodAxis + ?Sized> Method<M> {
     /// Creates a method with options.
     ///
     /// # Errors
-    /// As [`MethodAxis::build`].
+    /// See [`MethodAxis::build`].
     pub fn new(name: &str, options: &Options) -> Result<Self> {
         let (rule, resolved, training) = M::build(name, options)?;
         Ok(Self { name: name.to_owned(), options: options.clone(), resolved, training, rule: Arc::from(rule) })
     }
 
-    /// Returns the default options of a method. Empty if it requires options.
+    /// Returns the default options of a method, or no options if the method requires some.
     pub fn defaults(name: &str) -> Options {
         Self::new(name, &Options::new()).map(|options| options.resolved).unwrap_or_default()
     }
 
-    /// Creates a method without options.
     #[cfg(test)]
     pub(crate) fn named(name: &str) -> Self {
         Self::new(name, &Options::new()).unwrap()
@@ -217,7 +210,7 @@ impl<M: MethodAxis + ?Sized> fmt::Debug for Method<M> {
     }
 }
 
-/// For a frozen grid, which stores names and options.
+/// Deserializes a method of a frozen grid, which stores names and options.
 impl<'de, M: MethodAxis + ?Sized> Deserialize<'de> for Method<M> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let WrittenMethod { name, options } = WrittenMethod::deserialize(deserializer)?;
@@ -225,8 +218,8 @@ impl<'de, M: MethodAxis + ?Sized> Deserialize<'de> for Method<M> {
     }
 }
 
-/// `llm-streamline`, or `llm-streamline(cosine=token)`. Options come in the order of their names, whatever their order in
-/// the file, so that equal methods have equal labels.
+/// Formats `llm-streamline` or `llm-streamline(cosine=token)`. Options are sorted by name, so that equal methods have
+/// equal labels.
 impl<M: MethodAxis + ?Sized> fmt::Display for Method<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&label(&self.name, &self.options))
@@ -240,7 +233,7 @@ fn label(name: &str, options: &Options) -> String {
         .into_iter()
         .map(|(name, value)| match value {
             Value::String(text) => format!("{name}={text}"),
-            // Without JSON punctuation: names of cells are used on command lines.
+            // Omit JSON punctuation, because cell names are used on command lines.
             Value::Object(map) => format!("{name}={}", label("", map)),
             other => format!("{name}={other}"),
         })
@@ -248,7 +241,7 @@ fn label(name: &str, options: &Options) -> String {
     if options.is_empty() { name.to_owned() } else { format!("{name}({})", options.join(",")) }
 }
 
-/// A method with the options that are written, of each list one value.
+/// Method with one value for each written option.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct WrittenMethod {
     pub(super) name: String,
@@ -261,11 +254,11 @@ impl fmt::Display for WrittenMethod {
     }
 }
 
-/// The value as written in the file. An option with a list of values stands for several methods.
+/// Method as written in the file. An option with a list of values expands to several methods.
 #[derive(Debug, Clone)]
 pub(super) struct MethodEntry {
     pub(super) name: String,
-    /// In the order of the file, which is the order of the methods.
+    /// Options in file order, which determines the order of the methods.
     pub(super) options: Vec<(String, Value)>,
 }
 
@@ -303,7 +296,7 @@ impl<'de> Visitor<'de> for MethodVisitor {
     }
 }
 
-/// Builds the methods of an axis in the map at `at`. Of equal methods the first stays.
+/// Builds the methods of an axis in the map at `at`, without duplicates.
 pub(super) fn built<M: MethodAxis + ?Sized>(
     at: &At<'_>,
     entries: &[MethodEntry],
@@ -313,7 +306,7 @@ pub(super) fn built<M: MethodAxis + ?Sized>(
     let mut methods: Vec<Positioned<Method<M>>> = Vec::new();
     for Positioned { value: method, position } in &written {
         let value = Method::new(&method.name, &method.options).map_err(|error| {
-            // With several methods in one place, the message must say which one it means.
+            // If several methods share a position, name the method in the message.
             let shared = written.iter().filter(|other| other.position == *position).count() > 1;
             let error = if shared { error.at(method.to_string()) } else { error };
             error.at(position.to_string())
@@ -325,8 +318,8 @@ pub(super) fn built<M: MethodAxis + ?Sized>(
     Ok(methods)
 }
 
-/// Expands the methods of the map at `at`. A single-valued option with a list stands for one method per value; a
-/// list-valued option with a list of lists does too.
+/// Expands the methods of the map at `at`. A list for a single-valued option, or a list of lists for a list-valued
+/// option, expands to one method per item.
 pub(super) fn methods<M: MethodAxis + ?Sized>(
     at: &At<'_>,
     entries: &[MethodEntry],
@@ -370,7 +363,7 @@ fn method(at: &At<'_>, entry: &MethodEntry, described: Option<&Described>) -> Re
         .collect())
 }
 
-/// Returns whether an option's values form an axis. Unknown options are reported by their method.
+/// Returns whether the values of an option form an axis. Unknown options are reported when the method is built.
 fn is_axis(described: &Described, option: &str, values: &[Value]) -> bool {
     let of_lists = !values.is_empty() && values.iter().all(Value::is_array);
     described.has(option) && (!described.takes_list(option) || of_lists)

@@ -1,4 +1,4 @@
-//! Tasks by lm-evaluation-harness' definitions, as a grid names them: which definitions are meant, and where their rows are.
+//! Tasks from lm-evaluation-harness definitions in a grid: the selected definitions and the location of their rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,33 +22,32 @@ use crate::metric::Metric;
 use crate::sandbox::{self, Probe};
 use crate::tasks::{Bos, DocumentLimit};
 
-/// How a definition is asked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Asking {
-    /// Examples before a question; none leaves it to the definition. One that says 0 keeps it.
+    /// Number of few-shot examples; the definition's own if absent. A definition with 0 shots keeps 0.
     pub shots: Option<usize>,
     /// Seed for drawing examples.
     pub seed: u64,
-    /// Whether the model's chat template is used; then whether examples are messages of their own in it.
+    /// Whether examples are separate messages in the model's chat template; `None` without a chat template.
     pub chat: Option<bool>,
-    /// A text before all.
+    /// System text before the prompt.
     pub system: Option<String>,
-    /// Only the first documents: a number, or a fraction below 1.
+    /// Document limit: a number of first documents, or a fraction below 1.
     pub limit: Option<f64>,
     /// Whether contexts begin with the tokenizer's special tokens.
     pub bos: Bos,
-    /// How many tokens the backbone sees; what its config says where the file does not.
+    /// Context length in tokens; that of the backbone's config if absent.
     pub max_length: Option<usize>,
 }
 
-/// `(shots=5,chat)`; nothing of what is usual.
+/// Formats non-default settings: `(shots=5,chat)`.
 impl fmt::Display for Asking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut options: Vec<String> = Vec::new();
         options.extend(self.shots.map(|shots| format!("shots={shots}")));
         options.extend((self.seed != SEED).then(|| format!("seed={}", self.seed)));
         options.extend(self.chat.map(|multiturn| if multiturn { "chat" } else { "chat=one-turn" }.to_owned()));
-        // Long texts are identified by their hash.
+        // Identify long texts by their hash.
         options.extend(self.system.as_ref().map(|text| format!("system={}", &sha256::of_bytes(text)[..8])));
         options.extend((self.bos != Bos::default()).then(|| format!("bos={}", self.bos)));
         options.extend(self.limit.map(|limit| format!("limit={limit}")));
@@ -57,70 +56,65 @@ impl fmt::Display for Asking {
     }
 }
 
-/// One task of a definition, and how it is asked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DefinitionUse {
-    /// A name in [`Grid::definitions`](super::Grid::definitions): lm-eval's.
+    /// Task name of lm-evaluation-harness, in [`Grid::definitions`](super::Grid::definitions).
     pub name: String,
     pub how: Asking,
 }
 
-/// `mmlu_anatomy(shots=5)`
+/// Formats `mmlu_anatomy(shots=5)`.
 impl fmt::Display for DefinitionUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.name, self.how)
     }
 }
 
-/// A group of tasks with the same options, and with scores of its own.
+/// Group of tasks with shared settings and aggregate scores.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GroupUse {
     pub group: Group,
     pub how: Asking,
 }
 
-/// `mmlu(shots=5)`
 impl fmt::Display for GroupUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.group.name, self.how)
     }
 }
 
-/// A definition with the files of its rows.
+/// Definition with the files of its rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TaskDefinition {
     pub definition: Definition,
-    /// The splits that are read.
+    /// Splits in use.
     pub rows: FileRows,
-    /// Source on the hub, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
-    /// Whether a program made them up.
+    /// Whether the data is synthetic.
     pub generated: bool,
 }
 
 impl TaskDefinition {
-    /// Returns the files of a split.
     pub fn files(&self, split: &str) -> &[PathBuf] {
         self.rows.splits.get(split).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Returns the files of examples. Empty without examples, or if the definition lists them.
+    /// Returns the files with few-shot examples. Empty without examples, or if the definition lists them inline.
     pub fn example_files(&self, how: &Asking) -> &[PathBuf] {
         let split = self.definition.exampled().filter(|_| self.definition.shots(how.shots) > 0);
         split.map(|split| self.files(split)).unwrap_or_default()
     }
 
-    /// Iterates over all files that are read.
     pub fn all_files(&self) -> impl Iterator<Item = &PathBuf> {
         self.rows.splits.values().flatten()
     }
 }
 
-/// A column of a run: a metric of a task or of a group.
+/// Result column: a metric of a task or group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DefinedColumn {
-    /// The task or the group as the grid writes it.
+    /// Label of the task or group in the grid.
     pub label: String,
     pub metric: &'static str,
     pub filter: String,
@@ -133,7 +127,7 @@ impl DefinedColumn {
     }
 }
 
-/// Returns the columns of a task, or of a group's tasks.
+/// Returns the columns of a task, or of the tasks of a group.
 pub fn columns(label: &str, definition: &Definition) -> Vec<DefinedColumn> {
     let pipelines = definition.filters.iter();
     pipelines
@@ -147,17 +141,17 @@ fn defined_column(label: &str, filter: &str, kind: Kind) -> DefinedColumn {
     DefinedColumn { label: label.to_owned(), metric: kind.name(), filter: filter.to_owned() }
 }
 
-/// Where the rows of a definition are.
+/// Location of the rows of a definition.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(super) enum DataEntry {
-    /// A folder or file with the rows.
+    /// Directory or file with the rows.
     Place(PathBuf),
     /// Files by split.
     Splits(BTreeMap<String, OneOrMore>),
 }
 
-/// One file, or several.
+/// One or more files.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "Files")]
@@ -166,7 +160,7 @@ pub(super) enum OneOrMore {
     More(Vec<PathBuf>),
 }
 
-/// An entry of `evaluate.tasks` that names a definition.
+/// Entry of `evaluate.tasks` that names a definition.
 #[derive(Debug, Clone)]
 pub(super) struct DefinitionEntry {
     pub(super) definition: String,
@@ -177,7 +171,6 @@ pub(super) struct DefinitionEntry {
     pub(super) how: Asking,
 }
 
-/// A definition with its data.
 #[derive(Debug, Clone)]
 pub(super) struct DefinedTask {
     definition: Definition,
@@ -187,12 +180,12 @@ pub(super) struct DefinedTask {
 
 #[derive(Debug, Clone)]
 enum RowsOrigin {
-    /// Files by split, and where they are named.
+    /// Files by split, and the position where they are named.
     OneOrMore(BTreeMap<String, Vec<PathBuf>>, String),
     Folder(Box<Need>),
 }
 
-/// The resolved entries of a grid.
+/// Resolved entries of a grid.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Meant {
     pub(super) uses: Vec<DefinitionUse>,
@@ -201,7 +194,7 @@ pub(super) struct Meant {
 }
 
 impl Meant {
-    /// Reads the definitions of some entries, each at its place.
+    /// Reads the definitions of the given entries.
     ///
     /// # Errors
     /// Fails for a missing definition or an unsupported feature, with key, file and line.
@@ -238,7 +231,7 @@ impl Meant {
         Ok(meant)
     }
 
-    /// Returns the repositories and folders that some tasks need.
+    /// Returns the inputs of the shown tasks.
     pub(super) fn needs(&self, shown: &dyn Fn(&str) -> bool) -> Vec<Need> {
         let tasks = self.tasks.iter().filter(|(name, _)| shown(name));
         tasks
@@ -253,7 +246,7 @@ impl Meant {
             .collect()
     }
 
-    /// Returns the splits that are read of a task: the evaluated one, and that of its examples.
+    /// Returns the splits that a task uses: the evaluated one and that of its examples.
     fn splits(&self, name: &str) -> Vec<&str> {
         let definition = &self.tasks[name].definition;
         let uses = self.uses.iter().filter(|task| task.name == name);
@@ -262,10 +255,10 @@ impl Meant {
         all.into_iter().collect()
     }
 
-    /// Finds the rows of each.
+    /// Locates the rows of each task.
     ///
     /// # Errors
-    /// A split that is not there.
+    /// Fails if a split is missing.
     pub(super) fn found(&self, around: &Around<'_>) -> Result<BTreeMap<String, TaskDefinition>> {
         let found = self.tasks.iter().map(|(name, DefinedTask { definition, origin, generated })| {
             let splits = self.splits(name);
@@ -291,7 +284,7 @@ impl Meant {
     }
 }
 
-/// Rejects definitions that cannot be run.
+/// Rejects definitions with an unsupported output type or generation settings.
 fn offered(definition: &Definition) -> Result<()> {
     match definition.output {
         Output::MultipleChoice | Output::LogLikelihood | Output::Rolling => Ok(()),
@@ -301,7 +294,7 @@ fn offered(definition: &Definition) -> Result<()> {
     }
 }
 
-/// Returns the tasks and groups of an entry: a file, everything in a folder, or a name in the adjacent folder.
+/// Returns the tasks and groups of an entry: a file, all files of a directory, or a name in the given directory.
 fn selected(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     let named = at.key("definition");
     let path = from_here(Path::new(&entry.definition), &named).value;
@@ -320,7 +313,7 @@ fn selected(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     selection.map_err(add_position)
 }
 
-/// Returns where an entry's rows are: its own location, else the definition's.
+/// Returns the location of an entry's rows, by default the one in the definition.
 fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Result<RowsOrigin> {
     let name = &definition.name;
     let at = at.key("data");
@@ -344,8 +337,8 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
         None => {}
     }
     let folder = Path::new(&*definition.place.file).parent().unwrap_or(Path::new("")).to_owned();
-    // Like the loader, relative to the current folder; otherwise relative to the definition, so that both can be moved
-    // together.
+    // Resolve paths relative to the current directory, like the `datasets` loader. Otherwise resolve them relative to
+    // the definition, so that both can be moved together.
     let local =
         |path: &str| Some(PathBuf::from(path)).filter(|path| path.exists()).unwrap_or_else(|| folder.join(path));
     if let Some(files) = options.get("data_files").filter(|_| BUILDERS.contains(&path.as_str())) {
@@ -357,7 +350,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
         };
         let splits: Option<BTreeMap<String, Vec<PathBuf>>> = match files {
             Value::Map(pairs) => pairs.iter().map(|(split, files)| Some((split.text(), list(files)?))).collect(),
-            // The loader's name for files without a split.
+            // The loader assigns files without a split to `train`.
             files => list(files).map(|files| BTreeMap::from([("train".to_owned(), files)])),
         };
         let splits = splits.ok_or_else(|| {
@@ -383,9 +376,9 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
     Ok(RowsOrigin::Folder(Box::new(Need::of_rows(name, None, Some(want), at.place()))))
 }
 
-/// Builders of `datasets` whose local files are read.
+/// Builders of `datasets` whose local files are supported.
 const BUILDERS: [&str; 4] = ["csv", "json", "parquet", "text"];
-/// Builders of `datasets` whose files are not read.
+/// Builders of `datasets` whose files are not supported.
 const OTHER_BUILDERS: [&str; 11] = [
     "arrow",
     "audiofolder",
@@ -400,7 +393,7 @@ const OTHER_BUILDERS: [&str; 11] = [
     "xml",
 ];
 
-/// Refuses a builder of `datasets` in the place of a data set: the hub has no such set, or a stranger's.
+/// Refuses a `datasets` builder as a hub dataset, because the hub has none or an unrelated one of that name.
 fn check_builder(definition: &Definition, path: &str) -> Result<()> {
     let position = format!("{}, dataset_path", definition.place);
     if OTHER_BUILDERS.contains(&path) {
@@ -418,7 +411,7 @@ fn check_builder(definition: &Definition, path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the files of splits in the layouts of hub data sets.
+/// Returns the files of the splits, in the directory layouts of hub datasets.
 fn wanted(want: Want, definition: &Definition, splits: &[&str]) -> Want {
     let folder = definition.data.options.get("data_dir").and_then(Value::as_text).map(|folder| format!("{folder}/"));
     let folder = folder.unwrap_or_default();
@@ -435,7 +428,7 @@ fn wanted(want: Want, definition: &Definition, splits: &[&str]) -> Want {
     Want { files, ..want }
 }
 
-/// Returns the named files of the splits that are read.
+/// Returns the given files of the splits.
 fn given(files: &BTreeMap<String, Vec<PathBuf>>, splits: &[&str], position: &str) -> Result<FileRows> {
     Ok(FileRows { splits: splits.iter().map(|split| split_rows(files, position, split)).collect::<Result<_>>()? })
 }
@@ -457,7 +450,7 @@ fn split_rows(files: &BTreeMap<String, Vec<PathBuf>>, position: &str, split: &&s
     }
 }
 
-/// Returns one file as the only split that is read.
+/// Uses one file as the only split.
 fn single(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRows> {
     match splits {
         [split] => Ok(FileRows { splits: BTreeMap::from([((*split).to_owned(), vec![file])]) }),
@@ -468,7 +461,7 @@ fn single(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRows> {
     }
 }
 
-/// Checks how much of a task is asked, and how long.
+/// Checks the document limit and the context length.
 pub(super) fn check(at: &At<'_>, max_length: Option<usize>, limit: Option<f64>) -> Result<()> {
     if let Some(length) = max_length {
         limits::count(1, length, "the number of tokens that a backbone sees", &at.key("max_length").place())?;

@@ -1,4 +1,4 @@
-//! Resolves the names of a grid. Whether files exist is checked later, and only where they are used.
+//! Resolution of names in a grid. Only the files of used names must exist, which is checked later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::files::parts;
 use crate::model::{self, Config, WeightType};
 use crate::tasks::TASKS;
 
-/// Definitions by name.
+/// Named entries of the grid by kind.
 #[derive(Debug)]
 pub(super) struct Definitions {
     pub(super) backbones: BTreeMap<String, NamedEntry<BackboneEntry>>,
@@ -26,14 +26,14 @@ pub(super) struct Definitions {
     pub(super) tasks: BTreeMap<String, NamedEntry<TaskEntry>>,
 }
 
-/// An entry, and where what it means may be.
+/// Named entry with the locations of its files.
 #[derive(Debug)]
 pub(super) struct NamedEntry<T> {
     pub(super) entry: T,
     pub(super) need: Need,
 }
 
-/// Where names are defined.
+/// Sources of named entries.
 pub(super) struct Definers<'a> {
     pub(super) schema: &'a Schema,
     pub(super) root: &'a At<'a>,
@@ -41,7 +41,6 @@ pub(super) struct Definers<'a> {
 }
 
 impl Definers<'_> {
-    /// Reads the named backbones.
     pub(super) fn backbones<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
@@ -52,7 +51,7 @@ impl Definers<'_> {
         })
     }
 
-    /// Reads the named corpora; `seeds` shuffle their shards.
+    /// Reads the used corpora. `seeds` shuffle their shards.
     pub(super) fn corpora<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
@@ -70,7 +69,6 @@ impl Definers<'_> {
         })
     }
 
-    /// Reads the data of the named tasks.
     pub(super) fn tasks<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
@@ -87,7 +85,7 @@ impl Definers<'_> {
         Ok(data)
     }
 
-    /// Reads named entries. `read` rejects invalid entries and locates their files.
+    /// Reads the used entries of a kind. `read` rejects invalid entries and locates their files.
     fn each<'n, T: Clone>(
         &self,
         kind: EntryKind,
@@ -113,17 +111,15 @@ impl Definers<'_> {
     }
 }
 
-/// Returns the names of the window rules.
 pub fn rules() -> Vec<&'static str> {
     Rule::ALL.into_iter().map(Rule::name).collect()
 }
 
-/// Returns the names of the built-in tasks.
 pub fn tasks() -> Vec<&'static str> {
     TASKS.iter().map(|task| task.name).collect()
 }
 
-/// Refuses a name that is none of those that the program knows.
+/// Refuses a name that is not built in.
 fn known(kind: &str, name: &str, known: &[&str], at: &At<'_>) -> Result<()> {
     if known.contains(&name) {
         return Ok(());
@@ -131,60 +127,57 @@ fn known(kind: &str, name: &str, known: &[&str], at: &At<'_>) -> Result<()> {
     Err(at.bad(format!("unknown {kind} `{name}`")).none_of(name, known.iter().copied()))
 }
 
-/// A backbone that the grid uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backbone {
-    /// Its folder, absolute or relative to the current folder.
+    /// Directory, absolute or relative to the current directory.
     #[serde(serialize_with = "crate::files::shown::path")]
     pub path: PathBuf,
-    /// How many decoder layers it has.
     pub layers: usize,
-    /// Its repository on the hub, or the one that a local copy replaces.
+    /// Repository on the hub, including one replaced by a local copy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
-    /// Why it is not known to be the published one, where that was looked into and is not known.
+    /// Reason why the backbone could not be identified as the published one, if checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unidentified: Option<String>,
-    /// Type to which its weights are rounded, if the axis `weights` derived it from another backbone.
+    /// Type to which the weights are rounded, if the axis `weights` derived the backbone from another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<Rounded>,
 }
 
-/// A backbone with rounded weights.
+/// Rounding applied to another backbone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rounded {
-    /// The backbone whose weights they are, by its name in the grid.
+    /// Name of the source backbone in the grid.
     #[serde(rename = "of")]
     pub backbone: String,
     pub to: WeightType,
-    /// The weights that repairs are computed from.
+    /// Weights from which repairs are computed.
     pub calibrated: CalibratedOn,
 }
 
-/// A text collection and the rule that cuts windows from it.
+/// Text collection, with the rule that cuts windows from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Corpus {
-    /// The file, or the folder of the shards of a stream; absolute or relative to the current folder.
+    /// File or directory of shards, absolute or relative to the current directory.
     #[serde(serialize_with = "crate::files::shown::path")]
     pub path: PathBuf,
-    /// Its repository on the hub, or the one that a local copy replaces.
+    /// Repository on the hub, including one replaced by a local copy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
-    /// How its rows are joined and its windows drawn.
+    /// Rule for joining rows and drawing windows.
     pub rule: String,
-    /// Its shards, where it has some.
+    /// Shards of a streamed corpus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<Stream>,
-    /// Evaluate on at most this many windows, the first ones. Calibration is not bounded by it.
+    /// Maximum number of evaluation windows, taken from the start. Calibration is not limited.
     pub limit: Option<usize>,
-    /// The column or field that holds the text, where it is not the usual one.
+    /// Column or field with the text, if not the default.
     pub column: Option<String>,
-    /// Whether a program made it up, so that it is never the published text.
+    /// Whether the text is synthetic. Synthetic data never counts as the published text.
     pub generated: bool,
 }
 
 impl Corpus {
-    /// Returns the files that are read.
     pub fn files(&self) -> Vec<PathBuf> {
         match &self.stream {
             None => vec![self.path.clone()],
@@ -192,10 +185,10 @@ impl Corpus {
         }
     }
 
-    /// Returns the files that the stream of a seed reads, in order.
+    /// Returns the files that the stream with a given seed reads, in order.
     ///
     /// # Errors
-    /// One that was not among those that the grid's seeds open.
+    /// Fails if the seed is not one of the grid's seeds and requires an unavailable shard.
     pub fn files_of(&self, seed: u64) -> Result<Vec<PathBuf>> {
         let Some(stream) = &self.stream else { return Ok(self.files()) };
         let first = stream.shards.first(stream.count, seed, stream.read);
@@ -205,7 +198,7 @@ impl Corpus {
     /// Returns the file of a shard.
     ///
     /// # Errors
-    /// Path of a shard beyond those that are read: the stream continues after them.
+    /// Fails if the stream continues in a shard that is not available.
     pub fn shard(&self, number: usize) -> Result<PathBuf> {
         let stream = self.stream.as_ref();
         let file = stream.and_then(|stream| stream.files.get(&number)).map(|name| self.path.join(name));
@@ -219,30 +212,28 @@ impl Corpus {
     }
 }
 
-/// The data of a multiple-choice task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskData {
-    /// A file, or a folder with the task's split in it, absolute or relative to the current folder.
+    /// File, or directory with the task's split, absolute or relative to the current directory.
     #[serde(serialize_with = "crate::files::shown::path")]
     pub path: PathBuf,
-    /// Its repository on the hub, or the one that a local copy replaces.
+    /// Repository on the hub, including one replaced by a local copy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
-    /// Which task it is.
+    /// Name of the built-in task.
     pub task: Option<String>,
-    /// Whether the text is generated: it then never counts as the published split, whatever its size.
+    /// Whether the data is synthetic. Synthetic data never counts as the published split, whatever its size.
     pub generated: bool,
 }
 
-/// Returns the number of decoder layers of the backbone in a folder.
 fn layers(folder: &Path) -> Result<usize> {
     let config = Config::read_with_attachments(folder)?;
-    // Before anything is made of its numbers: of 10^7 layers the cells alone would be too many.
+    // Check the weights before using the layer count: a bogus 10^7 layers would produce too many cells.
     model::check_weights(&config, folder)?;
     Ok(config.layers)
 }
 
-/// Locates the backbones, with their numbers of layers.
+/// Locates the backbones and reads their layer counts.
 pub(super) fn found_backbones(
     defined: BTreeMap<String, NamedEntry<BackboneEntry>>,
     around: &Around<'_>,
@@ -261,7 +252,7 @@ pub(super) fn found_backbones(
         .collect()
 }
 
-/// Extends an error about a missing input by all other missing inputs, so that they can be fetched or moved at once.
+/// Adds all other missing inputs to an error about a missing input, so that they can be fetched at once.
 pub(super) fn with_others(first: Error, needs: &[Need], around: &Around<'_>) -> Error {
     if first.kind() != ErrorKind::Missing {
         return first;
@@ -294,7 +285,6 @@ fn key_of(error: &Error) -> (String, Option<String>) {
     (error.parts().what.clone(), error.parts().place.clone())
 }
 
-/// Locates the corpora.
 pub(super) fn found_corpora(
     defined: BTreeMap<String, NamedEntry<CorpusEntry>>,
     around: &Around<'_>,
@@ -309,7 +299,6 @@ pub(super) fn found_corpora(
         .collect()
 }
 
-/// Locates the data of tasks.
 pub(super) fn found_tasks(
     defined: BTreeMap<String, NamedEntry<TaskEntry>>,
     around: &Around<'_>,

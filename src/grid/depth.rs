@@ -1,4 +1,4 @@
-//! How much is removed: a count, or a share of what a backbone has, of layers or of sublayers.
+//! Pruning depth: the count or share of layers or sublayers to remove.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,31 +13,31 @@ use super::node::{At, Positioned};
 use crate::criterion::{self, DepthUnit};
 use crate::error::{Error, Result};
 
-/// Most digits after the point of a share: enough for any number of layers, and no sum below overflows.
+/// Maximum decimals of a share. Sufficient for any layer count, and prevents overflow in the arithmetic below.
 const DECIMALS: usize = 6;
 
-/// The value as written in the file.
+/// Depth as written in the file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct DepthEntry {
     unit: DepthUnit,
     amount: AmountEntry,
 }
 
-/// The amount as written in the file; [`Amount::read`] decides whether a text is a share.
+/// Amount as written in the file. [`Amount::read`] parses texts as shares.
 #[derive(Debug, Clone, PartialEq)]
 enum AmountEntry {
     Count(usize),
     Text(String),
 }
 
-/// An amount of layers or sublayers, not yet counted out on a backbone.
+/// Number of layers or sublayers, not yet resolved for a backbone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Depth {
     unit: DepthUnit,
     amount: Amount,
 }
 
-/// A count, or hundredths of what a backbone has in units of `10^-6`, so that a half is exactly a half.
+/// Count, or percentage in units of `10^-6`, which represents decimal shares exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Amount {
     Count(usize),
@@ -52,29 +52,31 @@ impl DepthEntry {
 }
 
 impl Depth {
+    /// Parses a depth.
+    ///
     /// # Errors
-    /// A depth of 0, or a text that is not a share above 0% and below 100%; the caller adds the place.
+    /// Fails if the depth is 0, or the text is not a share above 0% and below 100%. The caller adds the position.
     pub(super) fn read(entry: &DepthEntry) -> Result<Self> {
         Ok(Self { unit: entry.unit, amount: Amount::read(&entry.amount)? })
     }
 
-    /// Returns the depth on a backbone with so many layers. A share is rounded half up, at least 1.
+    /// Resolves the depth for a backbone with `layers` layers. Shares are rounded half up, to at least 1.
     pub(super) fn of(self, layers: usize) -> criterion::Depth {
         criterion::Depth { count: self.amount.of(self.unit.available(layers)), unit: self.unit }
     }
 
-    /// Whether the depth is written as a share.
+    /// Returns whether the depth is written as a share.
     pub(super) fn is_share(self) -> bool {
         matches!(self.amount, Amount::Share { .. })
     }
 
-    /// Whether the depth counts whole layers.
+    /// Returns whether the depth counts whole layers.
     pub(super) fn is_in_layers(self) -> bool {
         self.unit == DepthUnit::Layers
     }
 }
 
-/// `7`, `12.5%`, or `{attention: 8}`.
+/// Formats `7`, `12.5%` or `{attention: 8}`.
 impl fmt::Display for Depth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.unit {
@@ -119,7 +121,7 @@ impl Amount {
         Ok(Self::Share { millionths })
     }
 
-    /// Returns the count of a share of `available`.
+    /// Resolves the amount for `available` units.
     fn of(self, available: usize) -> usize {
         match self {
             Self::Count(count) => count,
@@ -137,7 +139,6 @@ fn bad_share(text: &str, what: &str) -> Error {
         .found(format!("the text `{text}`"))
 }
 
-/// `7`, or `12.5%`.
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -155,7 +156,7 @@ impl fmt::Display for Amount {
     }
 }
 
-/// Depths, not yet counted out on a backbone.
+/// Parses the depths of an axis.
 pub(super) fn depths(at: &At<'_>, entries: &[DepthEntry]) -> Result<Vec<Positioned<Depth>>> {
     limits::values(
         at,
@@ -167,7 +168,7 @@ pub(super) fn depths(at: &At<'_>, entries: &[DepthEntry]) -> Result<Vec<Position
     )
 }
 
-/// Parses `12.5` into millionths: only digits and one decimal point.
+/// Parses `12.5` into millionths. Accepts only digits and one decimal point.
 fn millionths(text: &str) -> Option<u64> {
     let (integer, rest) = text.split_once('.').unwrap_or((text, "0"));
     if !is_digits(integer) || !is_digits(rest) || rest.len() > DECIMALS {
@@ -202,7 +203,7 @@ impl<'de> Deserialize<'de> for AmountEntry {
     }
 }
 
-/// Describes valid depths for messages.
+/// Descriptions of valid depths for messages.
 const AMOUNT: &str = "a count such as `7`, or a share of the layers such as `25%`";
 const UNITS: &str = "one of `attention`, `mlp` and `sublayers` with a count or a share, such as `{attention: 8}`";
 

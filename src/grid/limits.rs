@@ -1,4 +1,4 @@
-//! Refuses impossible values: excessive counts and products, names that cannot be shown, empty lists and duplicates.
+//! Validation of values: excessive counts and products, unprintable names, empty lists and duplicates.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -8,12 +8,11 @@ use super::node::{At, Positioned, YamlPosition};
 use crate::error::{Error, Result};
 use crate::quantity::MAX;
 
-/// The most values on an axis, and cells of a grid.
+/// Maximum number of values per axis and cells per grid.
 const MAX_CELLS: usize = 100_000;
-/// The most bytes of a name.
 const MAX_NAME: usize = 200;
 
-/// Refuses a count of `what` that is below `least`, or larger than anyone can mean.
+/// Refuses a count of `what` outside of `least..=MAX`.
 pub(super) fn count(least: usize, found: usize, what: &str, position: &YamlPosition) -> Result<()> {
     if found > MAX {
         return Err(Error::bad_input(format!("{what} is too large"))
@@ -26,11 +25,11 @@ pub(super) fn count(least: usize, found: usize, what: &str, position: &YamlPosit
     }
     let error = Error::bad_input(format!("{what} is too small")).at(position.to_string());
     let error = error.expected(format!("{least} or more")).found(found.to_string());
-    // A lone token has nothing before it that could predict it.
+    // A single token has no context to predict it from.
     Err(if least == 2 { error.hint("one token alone predicts nothing") } else { error })
 }
 
-/// Refuses lists of these lengths where they multiply out to more than can be planned.
+/// Refuses lists whose lengths multiply to more than [`MAX_CELLS`].
 pub(super) fn few_enough(lengths: &[usize], position: &YamlPosition) -> Result<()> {
     if lengths.iter().copied().fold(1, usize::saturating_mul) <= MAX_CELLS {
         return Ok(());
@@ -43,7 +42,7 @@ pub(super) fn few_enough(lengths: &[usize], position: &YamlPosition) -> Result<(
         .hint("make several grids of it"))
 }
 
-/// Checks a name that tables and the terminal show, where `/` separates names.
+/// Refuses a name that cannot be printed or contains `/`, which separates names.
 pub(super) fn shown(what: &str, name: &str, position: &YamlPosition) -> Result<()> {
     if is_shown(name) && !name.contains('/') {
         return Ok(());
@@ -56,7 +55,7 @@ pub(super) fn shown(what: &str, name: &str, position: &YamlPosition) -> Result<(
         .hint("a name is only what the grid calls it: the model's own belongs after `path` or `hub`"))
 }
 
-/// Checks the grid's name, which becomes a folder below the results and must not escape it.
+/// Refuses a grid name that is not a plain directory name, so that results stay below the results directory.
 pub(super) fn plain(name: &str, position: &YamlPosition) -> Result<()> {
     if is_plain(name) {
         return Ok(());
@@ -73,12 +72,12 @@ fn is_shown(name: &str) -> bool {
     !name.trim().is_empty() && name.len() <= MAX_NAME && !name.contains(char::is_control)
 }
 
-/// Returns whether a name is valid for a folder.
+/// Returns whether a name is a valid directory name.
 pub(super) fn is_plain(name: &str) -> bool {
     is_shown(name) && !name.starts_with('.') && name.trim() == name && !name.contains(['/', '\\', ':'])
 }
 
-/// Returns values with locations; at least one, without duplicates.
+/// Returns the values of a non-empty list without duplicates, with their positions.
 pub(super) fn values<T: Display + Clone>(at: &At<'_>, values: &[T]) -> Result<Vec<Positioned<T>>> {
     let values: Vec<Positioned<T>> =
         values.iter().enumerate().map(|(i, value)| at.item(i).placed(value.clone())).collect();
@@ -86,20 +85,20 @@ pub(super) fn values<T: Display + Clone>(at: &At<'_>, values: &[T]) -> Result<Ve
     Ok(values)
 }
 
-/// Returns counts of `what` with locations; none below `least`.
+/// Returns counts of `what` with their positions. Refuses counts below `least`.
 pub(super) fn counts(at: &At<'_>, counts: &[usize], least: usize, what: &str) -> Result<Vec<Positioned<usize>>> {
     let counts = values(at, counts)?;
     counts.iter().try_for_each(|entry| count(least, entry.value, what, &entry.position))?;
     Ok(counts)
 }
 
-/// Refuses a list without a value, with one twice, or with too many.
+/// Refuses an empty list, a list that is too long, and duplicates.
 pub(super) fn each_once<T: Display>(at: &At<'_>, values: &[Positioned<T>]) -> Result<()> {
     neither_empty_nor_long(at, values)?;
     none_twice(&at.name(), values)
 }
 
-/// Refuses a list without a value, or with too many.
+/// Refuses an empty list and a list that is too long.
 pub(super) fn neither_empty_nor_long<T>(at: &At<'_>, values: &[T]) -> Result<()> {
     few_enough(&[values.len()], &at.place())?;
     if !values.is_empty() {
@@ -112,7 +111,7 @@ pub(super) fn neither_empty_nor_long<T>(at: &At<'_>, values: &[T]) -> Result<()>
         .hint("without a value on each axis there is no cell to run"))
 }
 
-/// Refuses a duplicate value on an axis. Values that are shown equally are equal.
+/// Refuses duplicate values on an axis, compared by their display text.
 pub(super) fn none_twice<T: Display>(axis: &str, values: &[Positioned<T>]) -> Result<()> {
     let mut seen: HashMap<String, &YamlPosition> = HashMap::new();
     for Positioned { value, position } in values {
@@ -129,14 +128,14 @@ pub(super) fn none_twice<T: Display>(axis: &str, values: &[Positioned<T>]) -> Re
     Ok(())
 }
 
-/// Enumerates index combinations below each length, the first index changing slowest.
+/// Enumerates index combinations below the given lengths. The first index changes slowest.
 pub(super) fn combinations(lengths: &[usize]) -> Vec<Vec<usize>> {
     lengths.iter().fold(vec![Vec::new()], |all, &length| {
         all.iter().flat_map(|chosen| (0..length).map(move |i| [&chosen[..], &[i]].concat())).collect()
     })
 }
 
-/// Returns each value once, in order of first appearance.
+/// Returns the distinct values in order of first appearance.
 pub(super) fn distinct<'a, T: Clone + Eq + Hash + 'a>(values: impl Iterator<Item = &'a T>) -> Vec<T> {
     let mut seen = HashSet::new();
     values.filter(|value| seen.insert(*value)).cloned().collect()

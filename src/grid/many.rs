@@ -1,5 +1,4 @@
-//! A single value or a list, which is what every axis takes, and where the schema of a grid points to what only the registry
-//! knows.
+//! Axis values, written as one value or a list, and schema references to registry contents.
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -10,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use super::cell::{CUT_AXES, DEPTH};
 
-/// One value, written alone, or several in a list of at least `MIN`; none where the key is not written. That nothing is
-/// written after it is refused by `typed`, as a list that is not there.
+/// List of at least `MIN` values, or a single value written without a list. Absent if the key is missing. A key
+/// without a value is refused by `typed`.
 #[derive(Debug, Clone)]
 pub(super) struct Many<T, const MIN: usize = 1>(Option<Vec<T>>);
 
@@ -38,7 +37,7 @@ impl<T, const MIN: usize> Deref for Many<T, MIN> {
 
 impl<'de, T: Deserialize<'de>, const MIN: usize> Deserialize<'de> for Many<T, MIN> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The grid's deserializer takes a single value for a list of one.
+        // The grid's deserializer accepts a single value as a list of one.
         Vec::deserialize(deserializer).map(|values| Self(Some(values)))
     }
 }
@@ -57,12 +56,12 @@ impl<T: JsonSchema, const MIN: usize> JsonSchema for Many<T, MIN> {
     }
 }
 
-/// Builds a schema, or a list of it.
+/// Builds the schema of a value or a list of such values.
 pub(super) fn one_or_list(one: &Schema, least: usize) -> Schema {
     json_schema!({"anyOf": [one, {"type": "array", "items": one, "minItems": least}]})
 }
 
-/// Requires all axes of a cut together; depths are optional if a search budget has `layers`.
+/// Requires the pruning axes together. `depth` is optional if the search budget has `layers`.
 pub(super) fn all_or_none() -> Map<String, Value> {
     let layers = json!({"required": ["search"], "properties": {
         "search": {"required": ["budget"], "properties": {"budget": {"required": ["layers"]}}},
@@ -79,7 +78,7 @@ fn other_keys(layers: &Value, key: &str) -> Value {
     json!({"required": others, "anyOf": [{"required": [DEPTH]}, layers]})
 }
 
-/// Refers to a definition that `schema_json` adds.
+/// References a definition that `schema_json` adds.
 fn to(name: &str) -> Schema {
     json_schema!({"$ref": format!("#/definitions/{name}")})
 }
@@ -92,7 +91,7 @@ pub(super) fn task(_: &mut SchemaGenerator) -> Schema {
     to("Task")
 }
 
-/// Builds the schema of a task name, which need not be the task's own.
+/// Builds the schema of a task name in the grid, which may differ from the built-in task's name.
 pub(super) fn task_name(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "description": "A name in `tasks`, or of a file `tasks/NAME.yaml`."})
 }
@@ -109,12 +108,12 @@ pub(super) fn profiles(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "additionalProperties": {"$ref": "#/definitions/Profile"}, "minProperties": 1})
 }
 
-/// Builds the schema of numbers of sequences, from 1.
+/// Builds the schema of sequence counts, from 1.
 pub(super) fn counts(_: &mut SchemaGenerator) -> Schema {
     one_or_list(&json_schema!({"type": "integer", "minimum": 1}), 1)
 }
 
-/// Builds the schema of lengths, from 2, because one token predicts nothing.
+/// Builds the schema of lengths, from 2, because a single token cannot be predicted.
 pub(super) fn lengths(_: &mut SchemaGenerator) -> Schema {
     one_or_list(&json_schema!({"type": "integer", "minimum": 2}), 1)
 }

@@ -1,12 +1,17 @@
-//! Grid files: what one YAML file asks for, checked before anything runs, and the cells it stands for.
+//! Grid files: parsing, validation and expansion into cells.
 //!
-//! The text becomes a tree in which every value knows its place (`yaml`, `node`). Four layers make it up, each laid upon
-//! the one before: the files of named entries (`named`), the grid itself, a profile (`profile`), overrides (`overrides`).
-//! From the tree a grid is made in three steps, each a function of the one before. Read: typed structs (`typed`, `schema`).
-//! Checked: every value is sound by itself, keeps its place, and has its defaults; methods are built (`check`, with `cell`,
-//! `pattern`, `definitions`). Cells: the axes multiplied out (`cells`), once it is known how many layers the
-//! backbones have (`definitions`), and named (`name`). `artifact` is what a table or figure shows of them. `schema_json` shows the typed structs to
-//! editors.
+//! A grid is loaded in these steps:
+//!
+//! 1. The YAML text becomes a tree whose values know their positions (`yaml`, `node`).
+//! 2. Four layers are merged, each over the previous one: named entries (`named`), the grid, a profile (`profile`)
+//!    and overrides (`overrides`).
+//! 3. The tree is deserialized into typed structs (`typed`, `schema`).
+//! 4. The values are validated, defaults are filled in and methods are built (`check`, with `cell`, `pattern`,
+//!    `definitions`).
+//! 5. The axes are multiplied into cells (`cells`), using the layer counts of the backbones (`definitions`), and the
+//!    cells are named (`name`).
+//!
+//! `artifact` describes the table or figure made from the cells. `schema_json` exports the schema for editors.
 
 mod artifact;
 mod cell;
@@ -59,58 +64,57 @@ use crate::criterion::Depth;
 use crate::error::{Error, Result};
 use crate::recovery::Recovery;
 
-/// Which of a grid's evaluations are wanted.
+/// Filter for the evaluations of a grid.
 pub struct AxisChoice<'a> {
-    /// Whether perplexity on this corpus is.
+    /// Predicate for perplexity corpora.
     pub text: &'a dyn Fn(&str) -> bool,
-    /// Whether this task is.
+    /// Predicate for tasks.
     pub task: &'a dyn Fn(&str) -> bool,
-    /// Whether latencies are.
+    /// Whether latencies are included.
     pub latency: bool,
 }
 
 impl AxisChoice<'_> {
-    /// All of them.
+    /// Filter that includes all evaluations.
     const ALL: Self = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
 }
 
-/// A checked grid. Everything it names exists, and every cell it expands to can be tried.
+/// Validated grid. All its inputs exist, and all its cells can be run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Grid {
-    /// The results' folder is called so: the key `name`, or the file's name without its ending.
+    /// Name of the results directory: the key `name`, or the file stem.
     pub name: String,
-    /// The file it was read from.
     #[serde(serialize_with = "crate::files::shown::path")]
     pub file: PathBuf,
-    /// The files of named entries that were read besides.
+    /// Files of named entries in use.
     #[serde(serialize_with = "crate::files::shown::paths")]
     pub entries: Vec<PathBuf>,
-    /// The profile that was laid upon it.
     pub profile: Option<String>,
-    /// Where its files of the hub are pinned, or would be.
+    /// Lock file for hub inputs, which need not exist.
     #[serde(skip)]
     pub lock_file: PathBuf,
-    /// The backbones of the cells, by name. A definition that no cell uses is neither kept nor looked for on disk.
+    /// Backbones of the cells, by name. Unused definitions are dropped and need not exist.
     pub backbones: BTreeMap<String, Backbone>,
-    /// The corpora of calibration and evaluation, by name; unused ones are left out likewise.
+    /// Corpora of calibration and evaluation, by name, without unused ones.
     pub corpora: BTreeMap<String, Corpus>,
-    /// The data of the tasks that are scored, by name; unused ones are left out likewise.
+    /// Data of the evaluated tasks, by name, without unused ones.
     pub tasks: BTreeMap<String, TaskData>,
-    /// The definitions of the tasks that are scored by them, by name.
+    /// Definitions of the evaluated lm-evaluation-harness tasks, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub definitions: BTreeMap<String, TaskDefinition>,
-    /// This and the four below: the different values over all cells, in the order in which they first appear.
+    /// Distinct backbones over all cells, in order of first appearance. The next four fields hold the other axes in
+    /// the same way.
     pub backbone: Vec<String>,
     pub criterion: Vec<Method<dyn Criterion>>,
     pub depth: Vec<Depth>,
     pub recovery: Vec<Method<dyn Recovery>>,
     pub calibration: Vec<Calibration>,
     pub evaluate: Evaluate,
-    /// How its cells are raced, where the file says `search` instead of `evaluate`.
+    /// Search settings, if the file has `search` instead of `evaluate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search: Option<Search>,
-    /// All variants, grouped by backbone: the dense one; the product of the axes without excluded cells, ordered by
-    /// criterion, depth, recovery, calibration, each in file order; then included cells. No cell occurs twice.
+    /// All distinct variants, grouped by backbone: the dense cell, the product of the axes without excluded cells,
+    /// and included cells. The product is ordered by criterion, depth, recovery and calibration, each in file order.
     pub cells: Vec<Cell>,
 }
 
@@ -122,21 +126,22 @@ const SHAPE: yaml::FileShape<'_> = yaml::FileShape {
 };
 
 impl Grid {
-    /// Reads the grid file at `path`, lays the profile upon it, applies the `--set` arguments (each `key=value`) in order,
-    /// and checks everything. Without `profile` it is the one that the file's key `profile` names, if any.
+    /// Loads the grid file at `path` with a profile and the `--set` arguments (each `key=value`, applied in order),
+    /// and validates it. Without `profile`, the file's key `profile` selects one, if present.
     ///
-    /// Paths in a file are relative to the file's folder, paths in `overrides` to the current folder.
+    /// Paths in a file are relative to the file's directory, and paths in `overrides` to the current directory.
     ///
     /// # Errors
-    /// The error names file, line and column, and what was expected and found.
+    /// Fails if the grid is invalid or inputs are missing, with file, line and column, and the expected and found
+    /// values.
     pub fn load(path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Grid> {
         Self::load_shown(path, profile, overrides, &AxisChoice::ALL)
     }
 
-    /// Loads a grid with only the shown evaluations. The data of others need not exist.
+    /// Loads a grid with only the shown evaluations. The data of other evaluations need not exist.
     ///
     /// # Errors
-    /// As [`Grid::load`].
+    /// Fails like [`Grid::load`].
     pub fn load_shown(
         path: &Path,
         profile: Option<&str>,
@@ -146,10 +151,10 @@ impl Grid {
         Self::laid(Layers::read(path, profile, overrides)?, path, shown)
     }
 
-    /// Loads a grid from a text; names and paths resolve as for a file at `path`.
+    /// Loads a grid from a text. Names and paths are resolved as for a file at `path`.
     ///
     /// # Errors
-    /// As [`Grid::load`].
+    /// Fails like [`Grid::load`].
     pub fn of_text(text: &str, path: &Path) -> Result<Grid> {
         Self::laid(Layers::of(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?, path, &AxisChoice::ALL)
     }
@@ -175,7 +180,7 @@ impl Grid {
             },
         };
 
-        // The used inputs are known now; others may be missing.
+        // Keep only inputs in use. Other inputs may be missing.
         let mut cells: Vec<Cell> = cells.into_iter().map(|cell| cell.value).collect();
         name::give(&mut cells);
         let mut evaluate = checked.evaluate;
@@ -214,11 +219,11 @@ impl Grid {
         })
     }
 
-    /// Returns what the grid names: backbones, and the shown corpora and tasks. Nothing needs to exist, and no cell is
-    /// made, so backbones without cells are included.
+    /// Returns the inputs that a grid names: all backbones, and the shown corpora and tasks. The inputs need not
+    /// exist, and the grid is not expanded.
     ///
     /// # Errors
-    /// As [`Grid::load`], but for what is only known when everything is there.
+    /// Fails like [`Grid::load`], except for errors that depend on existing inputs.
     pub fn needs(
         path: &Path,
         profile: Option<&str>,
@@ -228,19 +233,19 @@ impl Grid {
         Self::needed(Layers::read(path, profile, overrides)?, path, shown)
     }
 
-    /// Returns how the grid of a text is raced, if it is. Nothing needs to exist.
+    /// Returns the search settings of a grid text, if any. The inputs need not exist.
     ///
     /// # Errors
-    /// As [`Grid::load`], but for what is only known when everything is there.
+    /// Fails like [`Grid::load`], except for errors that depend on existing inputs.
     pub fn checked_search(text: &str, path: &Path) -> Result<Option<Search>> {
         let Layers { root, library, .. } = Layers::of(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?;
         Ok(check::check(&schema(&root)?, &root, path, &library)?.search)
     }
 
-    /// Returns what the grid of a text names.
+    /// Returns the inputs that a grid text names.
     ///
     /// # Errors
-    /// As [`Grid::needs`].
+    /// Fails like [`Grid::needs`].
     pub fn needs_of_text(text: &str, path: &Path) -> Result<InputList> {
         Self::needed(Layers::of(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?, path, &AxisChoice::ALL)
     }
@@ -258,7 +263,7 @@ impl Grid {
     /// Returns the profile names of the grid file at `path`.
     ///
     /// # Errors
-    /// A file that is no grid.
+    /// Fails if the file is not a grid.
     pub fn profiles(path: &Path) -> Result<Vec<String>> {
         Ok(profile::names_of(&yaml::read(path, &SHAPE)?))
     }
@@ -266,16 +271,16 @@ impl Grid {
     /// Returns the grid with overrides, defaults and paths filled in, for the record of a run.
     ///
     /// # Errors
-    /// Never for a loaded grid: all its parts have a JSON form.
+    /// Never fails for a loaded grid, which always has a JSON form.
     pub fn resolved(&self) -> Result<Value> {
         serde_json::to_value(self)
             .map_err(|error| Error::bad_input("the grid has no JSON form").found(error.to_string()))
     }
 
-    /// Returns the grid with absolute paths, for [`Grid::thawed`] in any folder.
+    /// Returns the grid with absolute paths, for [`Grid::thawed`] in any directory.
     ///
     /// # Errors
-    /// A current folder that is gone.
+    /// Fails if the current directory no longer exists.
     pub fn frozen(&self) -> Result<Value> {
         let mut grid = self.clone();
         absolute(&mut grid.file)?;
@@ -291,7 +296,7 @@ impl Grid {
     /// Loads a frozen grid.
     ///
     /// # Errors
-    /// A form that this program did not write, or a method that it does not know.
+    /// Fails if the format is not this program's, or a method is unknown.
     pub fn thawed(frozen: &Value) -> Result<Self> {
         Self::deserialize(frozen)
             .map_err(|error| Error::bad_input("the frozen grid cannot be read").found(error.to_string()))
@@ -303,20 +308,19 @@ fn absolute(path: &mut PathBuf) -> Result<()> {
     Ok(())
 }
 
-/// External inputs of a grid.
 #[derive(Debug)]
 pub struct InputList {
     pub needs: Vec<Need>,
-    /// Where its files of the hub are pinned, or would be.
+    /// Lock file for hub inputs, which need not exist.
     pub lock_file: PathBuf,
     grid: PathBuf,
     pub profile: Option<String>,
-    /// Whether anything of it is scored.
+    /// Whether the grid evaluates anything.
     pub scored: bool,
 }
 
 impl InputList {
-    /// Returns the cache and the lock to search.
+    /// Returns the resolver, which searches the hub cache and the lock file.
     pub fn around(&self) -> Around<'_> {
         Around::new(self.lock_file.clone(), &self.grid, self.profile.as_deref())
     }
@@ -326,13 +330,11 @@ fn schema(root: &node::YamlNode) -> Result<schema::Schema> {
     schema::Schema::deserialize(typed::FromNode::root(root)).map_err(typed::Fault::into_error)
 }
 
-/// The layers of a grid, laid upon each other.
+/// Merged layers of a grid.
 struct Layers {
     root: node::YamlNode,
     library: named::Library,
-    /// The files of named entries that were read.
     entries: Vec<PathBuf>,
-    /// The profile's name.
     profile: Option<String>,
 }
 
@@ -346,8 +348,8 @@ impl Layers {
         let library = named::Library::around(path);
         let profile = profile::take(&mut root, profile, &library)?;
 
-        // The needed files are known only after profile and overrides, whose effect is known only after the files are
-        // read.
+        // Preview the effect of profile and overrides to find the needed files. They are applied again after the
+        // files are read.
         let mut preview = root.clone();
         if let Some(profile) = &profile {
             preview.merge(profile.changes.clone());

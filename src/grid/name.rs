@@ -1,12 +1,13 @@
-//! The names of cells: `llama-3.1-8b.streamline-7.ghosted`, `llama-3.1-8b.dense`.
+//! Names of cells, such as `llama-3.1-8b.streamline-7.ghosted` and `llama-3.1-8b.dense`.
 //!
-//! A name consists of backbone, short criterion with depth, and recovery. Cells that agree in all three are neighbours;
-//! further parts give the settings that distinguish neighbours: `….ghosted` and `….ghosted.solver-svd`. Default values
-//! are omitted.
+//! A name consists of backbone, short criterion with depth, and recovery. Cells that agree in all three are
+//! neighbors. Further parts give the settings that distinguish neighbors: `….ghosted` and `….ghosted.solver-svd`.
+//! Default values are omitted.
 //!
-//! Names contain only ASCII letters, digits and `._-`, and start with a letter or digit: no shell, file system or URL
-//! needs quoting. Names in a grid are unique even on file systems that ignore case. A name depends on its cell and on
-//! the differences to its neighbours, but not on other cells, the order of cells, or the notation of the grid.
+//! Names contain only ASCII letters, digits and `._-`, and start with a letter, digit or `_`, so that shells, file
+//! systems and URLs need no quoting. Names in a grid are unique even on case-insensitive file systems. A name depends
+//! only on its cell and the differences to its neighbors. Other cells, the cell order and the notation of the grid do
+//! not matter.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -18,21 +19,20 @@ use crate::files::sha256;
 use crate::options::Options;
 use crate::recovery::Recovery;
 
-/// Most bytes of a backbone's name, of one further part, and of all: a file's ending, and what a temporary file is called
-/// besides, stay within the 255 that file systems allow.
+/// Maximum length in bytes of a backbone name, of each further part and of the whole name. With a file extension or a
+/// temporary suffix, names stay within the 255 bytes allowed by file systems.
 const MAX_BACKBONE_BYTES: usize = 80;
 const MAX_PART_BYTES: usize = 48;
 const MAX_NAME_BYTES: usize = 180;
-/// Digits of a hash where a name is cut short, or written like another one.
+/// Hash digits in names that are truncated or collide.
 const DIGITS: usize = 8;
 
-/// Where a setting stands: its axis, and its place in the options there.
+/// Path of a setting: its axis, and its keys in the options.
 type SettingPlace = (usize, Vec<String>);
-/// Non-default settings besides those in every name, in the order of a name's parts. A map is represented by an empty
-/// one, before its entries.
+/// Non-default settings, in the order of the parts of a name. A map is represented by an empty map before its
+/// entries.
 type NameSettings = BTreeMap<SettingPlace, Value>;
 
-/// Assigns names to all cells of a grid.
 pub fn give(cells: &mut [Cell]) {
     let known = KnownMethods::of(cells);
     let names: Vec<(String, NameSettings)> =
@@ -51,11 +51,10 @@ pub fn give(cells: &mut [Cell]) {
     }
 }
 
-/// Defaults of the methods in a grid.
 struct KnownMethods {
-    /// Criteria by name, in short.
+    /// Short names of criteria by name.
     short: BTreeMap<String, &'static str>,
-    /// Each method without an option; none of one that cannot be without.
+    /// Default options by axis and method name. Empty if the method requires options.
     defaults: BTreeMap<(usize, String), Options>,
 }
 
@@ -77,7 +76,7 @@ impl KnownMethods {
         Self { short: criterion::described().into_iter().map(|method| (method.name, method.short)).collect(), defaults }
     }
 
-    /// Returns the common first part of a name.
+    /// Returns the first part of a name, which neighbors share.
     fn begins(&self, cell: &Cell) -> String {
         let name = safe(&cell.backbone, "._-");
         let name = match name.trim_start_matches(['.', '-']) {
@@ -122,7 +121,7 @@ impl KnownMethods {
     }
 }
 
-/// Iterates over the methods of a cell with their axis: name and options.
+/// Iterates over the methods of a cell: axis, name and options.
 fn methods(cell: &Cell) -> impl Iterator<Item = (usize, &String, &Options)> {
     let criterion = cell.criterion.iter().map(|criterion| (0, &criterion.name, &criterion.resolved));
     criterion.chain(cell.recovery.iter().map(|recovery| (1, &recovery.name, &recovery.resolved)))
@@ -139,7 +138,8 @@ fn put(at: SettingPlace, value: &Value, into: &mut NameSettings) {
     into.insert(at, Map::new().into());
 }
 
-/// Returns the settings in which neighbours differ; for settings in a map, among those that have the map.
+/// Returns the settings in which neighbors differ. Settings in a map are compared only among neighbors that have the
+/// map.
 fn differ(neighbours: &[&NameSettings]) -> BTreeSet<SettingPlace> {
     let mut all: BTreeMap<&SettingPlace, (&Value, usize, bool)> = BTreeMap::new();
     for (at, value) in neighbours.iter().flat_map(|neighbour| neighbour.iter()) {
@@ -164,7 +164,7 @@ fn parent_path(
     }
 }
 
-/// Returns the settings needed to distinguish neighbours: those that differ, minus redundant ones. Earlier settings stay.
+/// Returns the settings that distinguish neighbors, without redundant ones. Earlier settings take precedence.
 fn telling(neighbours: &[&NameSettings]) -> BTreeSet<SettingPlace> {
     let mut kept = differ(neighbours);
     let all = kinds(neighbours, &kept);
@@ -185,8 +185,8 @@ fn kinds(neighbours: &[&BTreeMap<(usize, Vec<String>), Value>], paths: &BTreeSet
         .len()
 }
 
-/// Builds a cell's name without collision handling. A part is `solver-svd`, `layers-3-4-5`, or for a map `finetune`,
-/// `finetune-seed-1`.
+/// Builds a cell name without collision handling. A part looks like `solver-svd` or `layers-3-4-5`; a map gives
+/// `finetune` and `finetune-seed-1`.
 fn plain(begins: &str, settings: &NameSettings, telling: &BTreeSet<SettingPlace>) -> String {
     let mut parts: BTreeMap<(usize, &str), String> = BTreeMap::new();
     for (at, value) in settings.iter().filter(|(at, _)| telling.contains(*at)) {
@@ -205,7 +205,7 @@ fn word(value: &Value) -> String {
     match value {
         Value::String(text) => safe(text, "_-"),
         Value::Array(items) => items.iter().map(word).collect::<Vec<_>>().join("-"),
-        // Its point stands between digits, so that no part ends like the beginning of a name.
+        // The decimal point is always between digits, so parts remain separable.
         Value::Number(number) => safe(&number.to_string(), ".-"),
         other => safe(&other.to_string(), "_-"),
     }
@@ -216,7 +216,7 @@ fn safe(text: &str, more: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() || more.contains(c) { c } else { '-' }).collect()
 }
 
-/// Shortens a safe text to its beginning and digits of its hash.
+/// Truncates a long text and appends hash digits.
 fn short(text: &str, most: usize) -> String {
     match text.len() <= most {
         true => text.to_owned(),
@@ -231,7 +231,7 @@ fn hash(cell: &Cell, settings: &NameSettings) -> String {
     sha256::of_bytes(all.collect::<Vec<_>>().join("\n"))
 }
 
-/// Returns the names of neighbours; equal ones get as many hash digits as needed.
+/// Returns unique names of neighbors by appending hash digits to equal names.
 fn apart(plain: &[String], hashes: &[String]) -> Vec<String> {
     let folded: Vec<String> = plain.iter().map(|name| name.to_ascii_lowercase()).collect();
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();

@@ -64,7 +64,7 @@ fn of_calibrations(calibrations: &[Value]) -> Vec<String> {
 fn a_name_has_backbone_criterion_depth_and_recovery() {
     assert_eq!(of_recoveries(&[json!({"name": "ghosted"})]), ["llama-3.1-8b.streamline-7.ghosted"]);
     assert_eq!(names(&[Cell::named("llama-3.1-8b", "")]), ["llama-3.1-8b.dense"]);
-    // A cell without neighbours gets no further parts, whatever its options.
+    // Cells without neighbors have no further parts, whatever their options.
     let alone = [json!({"name": "ghosted", "solver": "svd", "finetune": {"sequences": 4, "length": 32}})];
     assert_eq!(of_recoveries(&alone), ["llama-3.1-8b.streamline-7.ghosted"]);
 }
@@ -91,7 +91,7 @@ fn a_further_part_says_what_neighbours_differ_in_and_no_default() {
         of_calibrations(&[json!({}), json!({"seed": 1}), json!({"seed": 2, "operator_sequences": 3})]),
         ["a.sleb-2.none", "a.sleb-2.none.seed-1", "a.sleb-2.none.seed-2"]
     );
-    // The first sufficient setting is used.
+    // Only the first distinguishing setting is used.
     let unlike = json!({"corpus": "wiki", "sequences": 16, "length": 32, "seed": 7});
     assert_eq!(of_calibrations(&[json!({}), unlike]), ["a.sleb-2.none.corpus-c4", "a.sleb-2.none.corpus-wiki"]);
     assert_eq!(
@@ -130,7 +130,7 @@ fn names_that_would_be_alike_are_told_apart_by_digits_of_a_hash() {
     assert!(names_of(&[&long])[0].len() < 100);
 }
 
-/// Same numbers in every run of the tests: xorshift.
+/// Deterministic random number generator (xorshift).
 struct Dice(u64);
 
 impl Dice {
@@ -146,7 +146,8 @@ impl Dice {
     }
 }
 
-/// Backbones that can be told apart by letters and digits, and those that look like parts of names or like each other.
+/// Backbones distinct in letters and digits (`TAME`), and backbones that resemble each other or parts of names
+/// (`WILD`).
 const TAME: [&str; 4] = ["llama-3.1-8b", "a", "b", "a.b"];
 const WILD: [&str; 14] = [
     "a",
@@ -235,17 +236,17 @@ fn a_name_stays_whatever_comes_to_the_grid_that_is_no_neighbour() {
     for _ in 0..40 {
         let cells = grid(&mut dice, &TAME, 120);
         let named = names(&cells);
-        // In any order.
+        // The order of cells does not matter.
         let backwards: Vec<Cell> = cells.iter().rev().cloned().collect();
         assert_eq!(names(&backwards), named.iter().rev().cloned().collect::<Vec<_>>());
-        // Less a cell, and so the other way with a cell more.
+        // Removing a cell only affects its neighbors.
         let at = dice.below(cells.len());
         let fewer: Vec<Cell> = (0..cells.len()).filter(|&i| gone(at, i)).map(|i| cells[i].clone()).collect();
         let without = names(&fewer);
         for (index, i) in (0..cells.len()).filter(|&i| gone(at, i)).enumerate() {
             assert!(without[index] == named[i] || neighbours(&cells[i], &cells[at]), "{} {}", without[index], named[i]);
         }
-        // A default that is written, or not.
+        // Writing out default options does not matter.
         let mut unwritten = cells.clone();
         for cell in &mut unwritten {
             cell.criterion.iter_mut().for_each(|criterion| criterion.options = criterion.resolved.clone());
@@ -267,8 +268,8 @@ fn gone(at: usize, list: usize) -> bool {
     list != at
 }
 
-/// Checks the premise that names are unique: a name splits uniquely into the common part and further parts, because no such
-/// part is a recovery's name or `dense`.
+/// Checks that names parse uniquely into the first part and further parts: no further part equals `dense` or the name
+/// of a recovery.
 #[test]
 fn short_names_of_methods_keep_the_parts_of_a_name_apart() {
     let criteria = criterion::described();
@@ -281,7 +282,7 @@ fn short_names_of_methods_keep_the_parts_of_a_name_apart() {
     assert_eq!(last.len(), recoveries.len() + 1);
     assert!(last.iter().all(|name| safe(name)), "{last:?}");
     let options = criteria.iter().chain(&recoveries).flat_map(|criterion| criterion.options["properties"].as_object());
-    // A map occurs in a name without a value.
+    // A map-valued option can appear in a cell name as its bare key.
     let options = options.flatten().map(|(name, option)| (name.clone(), option.to_string().contains("\"object\"")));
     let settings = ["corpus", "sequences", "length", "seed", "operator_sequences"].map(|name| (name.to_owned(), false));
     for (option, map) in options.chain(settings) {

@@ -1,4 +1,4 @@
-//! Backbones, corpora and tasks that grids share: each in a file of its own, found by its name.
+//! Named backbones, corpora and tasks shared by grids, each in its own file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -14,20 +14,20 @@ use crate::error::{Error, Result};
 use crate::hub::{Lock, Repo, RepoKind, Source, Want, Wanted};
 use crate::installed;
 
-/// How many folders above the grid's own are looked into.
+/// Maximum number of ancestor directories to search.
 const LEVELS: usize = 3;
 
-/// The files of named entries around a grid.
+/// Files of named entries around a grid.
 #[derive(Debug)]
 pub(super) struct Library {
-    /// The folders that were looked into, nearest first.
+    /// Searched directories, nearest first.
     folders: Vec<PathBuf>,
     files: BTreeMap<(EntryKind, String), PathBuf>,
 }
 
 impl Library {
-    /// Lists `backbones/*.yaml`, `corpora/*.yaml` and `tasks/*.yaml` in the grid's folder, in its ancestors and in
-    /// `experiments`, that of the installed program last. Of two files with one name, the nearer one counts.
+    /// Lists `backbones/*.yaml`, `corpora/*.yaml` and `tasks/*.yaml` in the grid's directory, its ancestors,
+    /// `experiments` and finally the installed experiments. The nearest file with a name takes precedence.
     pub(super) fn around(grid: &Path) -> Self {
         let nearest = grid.parent().unwrap_or(Path::new("")).to_owned();
         let upwards = std::iter::successors(Some(nearest), |folder| above(folder)).take(1 + LEVELS);
@@ -36,7 +36,7 @@ impl Library {
         let mut files = BTreeMap::new();
         for folder in &folders {
             for kind in EntryKind::ALL {
-                // A folder that is not there, or that may not be read, holds no entries.
+                // Skip missing or unreadable directories.
                 let Ok(listing) = std::fs::read_dir(folder.join(kind.key())) else { continue };
                 for path in listing.filter_map(|item| Some(item.ok()?.path())) {
                     let name = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
@@ -50,8 +50,8 @@ impl Library {
         Self { folders, files }
     }
 
-    /// Returns `profiles/NAME.yaml` in the grid's own folder. Other folders are not searched, because it changes grids that
-    /// do not name it.
+    /// Returns `profiles/NAME.yaml` in the grid's own directory. Other directories are not searched, because the file
+    /// would change grids that do not name it.
     pub(super) fn profile(&self, name: &str) -> Option<PathBuf> {
         let file = self.folders.first()?.join("profiles").join(format!("{name}.yaml"));
         file.is_file().then_some(file)
@@ -62,20 +62,20 @@ impl Library {
         self.files.keys().filter(move |(known, _)| *known == kind).map(|(_, name)| name.as_str())
     }
 
-    /// Lists where a file of this kind is searched, one per line.
+    /// Lists the searched directories of a kind, one per line.
     pub(super) fn looked(&self, kind: EntryKind) -> String {
         let lines = self.folders.iter().map(|folder| folder.join(kind.key()).display().to_string());
         lines.collect::<Vec<_>>().join("\n")
     }
 
-    /// Returns the nearest lock of hub files, or the path of one in the grid's folder.
+    /// Returns the nearest lock file, or the default path in the grid's directory.
     pub(super) fn lock_file(&self) -> PathBuf {
         let files = || self.folders.iter().map(|folder| folder.join(Lock::FILE));
         files().find(|file| file.is_file()).or_else(|| files().next()).unwrap_or_else(|| Lock::FILE.into())
     }
 
-    /// Puts the entries that `use_of` uses and `root` does not define into `root`. One that `root` defines without a
-    /// `path` or `hub` is laid upon the file's. The files that were read.
+    /// Adds the file entries that `use_of` uses and `root` does not define. An entry in `root` without `path` or
+    /// `hub` is merged over the file's entry. Returns the files read.
     pub(super) fn load(&self, root: &mut YamlNode, use_of: &YamlNode) -> Result<Vec<PathBuf>> {
         let mut read = Vec::new();
         for kind in EntryKind::ALL {
@@ -110,26 +110,25 @@ fn read_entry(kind: EntryKind, name: &str, path: &Path) -> Result<YamlNode> {
     yaml::read(path, &FileShape { what: &what, expected, hint: &hint })
 }
 
-/// A backbone that has a file of its own.
+/// Backbone defined in its own file.
 #[derive(Debug)]
 pub struct BackboneFile {
     pub name: String,
-    /// Its folder.
     pub path: Option<PathBuf>,
-    /// Where it can be had.
+    /// Description of where to obtain the backbone.
     pub source: Option<String>,
-    /// Its source on the hub.
+    /// Source on the hub.
     pub want: Option<Want>,
-    /// Python package whose wheel holds the hub's file: `name==version`.
+    /// Python package whose wheel contains the hub's file: `name==version`.
     pub package: Option<String>,
-    /// The profile whose texts and tasks it is scored on.
+    /// Profile that defines the texts and tasks for scoring.
     pub profile: Option<String>,
 }
 
-/// Lists the backbones of `backbones/*.yaml` in a folder by name.
+/// Lists the backbones of `backbones/*.yaml` in a directory by name.
 ///
 /// # Errors
-/// A file that does not define a backbone, named with its line.
+/// Fails if a file does not define a backbone, with file and line.
 pub fn backbone_files(folder: &Path) -> Result<Vec<BackboneFile>> {
     let folder = folder.join(EntryKind::Backbone.key());
     let Ok(listing) = std::fs::read_dir(&folder) else { return Ok(Vec::new()) };
@@ -174,7 +173,7 @@ fn put(root: &mut YamlNode, kind: EntryKind, name: String, node: YamlNode) {
             Some(known) => *known = entry,
             None => entries.push(entry),
         },
-        // `corpora: 3` is for `typed` to refuse.
+        // `typed` refuses malformed entries such as `corpora: 3`.
         Some(_) => {}
         None => {
             let key = kind.key().to_owned();
@@ -188,7 +187,7 @@ fn put(root: &mut YamlNode, kind: EntryKind, name: String, node: YamlNode) {
     }
 }
 
-/// Returns the parent folder by name, so that messages show paths as given.
+/// Returns the parent directory without resolving it, so that messages show paths as given.
 fn above(folder: &Path) -> Option<PathBuf> {
     match folder.components().next_back() {
         Some(Component::Normal(_)) => folder.parent().map(Path::to_owned),

@@ -1,4 +1,4 @@
-//! Named inputs of a grid, with their external files, each either a path or in the hub's cache.
+//! Named inputs of a grid, each located at a path or in the hub cache.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -15,7 +15,6 @@ use crate::files::parts;
 use crate::hub::{Commit, Hub, HubSettings, Lock, PlannedRepo, Repo, RepoKind, Source, Want, Wanted};
 use crate::package::is_pinned_requirement;
 
-/// Kinds of named inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EntryKind {
     Backbone,
@@ -26,7 +25,7 @@ pub enum EntryKind {
 impl EntryKind {
     pub(super) const ALL: [EntryKind; 3] = [EntryKind::Backbone, EntryKind::Corpus, EntryKind::Task];
 
-    /// Returns the grid key of this kind, which is also its folder name.
+    /// Returns the grid key of this kind, which is also its directory name.
     pub(super) fn key(self) -> &'static str {
         match self {
             EntryKind::Backbone => "backbones",
@@ -65,7 +64,7 @@ impl EntryKind {
     }
 }
 
-/// An entry's files as written.
+/// File settings of an entry as written.
 pub(super) struct WrittenSource<'a> {
     pub(super) path: Option<&'a Path>,
     pub(super) hub: Option<&'a str>,
@@ -77,7 +76,7 @@ pub(super) struct WrittenSource<'a> {
 }
 
 impl<'a> WrittenSource<'a> {
-    /// Creates an input without shards.
+    /// Creates a source without shards.
     pub(super) fn of(
         path: &'a Option<PathBuf>,
         hub: &'a Option<String>,
@@ -95,35 +94,33 @@ impl<'a> WrittenSource<'a> {
     }
 }
 
-/// A backbone, text or task that a grid names. Whether it is there was not looked for.
+/// Backbone, text or task that a grid names, whether or not it exists.
 #[derive(Debug, Clone)]
 pub struct Need {
     pub kind: EntryKind,
     pub name: String,
-    /// Its source on the hub.
+    /// Source on the hub.
     pub want: Option<Want>,
-    /// Python package whose wheel holds the hub's file: `name==version`.
+    /// Python package whose wheel contains the hub's file: `name==version`.
     pub package: Option<String>,
-    /// Where it is, or may be, from the current folder.
+    /// Path relative to the current directory, whether or not it exists.
     pub path: Option<PathBuf>,
-    /// Position for error messages.
     place: YamlPosition,
-    /// Whether one file gives path and hub: then the hub's is used if the path does not exist.
+    /// Whether the same file gives a path and a hub source. The hub is then used if the path does not exist.
     either: bool,
-    /// For a text in shards.
     shards: Option<WrittenShards>,
-    /// Whether all of the repository's folder is meant, whatever files of it there are.
+    /// Whether the input is the whole repository directory rather than specific files.
     whole: bool,
 }
 
-/// The repository of an entry, and its kind.
+/// Hub repository of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HubSource {
-    /// `org/name@main`
+    /// Repository and revision: `org/name@main`.
     pub repository: String,
-    /// The commit in the cache; none where a path was taken.
+    /// Commit in the cache; `None` if a local path is used.
     pub commit: Option<Commit>,
-    /// Whether it has the hashes of `hub.lock`: false until that was looked into.
+    /// Whether the files match the hashes in `hub.lock`; false until checked.
     pub pinned: bool,
     #[serde(skip)]
     pub want: Want,
@@ -135,7 +132,7 @@ impl HubSource {
     }
 }
 
-/// For a frozen grid, which stores the repository without its file patterns.
+/// Deserializes a source of a frozen grid, which stores the repository without its file patterns.
 impl<'de> Deserialize<'de> for HubSource {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
@@ -151,16 +148,15 @@ impl<'de> Deserialize<'de> for HubSource {
     }
 }
 
-/// Where something is.
 #[derive(Debug)]
 pub struct Found {
     pub path: PathBuf,
     pub hub: Option<HubSource>,
-    /// For a text in shards: those below the path.
+    /// Shards below the path, for a sharded text.
     pub stream: Option<Stream>,
 }
 
-/// The cache and the lock, looked into when something of them is needed.
+/// Hub cache and lock file for resolving inputs, both opened lazily.
 pub struct Around<'a> {
     hub: OnceCell<Hub>,
     lock: OnceCell<Lock>,
@@ -177,7 +173,7 @@ impl<'a> Around<'a> {
     /// Returns the hub configured by the environment.
     ///
     /// # Errors
-    /// A variable that makes no sense.
+    /// Fails if an environment variable is invalid.
     pub fn hub(&self) -> Result<&Hub> {
         match self.hub.get() {
             Some(hub) => Ok(hub),
@@ -185,10 +181,10 @@ impl<'a> Around<'a> {
         }
     }
 
-    /// Returns the pins, or an empty lock.
+    /// Returns the lock, or an empty one if the file does not exist.
     ///
     /// # Errors
-    /// A file that is no lock.
+    /// Fails if the file is not a lock file.
     pub fn lock(&self) -> Result<&Lock> {
         match self.lock.get() {
             Some(lock) => Ok(lock),
@@ -196,17 +192,15 @@ impl<'a> Around<'a> {
         }
     }
 
-    /// Returns the path of the lock.
     pub fn lock_file(&self) -> &Path {
         &self.lock_file
     }
 
-    /// Returns the grid's profile.
     pub fn profile(&self) -> Option<&str> {
         self.profile
     }
 
-    /// Returns the command that fetches everything for the grid.
+    /// Returns the command that fetches all inputs of the grid.
     pub fn command(&self) -> String {
         let profile = self.profile.map_or(String::new(), |profile| format!(" --profile {profile}"));
         format!("ghostlab fetch {}{profile}", self.grid.display())
@@ -289,19 +283,19 @@ impl Need {
         })
     }
 
-    /// Creates the input of a definition's rows: a path, or a hub data set.
+    /// Creates the input for the rows of a definition: a path or a hub dataset.
     pub(super) fn of_rows(name: &str, path: Option<PathBuf>, want: Option<Want>, position: YamlPosition) -> Self {
         let kind = EntryKind::Task;
         let name = name.to_owned();
         Self { kind, name, want, package: None, path, place: position, either: false, shards: None, whole: true }
     }
 
-    /// Describes the location of the entry, for messages.
+    /// Describes the position of the entry, for messages.
     pub fn place(&self) -> String {
         self.place.to_string()
     }
 
-    /// Returns the hub files to fetch, unless a path exists or is required.
+    /// Returns the hub files to fetch, unless a local path is used.
     pub fn to_fetch(&self) -> Option<&Want> {
         let local = self.path.as_ref().is_some_and(|path| !self.either || self.fits(path));
         self.want.as_ref().filter(|_| !local)
@@ -317,10 +311,10 @@ impl Need {
         }
     }
 
-    /// Locates the input: its path, else the hub's cache.
+    /// Locates the input at its path or in the hub cache.
     ///
     /// # Errors
-    /// It is at neither; with what brings it.
+    /// Fails if the input is missing, with a hint how to obtain it.
     pub fn find(&self, around: &Around<'_>) -> Result<Found> {
         let (what, kind) = match self.kind {
             EntryKind::Backbone if self.path.as_deref().is_some_and(is_gguf) => ("the backbone's file", "a file"),
@@ -330,7 +324,8 @@ impl Need {
             EntryKind::Task => ("the task's data", "a file or a folder"),
         };
         if let Some(path) = self.path.as_ref().filter(|path| self.fits(path)) {
-            // A path given elsewhere replaces the hub's source; a backbone is still compared with the published one.
+            // A path from another file replaces the hub source. Backbones keep the source, to be compared with the
+            // published model.
             let want = self.want.as_ref().filter(|_| self.either || self.kind == EntryKind::Backbone);
             let hub = want.map(|want| HubSource::of(want, None));
             let shards = self.shards.as_ref().filter(|_| path.is_dir());
@@ -368,7 +363,7 @@ impl Need {
         Ok(Found { path, hub: Some(HubSource::of(want, Some(repo.commit))), stream })
     }
 
-    /// Returns the commands that bring a missing input.
+    /// Describes the commands that fetch a missing input.
     fn ways(&self, around: &Around<'_>) -> String {
         let all = format!("`{}` brings everything that is missing", around.command());
         match self.kind {
@@ -382,7 +377,7 @@ impl Need {
         }
     }
 
-    /// Returns the folder of a backbone's files or a text's shards, or a single file.
+    /// Returns the directory of a backbone or of a text's shards, or the path of a single file.
     fn path_of(&self, repo: &PlannedRepo, around: &Around<'_>) -> Result<PathBuf> {
         if self.kind == EntryKind::Backbone || self.shards.is_some() || self.whole {
             let below = self.shards.as_ref().map_or("", WrittenShards::folder);

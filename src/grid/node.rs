@@ -1,8 +1,7 @@
-//! The grid as a tree in which every value and key knows where it was written, and the way from its root to a value, for the
-//! complaints about it.
+//! Tree of a grid file, in which every value and key knows its source position.
 //!
-//! The typed schema is read from this tree instead of from the text, because overrides have to be applied in between, and
-//! because every later complaint about a value must be able to name the line that holds it.
+//! Typed structs are deserialized from this tree instead of the text. Overrides are applied in between, and later
+//! errors must name the line of a value.
 
 use std::fmt;
 use std::path::Path;
@@ -11,16 +10,16 @@ use std::rc::Rc;
 use self::PathStep::{Item, Key};
 use crate::error::Error;
 
-/// Where a value was written.
+/// Source position of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum YamlPosition {
-    /// In the grid's file, or in the file of a named entry; line and column count from 1.
+    /// Position in the grid file or a named entry's file. Line and column count from 1.
     File { file: Rc<Path>, line: u64, column: u64 },
-    /// From a `--set` argument, as typed.
+    /// `--set` argument as typed.
     Set(Rc<str>),
 }
 
-/// Same as in messages: `grid.yaml:7:3`, or the argument.
+/// Formats the position for messages: `grid.yaml:7:3`, or the argument.
 impl fmt::Display for YamlPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -30,7 +29,6 @@ impl fmt::Display for YamlPosition {
     }
 }
 
-/// A value of any kind and its place.
 pub(super) type YamlNode = Positioned<Value>;
 
 #[derive(Debug, Clone)]
@@ -43,7 +41,7 @@ pub(super) enum Value {
     Map(Vec<MapEntry>),
 }
 
-/// One key of a map with its value. Order is kept, so that messages list keys as the user wrote them.
+/// Map entry. The order is kept, so that messages list keys as written.
 #[derive(Debug, Clone)]
 pub(super) struct MapEntry {
     pub(super) key: String,
@@ -51,7 +49,7 @@ pub(super) struct MapEntry {
     pub(super) node: YamlNode,
 }
 
-/// One step on the way from the root to a value.
+/// Step on the path from the root to a value.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum PathStep<'a> {
     Key(&'a str),
@@ -59,8 +57,8 @@ pub(super) enum PathStep<'a> {
 }
 
 impl YamlNode {
-    /// Returns the node at the end of `steps`, or the deepest existing one: a missing value is reported at the map that
-    /// could hold it.
+    /// Returns the node at the end of `steps`, or the deepest existing one, so that a missing value is reported at
+    /// the map that could hold it.
     pub(super) fn deepest(&self, steps: &[PathStep<'_>]) -> &YamlNode {
         let Some((step, rest)) = steps.split_first() else {
             return self;
@@ -68,14 +66,13 @@ impl YamlNode {
         let next = match (step, &self.value) {
             (PathStep::Key(key), Value::Map(entries)) => entries.iter().find(|e| e.key == *key).map(|e| &e.node),
             (PathStep::Item(item), Value::List(nodes)) => nodes.get(*item),
-            // A single value stands for a list of one.
+            // A single value acts as a list of one.
             (PathStep::Item(0), _) => Some(self),
             _ => None,
         };
         next.map_or(self, |node| node.deepest(rest))
     }
 
-    /// Describes the value in words.
     pub(super) fn describe(&self) -> String {
         match &self.value {
             Value::Null => "nothing".to_owned(),
@@ -88,17 +85,17 @@ impl YamlNode {
         }
     }
 
-    /// Returns the value of a key, if this is a map that has it.
+    /// Returns the value of a key if the node is a map with that key.
     pub(super) fn get(&self, key: &str) -> Option<&YamlNode> {
         self.entries().iter().find(|entry| entry.key == key).map(|entry| &entry.node)
     }
 
-    /// Returns the entries of a map; empty for other nodes.
+    /// Returns the entries of a map, or none for other nodes.
     pub(super) fn entries(&self) -> &[MapEntry] {
         if let Value::Map(entries) = &self.value { entries } else { &[] }
     }
 
-    /// Returns the items of a list, or a single value as one item. Null has none.
+    /// Returns the items of a list, none for null, or the single value.
     pub(super) fn items(&self) -> &[YamlNode] {
         match &self.value {
             Value::List(nodes) => nodes,
@@ -111,8 +108,8 @@ impl YamlNode {
         if let Value::Text(text) = &self.value { Some(text) } else { None }
     }
 
-    /// Lays `over` upon this: maps are merged key by key, everything else is replaced. So is a map whose `name` is
-    /// another one: a method's options mean nothing to another method.
+    /// Merges `over` into this node: maps key by key, everything else by replacement. A map with a different `name`
+    /// is also replaced, because the options of a method do not apply to another method.
     pub(super) fn merge(&mut self, over: YamlNode) {
         let renamed = match (self.get("name"), over.get("name")) {
             (Some(a), Some(b)) => a.text() != b.text(),
@@ -131,7 +128,7 @@ impl YamlNode {
         }
     }
 
-    /// Changes the place of this value and of all keys and values in it.
+    /// Maps the positions of this value and of everything in it.
     pub(super) fn relocate(&mut self, relocated: &impl Fn(&YamlPosition) -> YamlPosition) {
         self.position = relocated(&self.position);
         match &mut self.value {
@@ -146,21 +143,21 @@ impl YamlNode {
         }
     }
 
-    /// Moves the value and everything in it to another location.
+    /// Sets the position of this value and of everything in it.
     pub(super) fn moved_to(mut self, position: &YamlPosition) -> YamlNode {
         self.relocate(&|_| position.clone());
         self
     }
 }
 
-/// A value and the place that a complaint about it names.
+/// Value with the position for error messages.
 #[derive(Debug, Clone)]
 pub(super) struct Positioned<T> {
     pub(super) value: T,
     pub(super) position: YamlPosition,
 }
 
-/// The way from the root of a grid's tree to a value, which need not be written.
+/// Path from the root of a grid's tree to a value, which need not exist.
 #[derive(Debug, Clone)]
 pub(super) struct At<'a> {
     root: &'a YamlNode,
@@ -172,12 +169,10 @@ impl<'a> At<'a> {
         Self { root, steps: Vec::new() }
     }
 
-    /// Returns the location of a key.
     pub(super) fn key(&self, key: &'a str) -> Self {
         self.then(Key(key))
     }
 
-    /// Returns the location of a list item.
     pub(super) fn item(&self, item: usize) -> Self {
         self.then(Item(item))
     }

@@ -1,15 +1,14 @@
-//! `--set key=value`: changes to the grid made on the command line.
+//! `--set key=value`: grid overrides from the command line.
 //!
-//! The key is a dotted path with list positions in brackets (`calibration[0].length`). A list passed through without a
-//! position means each of its elements. The value is YAML; a comma list without brackets is a list (`depth=7,9,11`), so
-//! that a shell needs no quoting; a value that really holds a comma is written in quotes. Paths to files given this way
-//! are taken from the current folder, as everywhere on a command line.
+//! A key is a dotted path with list indices in brackets (`calibration[0].length`). A list without an index means each
+//! of its elements. The value is YAML. An unbracketed comma list is a list (`depth=7,9,11`), so that shells need no
+//! quoting. A value that contains a comma must be quoted. File paths are relative to the current directory.
 
 use super::node::{MapEntry, Value, YamlNode, YamlPosition};
 use super::yaml::parse;
 use crate::error::{Error, Result, nearest};
 
-/// Applies `overrides` in order; a later one wins.
+/// Applies `overrides` in order. Later ones win.
 pub(super) fn apply(root: &mut YamlNode, overrides: &[String]) -> Result<()> {
     for text in overrides {
         let (key, node) = read(text)?;
@@ -20,17 +19,17 @@ pub(super) fn apply(root: &mut YamlNode, overrides: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Applies valid overrides: enough to see which names the grid will use. [`apply`] reports errors.
+/// Applies valid overrides to find out which names the grid uses. [`apply`] reports errors.
 pub(super) fn try_apply(root: &mut YamlNode, overrides: &[String]) {
     for text in overrides {
         if let Ok((key, node)) = read(text) {
-            // An entry of a file that is not read yet cannot be changed yet either.
+            // Ignore overrides of entries whose file has not been read yet.
             let _ = assign(root, key, "", &node);
         }
     }
 }
 
-/// Profiles are laid upon the grid before overrides are: changing one afterwards would change nothing.
+/// Refuses overrides of profiles, which would have no effect because profiles are merged first.
 fn refuse_profile(key: &str) -> Result<()> {
     let hint = match key.split(['.', '[']).next() {
         Some("profile") => "choose one with --profile NAME",
@@ -52,7 +51,7 @@ fn read(text: &str) -> Result<(&str, YamlNode)> {
                 .hint("for example: --set depth=7,9,11"));
         }
     };
-    // An empty text is YAML's null; the schema decides what it means.
+    // An empty text is YAML null, which the schema accepts or refuses.
     let value = if value.is_empty() { "null" } else { value };
     let is_bare = !value.starts_with(['"', '\'', '[', '{']);
     let node =
@@ -60,7 +59,7 @@ fn read(text: &str) -> Result<(&str, YamlNode)> {
     Ok((key, node.moved_to(&YamlPosition::Set(shown.into()))))
 }
 
-/// Puts `new` at the path `rest` below `node`; `done` is the part of the path already walked, for messages.
+/// Assigns `new` at the path `rest` below `node`. `done` is the path so far, for messages.
 fn assign(node: &mut YamlNode, rest: &str, done: &str, new: &YamlNode) -> Result<()> {
     if rest.is_empty() {
         *node = new.clone();
@@ -103,7 +102,7 @@ fn assign(node: &mut YamlNode, rest: &str, done: &str, new: &YamlNode) -> Result
 }
 
 fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &YamlNode) -> Result<()> {
-    // A corpus may be called `wikitext-2.v1`: the longest key that fits is meant, not the text up to the first dot.
+    // Prefer the longest matching key, because names may contain dots, such as `wikitext-2.v1`.
     let known = entries
         .iter_mut()
         .filter(|e| rest.strip_prefix(e.key.as_str()).is_some_and(|r| r.is_empty() || r.starts_with(['.', '['])))
@@ -111,7 +110,7 @@ fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &YamlNod
     if let Some(entry) = known {
         let path = joined_key(done, &entry.key);
         if rest.len() == entry.key.len() {
-            // The whole value comes from the command line now, and so does the blame for it.
+            // Errors about the key now refer to the command line.
             entry.key_place = new.position.clone();
         }
         return assign(&mut entry.node, &rest[entry.key.len()..], &path, new);
@@ -119,7 +118,7 @@ fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &YamlNod
     let end = rest.find(['.', '[']).unwrap_or(rest.len());
     let key = &rest[..end];
     if end == rest.len() && !key.is_empty() {
-        // The file left it to its default, or it is a typing error: the schema tells which.
+        // Add the key: the file may omit a default, and the schema reports typos.
         entries.push(MapEntry { key: key.to_owned(), key_place: new.position.clone(), node: new.clone() });
         return Ok(());
     }

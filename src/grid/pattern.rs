@@ -1,4 +1,4 @@
-//! `exclude`: which cells of the product a pattern means.
+//! Patterns of `exclude`, which remove cells from the product of the axes.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use crate::criterion::Criterion;
 use crate::error::{Error, Result};
 use crate::recovery::Recovery;
 
-/// A cell is meant where it has one of the values of each axis that is not empty here.
+/// Pattern that matches cells with one of the values on each non-empty axis.
 #[derive(Debug)]
 pub(super) struct CellPattern {
     position: YamlPosition,
@@ -65,7 +65,7 @@ fn length<T>(values: &Many<T>) -> Option<usize> {
     values.written().map(<[T]>::len)
 }
 
-/// Refuses a map none of whose keys is written, and a key with an empty list.
+/// Refuses a map without any of the keys, and a key with an empty list.
 fn some_values(at: &At<'_>, keys: &[&'static str], lengths: &[Option<usize>], subject: &str, hint: &str) -> Result<()> {
     if lengths.iter().all(Option::is_none) {
         return Err(at
@@ -84,8 +84,8 @@ fn some_values(at: &At<'_>, keys: &[&'static str], lengths: &[Option<usize>], su
 }
 
 impl CellPattern {
-    /// Returns whether a cell matches, given its backbone's number of layers. The dense cell matches only with its backbone
-    /// alone.
+    /// Returns whether a cell matches, given its backbone's layer count. A dense cell matches only patterns that name
+    /// just backbones.
     pub(super) fn matches(&self, cell: &Cell, layers: usize) -> bool {
         let backbone = self.backbone.is_empty() || self.backbone.iter().any(|name| name.value == cell.backbone);
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
@@ -106,8 +106,8 @@ impl CellPattern {
                 || self.calibration.iter().any(|pattern| means_calibration(&pattern.value, calibration)))
     }
 
-    /// Refuses a value that no cell of the product has, and a combination of values that none has: mostly it is a typing
-    /// error, and a table with cells too many would not show it.
+    /// Refuses a pattern with a value or combination that no cell of the product has. It is usually a typo, and the
+    /// surplus cells would be easy to miss.
     pub(super) fn check(&self, product: &[(&Cell, usize)]) -> Result<()> {
         let missing = |key: &str, position: &YamlPosition, shown: String, known: Vec<String>| {
             let expected = match known.as_slice() {
@@ -157,7 +157,7 @@ impl CellPattern {
             .hint("remove the pattern; `exclude` is about the product of the axes, before `include`"))
     }
 
-    /// Creates the error that patterns leave no cell, at the first of them.
+    /// Creates the error for patterns that exclude every cell, reported at this pattern.
     pub(super) fn leaves_nothing(&self) -> Error {
         Error::bad_input("no cell is left")
             .at(self.position.to_string())
@@ -167,7 +167,7 @@ impl CellPattern {
     }
 }
 
-/// Refuses a method that is none of the product's.
+/// Refuses a method that the product does not contain.
 fn unmeant<M: MethodAxis + ?Sized>(
     patterns: &[Positioned<WrittenMethod>],
     known: &[Method<M>],
@@ -181,7 +181,8 @@ fn unmeant<M: MethodAxis + ?Sized>(
     }
 }
 
-/// Returns whether a method matches: its name matches any options, and given options must be equal after defaults.
+/// Returns whether a pattern matches a method: names must be equal, and given options must equal the written or
+/// resolved ones.
 fn means<M: MethodAxis + ?Sized>(pattern: &WrittenMethod, method: &Method<M>) -> bool {
     pattern.name == method.name
         && pattern.options.iter().all(|(key, value)| {
@@ -190,7 +191,7 @@ fn means<M: MethodAxis + ?Sized>(pattern: &WrittenMethod, method: &Method<M>) ->
         })
 }
 
-/// Returns whether two JSON values are equal; `1` equals `1.0`.
+/// Returns whether two JSON values are equal, where `1` equals `1.0`.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64().is_some_and(|a| b.as_f64() == Some(a)),

@@ -1,4 +1,4 @@
-//! Profiles: named changes to a grid, one of which is laid upon it before it is read.
+//! Profiles: named changes that are merged into a grid before it is deserialized.
 
 use std::path::Path;
 
@@ -9,9 +9,8 @@ use super::typed::unknown_key;
 use super::yaml::{self, FileShape};
 use crate::error::{Error, Result};
 
-/// The keys that belong to the grid as a whole, which a profile cannot set.
+/// Top-level keys that a profile cannot set.
 pub(super) const OF_THE_WHOLE: [&str; 4] = ["name", "artifact", "profile", "profiles"];
-/// The keys of a grid that a profile may set.
 const KEYS: [&str; 13] = [
     "backbones",
     "corpora",
@@ -28,15 +27,14 @@ const KEYS: [&str; 13] = [
     "search",
 ];
 
-/// The profile in use.
 #[derive(Debug)]
 pub(super) struct ChosenProfile {
     pub(super) name: String,
     pub(super) changes: YamlNode,
 }
 
-/// Takes `profile` and `profiles` out of the tree. `chosen` comes from the command line and wins over `profile`. What the
-/// grid says of the profile is laid upon the file `profiles/NAME.yaml`, where there is one that grids share.
+/// Removes `profile` and `profiles` from the tree and returns the selected profile. `chosen` comes from the command
+/// line and overrides `profile`. The grid's own profile is merged over a shared file `profiles/NAME.yaml`, if any.
 pub(super) fn take(root: &mut YamlNode, chosen: Option<&str>, library: &Library) -> Result<Option<ChosenProfile>> {
     let Some(mut profile) = own(root, chosen)? else { return Ok(None) };
     if let Some(file) = library.profile(&profile.name) {
@@ -132,7 +130,6 @@ fn unknown_profile(name: &str, position: &str, what: String) -> Error {
     Error::bad_input(what).at(position).found(format!("`{name}`"))
 }
 
-/// Returns the names of a grid's profiles.
 pub(super) fn names_of(root: &YamlNode) -> Vec<String> {
     root.get("profiles").map(names).unwrap_or_default().into_iter().map(str::to_owned).collect()
 }
@@ -141,7 +138,7 @@ fn names(profiles: &YamlNode) -> Vec<&str> {
     profiles.entries().iter().map(|entry| entry.key.as_str()).collect()
 }
 
-/// Checks all profiles, used or not, so that typos show early.
+/// Checks all profiles, including unused ones, so that typos surface early.
 fn check(profiles: &YamlNode) -> Result<()> {
     if profiles.entries().is_empty() {
         return Err(Error::bad_input("`profiles` holds no profile")
@@ -171,7 +168,6 @@ fn check(profiles: &YamlNode) -> Result<()> {
     Ok(())
 }
 
-/// Checks the keys of one profile.
 fn check_keys(changes: &YamlNode, subject: &str) -> Result<()> {
     for change in changes.entries() {
         let key = change.key.as_str();

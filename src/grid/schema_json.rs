@@ -1,4 +1,4 @@
-//! The JSON schema of grid files, for editors: completion, and typing errors underlined while one types.
+//! JSON schema of grid files, which lets editors complete keys and mark errors.
 
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -12,13 +12,13 @@ use crate::criterion::Criterion;
 use crate::options::Described;
 use crate::recovery::Recovery;
 
-/// Generates the draft 7 schema, which editors' YAML servers read. Keys come from the reader's structs, names and options
-/// from the registries.
+/// Generates a draft 7 schema, which YAML language servers support. Keys come from the deserialized structs, names
+/// and options from the registries.
 pub fn json_schema() -> Value {
     let mut schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<Schema>().to_value();
     let names = |names: Vec<&str>, what: &str| json!({"description": what, "type": "string", "enum": names});
     for kind in EntryKind::ALL {
-        // An entry may leave to its file what it does not change.
+        // Inline entries may omit keys that their file defines.
         let definitions = schema["definitions"].clone();
         partial(&mut schema["properties"][kind.key()], &definitions);
     }
@@ -38,7 +38,7 @@ pub fn json_schema() -> Value {
     schema
 }
 
-/// Names, and for each name a map with its options, single or as lists.
+/// Builds the schema of methods: names, and maps with options, single or as lists.
 fn methods(methods: &[Described], what: &str) -> Value {
     let text = |described: &Described| described.options["description"].clone();
     let names: Vec<Value> =
@@ -61,14 +61,14 @@ fn methods(methods: &[Described], what: &str) -> Value {
     json!({"description": what, "anyOf": forms})
 }
 
-/// Extends an option's schema by a list, its use as an axis.
+/// Extends the schema of an option to also accept a list, which makes it an axis.
 fn option_or_list(mut option: Value) -> Value {
     let mut outer = Map::new();
     if let Some(schema) = option.as_object_mut() {
         for key in ["description", "default"] {
             outer.extend(schema.remove(key).filter(|value| !value.is_null()).map(|value| (key.to_owned(), value)));
         }
-        // Null stands for an omitted option in Rust and is not a valid value.
+        // Null represents an omitted option in Rust and is not a valid value.
         for key in ["type", "enum"] {
             if let Some(values) = schema.get_mut(key).and_then(Value::as_array_mut) {
                 values.retain(|value| !value.is_null() && value != "null");
@@ -80,8 +80,8 @@ fn option_or_list(mut option: Value) -> Value {
     outer.into()
 }
 
-/// Derives the schema of a profile from the grid's. It is merged into the grid, so maps may omit keys; lists replace the
-/// grid's and may not.
+/// Derives the schema of a profile from the grid's. Maps may omit keys, because they are merged into the grid. Lists
+/// must be complete, because they replace the grid's.
 fn profile(grid: &Value) -> Value {
     let mut profile = json!({"description": "Changes to the grid.", "type": "object", "additionalProperties": false});
     let mut properties = grid["properties"].clone();
@@ -93,7 +93,7 @@ fn profile(grid: &Value) -> Value {
     profile
 }
 
-/// Removes required keys from the maps that a merge reaches. Lists stay complete.
+/// Removes the required keys from all maps that a merge reaches.
 fn partial(schema: &mut Value, definitions: &Value) {
     let reference = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix("#/definitions/"));
     if let Some(definition) = reference.and_then(|name| definitions.get(name)) {
@@ -119,7 +119,7 @@ fn shortest(value: f64) -> f64 {
     if f64::from(narrow) == value { narrow.to_string().parse().unwrap_or(value) } else { value }
 }
 
-/// Leaves out what only Rust knows: `uint32` means nothing to an editor.
+/// Removes Rust-specific details such as the format `uint32`.
 fn tidy(schema: &mut Value) {
     match schema {
         Value::Object(keys) => {

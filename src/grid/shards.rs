@@ -1,5 +1,5 @@
-//! A text in shards, of which a grid reads the first ones of a shuffled list: which files those are is known from the seeds,
-//! before any of them is there.
+//! Sharded texts, of which a grid reads the first shards of a shuffled list. The seeds determine the files before any
+//! is present.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,38 +10,35 @@ use super::node::At;
 use crate::corpus::{Rule, ShardOrder};
 use crate::error::{Error, Result};
 
-/// Shards of each group that are brought and read where an entry does not say how many: of C4 one is enough for all that the
-/// paper draws.
+/// Default number of shards to fetch and read per group. For C4, one is enough for everything the paper draws.
 const READ: usize = 1;
-/// Most shards that a pattern may name.
+/// Maximum number of shards that a pattern may name.
 const MAX_SHARDS: usize = 100_000;
 
-/// The shards of an entry, and the seeds with which a grid shuffles them.
+/// Shard settings of an entry, with the seeds used for shuffling.
 #[derive(Debug, Clone)]
 pub(super) struct WrittenShards {
     order: ShardOrder,
     read: usize,
-    /// In the hub's order; empty for all files of a folder.
+    /// Shard names in the hub's order. Empty for all files of a directory.
     names: Vec<String>,
     seeds: BTreeSet<u64>,
 }
 
-/// The shards of a text that is streamed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stream {
-    /// In which order their rows come.
     pub shards: ShardOrder,
-    /// How many there are.
+    /// Total number of shards.
     #[serde(rename = "of")]
     pub count: usize,
-    /// How many of each group are read at most.
+    /// Maximum number of shards read per group.
     pub read: usize,
-    /// The files of those that are read, by their place among all; below the corpus' path.
+    /// Files to read, by shard index, relative to the corpus path.
     pub files: BTreeMap<usize, String>,
 }
 
 impl WrittenShards {
-    /// Reads the shard settings. `None` for a rule that reads one file.
+    /// Reads the shard settings. Returns `None` for a rule that reads one file.
     pub(super) fn read(
         at: &At<'_>,
         rule: &str,
@@ -76,7 +73,6 @@ impl WrittenShards {
         Ok(Some(Self { order: order.unwrap_or_default(), read: read.unwrap_or(READ), names, seeds }))
     }
 
-    /// Returns the shard names to read.
     pub(super) fn wanted(&self) -> Vec<String> {
         self.of(self.names.len()).into_iter().map(|shard| self.names[shard].clone()).collect()
     }
@@ -85,15 +81,15 @@ impl WrittenShards {
         self.seeds.iter().flat_map(|seed| self.order.first(count, *seed, self.read)).collect()
     }
 
-    /// Returns the folder of the shards in the repository.
+    /// Returns the directory of the shards in the repository.
     pub(super) fn folder(&self) -> &str {
         self.names.first().map_or("", |name| folder(name))
     }
 
-    /// Finds the shards below a folder.
+    /// Finds the shards below a directory.
     ///
     /// # Errors
-    /// The folder cannot be listed, or one that is read is not there.
+    /// Fails if the directory cannot be listed or a required shard is missing.
     pub(super) fn below(&self, path: &Path) -> Result<Stream> {
         let names = match self.names.as_slice() {
             [] => listed(path)?,
@@ -117,7 +113,7 @@ fn folder(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
-/// Lists the files of a folder by name, without hidden ones.
+/// Lists the visible files of a directory by name.
 fn listed(folder: &Path) -> Result<Vec<String>> {
     let entries = std::fs::read_dir(folder).map_err(|error| Error::io("list", folder, &error))?;
     let names = entries.filter_map(|entry| {
@@ -129,7 +125,7 @@ fn listed(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Expands a pattern: `part.{00000..01023}.gz` is 1,024 names with numbers as long as the first.
+/// Expands a pattern: `part.{00000..01023}.gz` gives 1,024 names with zero-padded numbers.
 fn expanded(pattern: &str) -> Result<Vec<String>> {
     if pattern.contains(['*', '?', '[', ']']) {
         return Err(bad_pattern(pattern, "a pattern"));
@@ -185,7 +181,7 @@ mod tests {
             std::fs::write(folder.path().join(format!("part-{shard}.json.gz")), "x").unwrap();
         }
         std::fs::write(folder.path().join(".hidden"), "x").unwrap();
-        // The oracle's orders of eight shards: 2, 4, 3, … of seed 0, and 5, 0, 1, … of seed 1.
+        // Reference orders of eight shards: 2, 4, 3, … for seed 0, and 5, 0, 1, … for seed 1.
         let stream = written(&[], &[0, 1], 1).below(folder.path()).unwrap();
         assert_eq!((stream.count, stream.files.keys().copied().collect::<Vec<_>>()), (8, vec![2, 5]));
         assert_eq!(stream.files[&5], "part-5.json.gz");

@@ -1,4 +1,4 @@
-//! From the tree to typed structs: a serde deserializer whose errors name path, place, expected and found.
+//! Serde deserializer from the tree to typed structs, whose errors give path, position, expected and found value.
 
 use std::fmt::{self, Display};
 
@@ -9,12 +9,11 @@ use serde::forward_to_deserialize_any;
 use super::node::{MapEntry, Value, YamlNode, YamlPosition};
 use crate::error::Error;
 
-/// A serde error before it is formatted. Its own type keeps the parts of the message apart, which would otherwise have
-/// to be parsed out of serde's text.
+/// Serde error with structured parts, which would otherwise have to be parsed from serde's message.
 #[derive(Debug)]
 pub(super) struct Fault {
     complaint: Complaint,
-    /// Path and place of the value; set by the innermost deserializer.
+    /// Path and position of the value, set by the innermost deserializer.
     at: Option<(String, YamlPosition)>,
 }
 
@@ -28,7 +27,7 @@ enum Complaint {
         key: String,
         known: &'static [&'static str],
     },
-    /// With what to do about it where it was written without its blank.
+    /// Missing key, with a hint if it was written without the blank after its colon.
     MissingKey {
         key: String,
         glued: Option<String>,
@@ -46,7 +45,7 @@ impl Fault {
         self
     }
 
-    /// Adds the keys of a map to an error about a missing key.
+    /// Adds a hint from the keys of the map to an error about a missing key.
     fn told_by(mut self, entries: &[MapEntry]) -> Self {
         if let (None, Complaint::MissingKey { key, glued: reported_glued }) = (&self.at, &mut self.complaint) {
             *reported_glued = entries.iter().find_map(|entry| glued(&entry.key, &[key]));
@@ -54,7 +53,6 @@ impl Fault {
         self
     }
 
-    /// Converts to an error message.
     pub(super) fn into_error(self) -> Error {
         let (path, position) = match &self.at {
             Some((path, position)) => (path.as_str(), Some(position.to_string())),
@@ -108,7 +106,7 @@ impl de::Error for Fault {
     }
 }
 
-/// Creates the error for an unknown key; `subject` names the map.
+/// Creates the error for an unknown key. `subject` names the map.
 pub(super) fn unknown_key(key: &str, subject: &str, known: &[&str]) -> Error {
     let error = Error::bad_input(format!("unknown key `{key}` in {subject}"))
         .hint("remove the key, or write it as a comment")
@@ -119,7 +117,7 @@ pub(super) fn unknown_key(key: &str, subject: &str, known: &[&str]) -> Error {
     }
 }
 
-/// Returns a hint for `{name:copa}`, which YAML reads as one key. `None` for other keys.
+/// Returns a hint for `{name:copa}`, which YAML reads as one key. Returns `None` for other keys.
 fn glued(key: &str, known: &[&str]) -> Option<String> {
     let (name, value) = key.split_once(':').filter(|(name, _)| known.contains(&name.trim()))?;
     Some(format!("write `{}: {}`, with a blank after the colon", name.trim(), value.trim()))
@@ -151,7 +149,7 @@ fn found_in_words(found: Unexpected<'_>) -> String {
     }
 }
 
-/// Deserializes one node and knows the path to it.
+/// Deserializer for one node with its path.
 pub(super) struct FromNode<'a> {
     node: &'a YamlNode,
     path: String,
@@ -189,7 +187,7 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
         self.read(visitor).map_err(|fault| fault.located(&path, position))
     }
 
-    /// Accepts a single value for a list, because every list of the schema is an axis.
+    /// Accepts a single value as a list, because every list of the schema is an axis.
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         if matches!(self.node.value, Value::List(_) | Value::Null) {
             return self.deserialize_any(visitor);
@@ -205,7 +203,7 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
         }
     }
 
-    /// Parses one of several words.
+    /// Deserializes an enum from its name.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         name: &'static str,
@@ -228,7 +226,7 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
 struct ListItems<'a> {
     items: std::slice::Iter<'a, YamlNode>,
     path: &'a str,
-    /// The position of the next item; none where a single value stands for the list, whose path has no position.
+    /// Index of the next item. `None` for a single value, whose path has no index.
     next: Option<usize>,
 }
 
@@ -254,7 +252,7 @@ impl<'de> SeqAccess<'de> for ListItems<'_> {
 struct MapEntries<'a> {
     entries: std::slice::Iter<'a, MapEntry>,
     path: &'a str,
-    /// The entry whose key was handed out and whose value is next.
+    /// Entry whose key was returned last and whose value is next.
     open: Option<&'a MapEntry>,
 }
 

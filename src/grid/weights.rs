@@ -1,4 +1,4 @@
-//! The axis `weights`: backbones whose matrices are rounded on reading, besides those as stored. Each is a separate
+//! The axis `weights`: backbones as stored, or with matrices rounded on load. Each rounded variant is a separate
 //! backbone, named after its source: `tiny-llama@q4_k`.
 
 use std::fmt;
@@ -14,35 +14,35 @@ use super::node::{At, Positioned};
 use crate::error::Result;
 use crate::model::WeightType;
 
-/// Which weights repairs of a rounded backbone are computed from.
+/// Weights from which repairs of a rounded backbone are computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CalibratedOn {
-    /// The stored weights: repair first, then round.
+    /// Stored weights: repair first, then round.
     #[default]
     Full,
-    /// The rounded ones.
+    /// Rounded weights.
     Rounded,
 }
 
-/// How weights are held.
+/// Weight type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 pub(super) enum WeightsName {
-    /// Same as in the files.
+    /// Type stored in the files.
     #[serde(rename = "as-stored")]
     AsStored,
-    /// Blocks of 32 numbers of 8 bits.
+    /// Blocks of 32 numbers with 8 bits each.
     #[serde(rename = "q8_0")]
     Q8_0,
-    /// Blocks of 32 numbers of 4 bits.
+    /// Blocks of 32 numbers with 4 bits each.
     #[serde(rename = "q4_0")]
     Q4_0,
-    /// Blocks of 256 numbers of 4 bits; Q5_0 where rows are no whole ones.
+    /// Blocks of 256 numbers with 4 bits each; Q5_0 if rows are not a multiple of the block size.
     #[serde(rename = "q4_k")]
     Q4K,
 }
 
-/// Weights as the file says them.
+/// Weight type as written in the file.
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(untagged)]
 pub(super) enum WeightsEntry {
@@ -50,14 +50,13 @@ pub(super) enum WeightsEntry {
     Map(WeightsMap),
 }
 
-/// Rounded weights, and what repairs are computed from.
+/// Rounded weights, with the weights used for repairs.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WeightsMap {
     /// Type to which matrices are rounded.
     r#type: WeightsName,
-    /// The weights that layers are chosen and repairs computed with: those that are stored, or the rounded ones; by default
-    /// `full`.
+    /// Weights used for layer selection and repair: stored (`full`) or rounded; `full` by default.
     #[serde(default)]
     calibrated: Many<CalibratedOn>,
 }
@@ -86,11 +85,11 @@ impl<'de> Visitor<'de> for WeightsVisitor {
     }
 }
 
-/// A value of the axis; none is as stored.
+/// Value of the axis. `None` means as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Weights(Option<(WeightType, CalibratedOn)>);
 
-/// `q4_k`, `q4_k-rounded`
+/// Formats `q4_k`, `q4_k-rounded`.
 impl fmt::Display for Weights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -134,7 +133,7 @@ impl Weights {
         Ok(all)
     }
 
-    /// Returns the weight type, and what repairs are solved on. `None` for stored weights.
+    /// Returns the weight type and the weights used for repairs. Returns `None` for stored weights.
     pub(super) fn rounded(self) -> Option<(WeightType, CalibratedOn)> {
         self.0
     }

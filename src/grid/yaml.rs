@@ -1,5 +1,5 @@
-//! Parses YAML into a tree: every value keeps its line and column, and syntax errors are shown with a caret. A grid's
-//! file must hold one map.
+//! YAML parser that produces a tree with line and column of every value. Syntax errors are shown with a caret. A grid
+//! file must contain one map.
 
 use std::fmt;
 use std::path::Path;
@@ -14,20 +14,20 @@ use crate::files::regular;
 
 /// Expected contents of a file, for messages.
 pub(super) struct FileShape<'a> {
-    /// `the grid`, or `the corpus `c4``.
+    /// Subject of messages, such as `the grid` or ``the corpus `c4` ``.
     pub(super) what: &'a str,
     pub(super) expected: &'a str,
     pub(super) hint: &'a str,
 }
 
-/// Reads a YAML file that holds one map.
+/// Reads a YAML file that contains one map.
 pub(super) fn read(path: &Path, shape: &FileShape<'_>) -> Result<YamlNode> {
     let bytes = regular::read(path)?;
     let text = String::from_utf8(bytes).map_err(|error| not_utf8(shape.what, path, &error))?;
     parse_map(&text, path, shape)
 }
 
-/// Reads YAML text that holds one map; `path` is how messages name it.
+/// Parses YAML text that contains one map. Messages name it `path`.
 pub(super) fn parse_map(text: &str, path: &Path, shape: &FileShape<'_>) -> Result<YamlNode> {
     let FileShape { what, expected, hint } = shape;
     let root = if is_blank(text) { None } else { Some(parse_file(text, path)?) };
@@ -63,7 +63,7 @@ fn not_utf8(what: &str, path: &Path, error: &std::string::FromUtf8Error) -> Erro
         .hint("save the file as UTF-8")
 }
 
-/// Reads the YAML text of a file.
+/// Parses the YAML text of a file.
 pub(super) fn parse_file(text: &str, path: &Path) -> Result<YamlNode> {
     let mut root = parse(text, &path.display().to_string())?;
     let file: Rc<Path> = path.into();
@@ -74,12 +74,12 @@ pub(super) fn parse_file(text: &str, path: &Path) -> Result<YamlNode> {
     Ok(root)
 }
 
-/// Reads YAML text; `file` is how messages name it. The places in it name no file yet: serde has no way to tell them.
+/// Parses YAML text. Messages name it `file`. The positions do not name a file, because serde cannot provide it.
 pub(super) fn parse(text: &str, file: &str) -> Result<YamlNode> {
     let options = serde_saphyr::options! {
-        // `no`, `on` and `off` are words here: a recovery or a corpus may be called so.
+        // Parse `no`, `on` and `off` as strings, because they may be names of recoveries or corpora.
         strict_booleans: true,
-        // The message shows the line itself, in the shape of all other messages.
+        // The error message shows the line in its own format.
         with_snippet: false,
     };
     let tree: Spanned<Value> =
@@ -100,7 +100,7 @@ fn explain(error: &YamlError, text: &str, file: &str) -> Error {
     let hint = match error {
         YamlError::DuplicateMappingKey { .. } => "keep one of the two, or make the values a list",
         YamlError::NonFiniteFloat { .. } => "write a number between -1.8e308 and 1.8e308, or put quotes around a text",
-        // The parser points at the value before the tab, where nothing wrong is to be seen.
+        // The parser reports the value before the tab, which looks correct.
         _ if message.contains("found a tab") => {
             "indent with spaces: there is a tab here or at the start of the next line"
         }
@@ -119,12 +119,12 @@ fn explain(error: &YamlError, text: &str, file: &str) -> Error {
     }
 }
 
-/// Formats a line with a caret under `column` (from 1), shortened around the column.
+/// Formats a line with a caret under `column` (from 1), truncated around the column.
 fn with_caret(line: &str, column: u64) -> String {
     const AROUND: usize = 50;
     let caret = usize::try_from(column.saturating_sub(1)).unwrap_or(usize::MAX).min(line.chars().count());
     let skipped = caret.saturating_sub(AROUND);
-    // A tab would put the caret under another character than the one meant.
+    // Replace control characters such as tabs, which would misplace the caret.
     let shown: String =
         line.chars().skip(skipped).take(2 * AROUND).map(|c| if c.is_control() { ' ' } else { c }).collect();
     format!("{shown}\n{}^", " ".repeat(caret - skipped))
@@ -135,7 +135,7 @@ fn node_of(spanned: Spanned<Value>) -> YamlNode {
 }
 
 fn place_of<T>(spanned: &Spanned<T>) -> YamlPosition {
-    // For an alias this is the line that uses the value, which is the one the user has to think about.
+    // For an alias, use the line of the alias, which the user has to fix.
     YamlPosition::File {
         file: Path::new("").into(),
         line: spanned.referenced.line(),

@@ -1,5 +1,5 @@
-//! The leaves of an identity, or of any JSON value, by path, and their differences: settings are compared only here, so
-//! that a new one cannot be forgotten. A leaf is compared as canonical text.
+//! Flattens identities and other JSON values to leaves, and compares them as canonical text. All settings are compared
+//! here, so that new ones are included automatically.
 
 use std::borrow::{Borrow, Cow};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::Identity;
 use ghostlab_store::canonical;
 
-/// The path of a leaf: `calibration.text.rule`. Values of any shape are traversed: `cut.options.cosine`.
+/// Path of a leaf, such as `calibration.text.rule` or `cut.options.cosine`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline)]
@@ -28,17 +28,15 @@ impl Aspect {
         &self.0
     }
 
-    /// Returns the last step of the path.
     pub fn name(&self) -> &str {
         self.0.rsplit('.').next().unwrap_or_default()
     }
 
-    /// Returns whether the path equals or lies below `whole`: `cut.options.cosine` is below `cut.options` and `cut`.
+    /// Returns whether the path equals or lies below `parent`.
     pub fn is_of(&self, parent: &str) -> bool {
         self.0.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 
-    /// Appends a step.
     #[must_use]
     pub fn below(&self, name: &str) -> Self {
         Self(if self.0.is_empty() { name.to_owned() } else { format!("{}.{name}", self.0) })
@@ -57,21 +55,21 @@ impl Borrow<str> for Aspect {
     }
 }
 
-/// Values by their paths. Lists are leaves, and so is an empty map.
+/// Leaf values by path. Lists and empty maps are leaves.
 pub type Leaves = BTreeMap<Aspect, Canonical>;
 
-/// An aspect in which two values differ.
+/// Setting in which two values differ.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
     pub aspect: Aspect,
-    /// The first value; `None` if the aspect is missing.
+    /// First value; `None` if it has no such setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub one: Option<Canonical>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other: Option<Canonical>,
 }
 
-/// Flattens a value; null is absent.
+/// Flattens a value. Null counts as absent.
 pub fn leaves(root: &Value) -> Leaves {
     fn add(found: &mut Leaves, path: &Aspect, value: &Value) {
         match value {
@@ -89,7 +87,6 @@ pub fn leaves(root: &Value) -> Leaves {
     found
 }
 
-/// Returns every setting that differs, in the order of paths.
 pub fn differs(one: &Leaves, other: &Leaves) -> Vec<Difference> {
     let aspects: BTreeSet<&Aspect> = one.keys().chain(other.keys()).collect();
     aspects
@@ -102,7 +99,7 @@ pub fn differs(one: &Leaves, other: &Leaves) -> Vec<Difference> {
         .collect()
 }
 
-/// Returns every setting that an [`Identity`] may have, from its type. Free-form options of a method count as one.
+/// Returns all settings that the type [`Identity`] allows. Free-form method options count as one.
 pub fn aspects() -> Vec<Aspect> {
     let settings = SchemaSettings::default().with(|settings| settings.inline_subschemas = true);
     let schema = settings.into_generator().into_root_schema_for::<Identity>();
@@ -123,7 +120,7 @@ fn walk(schema: &Value, path: &Aspect, found: &mut BTreeSet<Aspect>) {
     branches.into_iter().for_each(|schema| walk(schema, path, found));
 }
 
-/// A JSON value by its canonical text: without spaces, keys sorted, floats in their shortest form.
+/// JSON value as canonical text: no spaces, sorted keys, shortest float format.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Canonical(String);
 
@@ -136,12 +133,10 @@ impl Canonical {
         serde_json::from_str(&self.0).unwrap_or_default()
     }
 
-    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Returns whether it is a hash, which is long and meaningless to people.
     pub fn is_hash(&self) -> bool {
         self.0.len() == 66 && self.0[1..65].bytes().all(|digit| digit.is_ascii_hexdigit())
     }

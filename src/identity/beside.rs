@@ -1,4 +1,4 @@
-//! Identifies variants measured together by their differences from one of them.
+//! Identifies the cohort of variants timed together with a variant.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,7 @@ use super::Identity;
 use crate::files::sha256;
 use ghostlab_store::canonical;
 
-/// Returns for each variant of one backbone a hash of all variants relative to it. A change common to all does not change
-/// the hashes.
+/// Returns a hash of all variants relative to each variant, unaffected by changes common to all.
 pub fn beside(all: &[&Identity]) -> Vec<String> {
     let all: Vec<VariantParts> = all.iter().map(|identity| parts(identity)).collect();
     all.iter()
@@ -21,7 +20,7 @@ pub fn beside(all: &[&Identity]) -> Vec<String> {
         .collect()
 }
 
-/// Cut, repair and calibration, each field as canonical JSON; the rest is the backbone's.
+/// Cut, repair and calibration, with each field as canonical JSON.
 type VariantParts = [Option<BTreeMap<String, String>>; 3];
 
 fn parts(identity: &Identity) -> VariantParts {
@@ -39,7 +38,7 @@ fn fields(part: &impl Serialize) -> Option<BTreeMap<String, String>> {
     }
 }
 
-/// Returns the settings in which the other variant differs, and those that it lacks.
+/// Describes the settings in which `other` differs.
 fn told(parts: &VariantParts, other: &VariantParts) -> String {
     let nothing = BTreeMap::new();
     parts
@@ -79,7 +78,6 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    /// Returns the hash of the last variant.
     fn last(all: &[Identity]) -> String {
         beside(&all.iter().collect::<Vec<_>>()).pop().unwrap()
     }
@@ -90,7 +88,7 @@ mod tests {
         assert_ne!(cohort_of(&["none"], 0), cohort_of(&["affine"], 0));
         assert_ne!(cohort_of(&["none"], 0), cohort_of(&["none", "affine"], 0));
         assert_eq!(cohort_of(&["none", "affine"], 0), cohort_of(&["affine", "none"], 0), "in whatever order");
-        // Changing only the variant itself changes its differences from the others.
+        // A change of the variant itself changes its difference from the others.
         assert_eq!(
             last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 1)]),
             last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 2)]),

@@ -1,5 +1,5 @@
-//! The objects of a store that some plans use, which `cache gc --keep` keeps; and the objects to remove to stay within
-//! a limit: those cheapest to make again per byte, and none that a grid still needs.
+//! Objects that plans use, which `cache gc --keep` keeps, and objects to evict to stay within a limit, starting with
+//! the cheapest to recompute per byte.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use crate::model::CPU;
 use crate::stage::{KINDS, Member, Stage};
 use ghostlab_store::{Found, InventoryItem, Key, Store};
 
-/// The hashes of the artifacts that some plans use, and of all that these are made from.
+/// Hashes of the objects that plans use, including transitive inputs.
 #[derive(Debug, Default)]
 pub struct KeepSet {
     used: BTreeSet<String>,
-    /// Keys of objects that are not stored yet: their intermediate results are unfinished work.
+    /// Keys of unfinished objects, whose intermediate results are kept.
     unfinished: BTreeSet<String>,
     /// Hashes of the files that the plans read.
     contents: BTreeSet<String>,
@@ -27,7 +27,7 @@ impl KeepSet {
         plan.keys().for_each(|key| hashes_in(&key.readable()["of"], &mut self.contents));
     }
 
-    /// Returns whether the plans read all files that an entry was computed from.
+    /// Returns whether the plans read all files that an object was computed from.
     pub fn knows_inputs(&self, entry: &InventoryItem) -> bool {
         let Found::Whole(object) = &entry.found else { return true };
         let mut hashes = BTreeSet::new();
@@ -35,12 +35,12 @@ impl KeepSet {
         hashes.is_subset(&self.contents)
     }
 
-    /// Adds the objects needed to complete a plan and read its results, without the inputs of stored objects.
+    /// Adds the objects needed to complete a plan and read its results.
     pub(super) fn add_needed(&mut self, plan: &Plan<'_>, store: &Store) {
         self.add_plan(plan, store, &|key| !store.has(key));
     }
 
-    /// Adds the objects that a plan names, and their inputs while `goes_on` holds.
+    /// Adds a plan's objects, and their inputs while `goes_on` holds.
     fn add_plan(&mut self, plan: &Plan<'_>, store: &Store, goes_on: &dyn Fn(&Key) -> bool) {
         plan.keys().for_each(|key| self.add_key(key, goes_on));
         self.unfinished.extend(
@@ -60,8 +60,8 @@ impl KeepSet {
         }
     }
 
-    /// Returns whether an entry is kept. All members of a family are kept, such as all sites of a pass and all trials,
-    /// because another depth or recovery may use them.
+    /// Returns whether an entry is kept, including all members of a family, because another depth or recovery may use
+    /// them.
     pub fn has(&self, entry: &InventoryItem) -> bool {
         let stage = KINDS.into_iter().find(|kind| kind.folder() == entry.stage).and_then(|kind| Stage::of(kind).ok());
         self.used.contains(&entry.hash)
@@ -83,7 +83,7 @@ pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
     found
 }
 
-/// Collects the engines in a key and its parents. The CPU kernels have no name in keys.
+/// Collects the engines in a key and its ancestors. Keys do not name the CPU engine.
 fn engines_in(key: &Value, found: &mut BTreeSet<ComputeId>) {
     let Some(identity) = key["of"].as_object() else { return };
     let text = |name: &str| identity.get(name).and_then(Value::as_str);
@@ -94,7 +94,6 @@ fn engines_in(key: &Value, found: &mut BTreeSet<ComputeId>) {
     identity.values().for_each(|parent| engines_in(parent, found));
 }
 
-/// Collects the hashes in a key and its parents.
 fn hashes_in(key: &Value, found: &mut BTreeSet<String>) {
     match key {
         Value::String(text) if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
@@ -106,23 +105,23 @@ fn hashes_in(key: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// How a store stands to a limit.
+/// State of a store relative to its size limit.
 #[derive(Debug, Default)]
 pub struct Quota {
     pub limit: u64,
-    /// Bytes that the plan needs, or a living process.
+    /// Bytes that the plan or a running process needs.
     pub needed: u64,
-    /// Bytes that nothing needs but that still fit.
+    /// Bytes that are not needed but fit within the limit.
     pub kept: u64,
-    /// Objects to remove, in this order.
+    /// Objects to evict, in order.
     pub going: Vec<InventoryItem>,
-    /// Bytes that will come.
+    /// Bytes that will be written.
     pub coming: u64,
 }
 
 impl Quota {
-    /// Looks through a store into which `coming` bytes will be written. `in_use` are the hashes of what living processes
-    /// have noted.
+    /// Determines the evictions before `coming` bytes are written. `in_use` are the hashes reserved by running
+    /// processes.
     pub fn of(plan: &Plan<'_>, store: &Store, in_use: &BTreeSet<String>, limit: u64, coming: u64) -> Self {
         let mut needed = KeepSet::default();
         needed.add_needed(plan, store);
@@ -138,7 +137,7 @@ impl Quota {
         let (needed, mut others): (Vec<_>, Vec<_>) = entries.into_iter().partition(needed);
         let needed = sum_of_sizes(&needed);
         let mut kept = sum_of_sizes(&others);
-        // Another version's are not this one's to judge.
+        // Leave objects of other program versions alone.
         others.retain(|entry| !entry.older() && !entry.later());
         // A damaged object has no known cost.
         let price = |entry: &InventoryItem| entry.seconds() / entry.bytes().max(1) as f64;
@@ -154,7 +153,7 @@ impl Quota {
         Self { limit, needed, kept, going, coming }
     }
 
-    /// Returns the bytes above the limit after all possible evictions.
+    /// Returns the bytes above the limit after all evictions.
     pub fn beyond(&self) -> u64 {
         (self.needed + self.kept + self.coming).saturating_sub(self.limit)
     }
@@ -175,7 +174,7 @@ mod tests {
     fn cheapest_objects_are_evicted_first_needed_ones_never() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), stage::WORDS).unwrap();
-        // Bytes, and the seconds that they took: 10, 1, 100 and 2 ms a byte.
+        // Sizes and computing times: 10, 1, 100 and 2 ms per byte.
         for (number, (bytes, seconds)) in [(100, 1.0), (1000, 1.0), (10, 1.0), (500, 1.0)].into_iter().enumerate() {
             let key = Key::new(stage::selection::KIND, json!({"number": number}), []);
             store.put(&key, seconds, &[("a", &vec![0; bytes])]).unwrap();

@@ -1,5 +1,4 @@
-//! Summary of a plan, small enough to be stored: `ghostlab status` uses it to count finished objects without the grid
-//! and its inputs.
+//! Stored summary of a plan, from which `ghostlab status` counts finished objects without the grid and its inputs.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -15,70 +14,70 @@ use crate::files::sha256;
 use crate::stage::{KINDS, Stage};
 use ghostlab_store::{Key, Store};
 
-/// The artifacts, cells and jobs of a plan. Latencies are left out: each machine has its own.
+/// Objects, cells and jobs of a plan, without latencies, which each machine measures itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outline {
     pub grid: String,
-    /// The grid's file.
     #[serde(serialize_with = "crate::files::shown::path")]
     pub file: PathBuf,
     pub profile: Option<String>,
-    /// Kind and hash of every artifact.
+    /// Kind and hash of every object.
     artifacts: Vec<(String, String)>,
     pub cells: Vec<OutlineCell>,
     pub jobs: Vec<OutlineJob>,
 }
 
-/// A cell, and what it needs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutlineCell {
     pub name: String,
-    /// Places among the artifacts.
+    /// Indices into the outline's objects.
     artifacts: Vec<usize>,
 }
 
-/// A calibration of a backbone, or a text or task that it is scored on.
+/// Calibration of a backbone, or scoring of a text or task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutlineJob {
     /// Label in events and records.
     pub label: String,
     pub backbone: String,
-    /// Prefix of its claims.
+    /// Prefix of the job's lease names.
     pub claim: String,
-    /// Total by the cost model, in floating-point operations.
+    /// Total work estimated by the cost model, in floating-point operations.
     pub flops: f64,
     artifacts: Vec<usize>,
 }
 
-/// The stored part of an outline.
+/// Progress of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct OutlineProgress {
-    /// Cells of the plan.
+    /// Number of cells in the plan.
     pub cells: usize,
-    /// Cells that are complete.
+    /// Number of complete cells.
     pub complete: usize,
-    /// Its jobs, stored or not.
+    /// Jobs of the plan, including finished ones.
     pub jobs: Vec<JobProgress>,
 }
 
-/// The stored part of a job.
+/// Progress of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct JobProgress {
     /// Label in events and records.
     pub label: String,
-    /// Whose job it is.
+    /// Backbone that the job runs.
     pub backbone: String,
-    /// Total by the cost model, in floating-point operations.
+    /// Total work estimated by the cost model, in floating-point operations.
     pub flop: f64,
-    /// Artifacts that it makes.
+    /// Number of objects that the job makes.
     pub artifacts: usize,
-    /// Artifacts that are stored.
+    /// Number of stored objects.
     pub stored: usize,
 }
 
 impl Outline {
+    /// Summarizes a plan.
+    ///
     /// # Errors
-    /// A method that cannot be built.
+    /// Fails if a method cannot be built.
     pub fn of(plan: &Plan<'_>, state: &StoreState) -> Result<Self> {
         let mut artifacts: Vec<(String, String)> = Vec::new();
         let mut index: BTreeMap<String, usize> = BTreeMap::new();
@@ -115,7 +114,6 @@ impl Outline {
         Ok(Self { grid, file, profile, artifacts, cells, jobs })
     }
 
-    /// Returns the plan's id, from its cells and objects.
     pub fn id(&self) -> String {
         let names = self.cells.iter().map(|cell| cell.name.as_str());
         let hashes = self.artifacts.iter().map(|(_, hash)| hash.as_str());
@@ -123,7 +121,7 @@ impl Outline {
         sha256::of_bytes(all.join("\n"))[..12].to_owned()
     }
 
-    /// Keeps it in the store; its id. Where that fails, `status` knows less.
+    /// Stores the outline, and returns its id. A write error only limits the output of `status`.
     pub fn keep(&self, store: &Store) -> String {
         let id = self.id();
         let path = store.plans().join(format!("{id}.json"));
@@ -133,22 +131,19 @@ impl Outline {
         id
     }
 
-    /// Finds a stored outline.
     pub fn find(store: &Store, id: &str) -> Option<Self> {
         serde_json::from_slice(&store.record(&store.plans().join(format!("{id}.json")))?).ok()
     }
 
-    /// Returns whether an object hash belongs to the plan.
     pub fn has(&self, hash: &str) -> bool {
         self.artifacts.iter().any(|(_, artifact)| artifact == hash)
     }
 
-    /// Returns the job of a lease.
     pub fn job_of(&self, claim: &str) -> Option<&OutlineJob> {
         self.jobs.iter().find(|job| claim.starts_with(&job.claim))
     }
 
-    /// Returns the stored part of the plan, without checking contents.
+    /// Returns the progress of the plan, without verifying objects.
     pub fn progress(&self, store: &Store) -> OutlineProgress {
         let present: BTreeMap<&str, HashSet<String>> =
             KINDS.iter().map(|&kind| (kind.name(), store.present(kind))).collect();

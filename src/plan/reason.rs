@@ -1,7 +1,7 @@
-//! Why something has to be made: nothing like it was made before, or a field of its key has changed.
+//! Explains why an object must be computed.
 //!
-//! Only comparable objects are compared: made from inputs with the same names, and different in at most one setting.
-//! Another backbone, or a grid of another depth and length, is a different object instead of a change.
+//! Only objects with the same input names that differ in at most one setting are compared. Other objects are not
+//! changes of each other.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -15,33 +15,33 @@ use crate::identity::{Aspect, Canonical, Difference, Leaves, differs};
 use crate::stage;
 use ghostlab_store::{Found, InventoryItem, Key, Store};
 
-/// Why an artifact is not there.
+/// Reason why an object is missing.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(tag = "why", content = "what", rename_all = "snake_case")]
 pub enum Reason {
     /// No similar object is stored.
     First,
-    /// The most similar stored artifact differs in these fields.
+    /// The most similar stored object differs in these fields.
     Changed(Vec<Change>),
-    /// The object is stored but damaged, with the reason.
+    /// The object is stored but damaged. Contains the reason.
     Damaged(String),
 }
 
-/// A field of a key that differs.
+/// Difference in one field of a key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 pub struct Change {
-    /// The path of the field: `selection.tokens.windows.seed`.
+    /// Path of the field: `selection.tokens.windows.seed`.
     pub field: Aspect,
-    /// The stored value, any JSON; absent if the field is new.
+    /// Stored value as JSON; absent if the field is new.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub old: Option<Canonical>,
-    /// The requested value, any JSON; absent if the field is gone.
+    /// Requested value as JSON; absent if the field was removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new: Option<Canonical>,
 }
 
 impl Change {
-    /// Returns whether it is a setting of the grid, rather than an input's content or a newer stage.
+    /// Returns whether the field is a setting, not an input's content or a version.
     fn is_setting(&self) -> bool {
         let content = [&self.old, &self.new].into_iter().flatten().any(Canonical::is_hash);
         !content && !self.field.name().ends_with("version")
@@ -75,30 +75,27 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A stored key taken apart.
 struct KeyParts {
     leaves: Leaves,
     inputs: BTreeSet<String>,
 }
 
-/// Finds reasons by comparison with stored objects.
+/// Stored objects to compare missing ones with.
 pub struct Reasons {
     stored: HashMap<&'static str, Vec<KeyParts>>,
-    /// For each field of each stored object: a hash of everything except that field, and the names of its inputs, to
-    /// the object.
+    /// Stored objects by a hash of their input names and all fields except one.
     nearly: HashMap<(&'static str, u64), usize>,
 }
 
-/// Up to this many stored objects, a missing one is compared with each if no single field explains it.
+/// Maximum number of objects that are compared one by one if no single field explains the difference.
 const COMPARED: usize = 400;
 
 impl Reasons {
-    /// Reasons for a plan. Objects used by the plan itself are unchanged: no missing object has replaced them.
+    /// Creates the reasons for a plan, excluding the plan's own objects.
     pub fn new(store: &Store, plan: &Plan<'_>) -> Self {
         Self::of_stored(store, &plan.keys().map(|key| key.hash()).collect())
     }
 
-    /// Collects everything stored except these keys.
     fn of_stored(store: &Store, used: &HashSet<&str>) -> Self {
         let mut stored = HashMap::<_, Vec<KeyParts>>::new();
         let mut nearly = HashMap::new();
@@ -119,7 +116,6 @@ impl Reasons {
         Self { stored, nearly }
     }
 
-    /// Returns why a key that is not intact in the store has to be computed.
     pub fn of(&self, key: &Key, state: &StoreState) -> Reason {
         if let ObjectState::Damaged(error) = state.of(key) {
             return Reason::Damaged(error.one_line());
@@ -151,7 +147,6 @@ impl Reasons {
     }
 }
 
-/// Returns the names of the inputs that a key depends on.
 fn inputs(key: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut left = vec![key];
@@ -163,8 +158,8 @@ fn inputs(key: &Value) -> BTreeSet<String> {
     found
 }
 
-/// Flattens a key to its fields by path, without `of` and the kinds of parents, which are always present. Repeated
-/// ancestors and input hashes appear once, at the shortest path.
+/// Flattens a key to its fields by path, without `of` and the kinds of parents. Repeated ancestors and input hashes
+/// appear at the shortest path only.
 fn leaves(key: &Value) -> Leaves {
     let mut found = Leaves::new();
     let mut seen = HashSet::new();
@@ -206,7 +201,7 @@ fn differences(stored: &Leaves, wanted: &Leaves) -> Vec<Change> {
         old: one,
         new: other,
     });
-    // One input on several paths is one change, shown with the shortest path.
+    // An input that appears at several paths counts as one change.
     let mut merged: Vec<Change> = Vec::new();
     for change in changes {
         match merged.iter_mut().find(|known| (&known.old, &known.new) == (&change.old, &change.new)) {
@@ -235,7 +230,6 @@ mod tests {
         KeyParts { leaves: leaves(&key.readable()), inputs: inputs(&key.readable()) }
     }
 
-    /// Returns the reason for a key in a store with these keys.
     fn reason(stored: &[Key], wanted: &Key) -> String {
         let temp = tempfile::tempdir().unwrap();
         let store = Store::open(temp.path(), stage::WORDS).unwrap();

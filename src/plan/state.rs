@@ -1,4 +1,4 @@
-//! The stored part of a plan.
+//! State of a plan's objects in the store.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,29 +11,28 @@ use crate::error::Error;
 use crate::stage::{Stage, selection};
 use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
 
-/// State of a key in the store.
+/// State of an object in the store.
 #[derive(Debug)]
 pub enum ObjectState {
     Absent,
-    /// A damaged object, which will be made again.
+    /// Damaged object, which will be computed again.
     Damaged(Error),
     Whole(StoredObject),
 }
 
-/// How all keys of a plan stand.
+/// State of all objects of a plan.
 pub struct StoreState {
-    /// Stored objects.
     by_hash: HashMap<String, ObjectState>,
     selections: HashMap<String, Selection>,
 }
 
 impl StoreState {
-    /// Looks everything up. Whatever a run would use without making it is verified byte by byte.
+    /// Looks up all objects of a plan. Those that a run would read are verified byte by byte.
     pub fn read(plan: &Plan<'_>, store: &Store) -> Self {
         Self::of_keys(plan, store, &|_| true)
     }
 
-    /// Reads the state as if nothing machine-specific were stored, to measure it again.
+    /// Reads the state as if no machine-specific results were stored.
     pub fn to_retime(plan: &Plan<'_>, store: &Store) -> Self {
         Self::of_keys(plan, store, &|key| !Stage::is_here(key))
     }
@@ -45,7 +44,7 @@ impl StoreState {
             wanted.entry(key.hash()).or_insert((key, false));
         }
         let there = present(store, wanted.values().map(|(key, _)| &***key));
-        // An operator is loaded only where a score is missing.
+        // An operator is loaded only if a score is missing.
         for variant in &variants {
             let scoring = variant.scores.iter().chain(&variant.latencies).any(|key| !there.contains(key.hash()));
             if let Some(entry) = variant.repair().and_then(|key| wanted.get_mut(key.hash())) {
@@ -68,7 +67,6 @@ impl StoreState {
         Self { by_hash, selections }
     }
 
-    /// Returns the state of a key.
     pub fn of(&self, key: &Key) -> &ObjectState {
         self.by_hash.get(key.hash()).unwrap_or(&ObjectState::Absent)
     }
@@ -77,34 +75,30 @@ impl StoreState {
         matches!(self.of(key), ObjectState::Whole(_))
     }
 
-    /// Returns a stored selection.
     pub fn selection(&self, key: &Key) -> Option<&Selection> {
         self.selections.get(key.hash())
     }
 
-    /// Iterates over the hashes of damaged objects, or of intact ones.
     pub fn hashes(&self, damaged: bool) -> impl Iterator<Item = &str> {
         self.by_hash.iter().filter(move |(_, stored)| is_match(damaged, stored)).map(|(hash, _)| hash.as_str())
     }
 
-    /// Iterates over the damage found.
     pub fn damages(&self) -> impl Iterator<Item = &Error> {
         self.by_hash
             .values()
             .filter_map(|stored| if let ObjectState::Damaged(error) = stored { Some(error) } else { None })
     }
 
-    /// Returns the variants of a backbone for which a job has work.
+    /// Returns the variants for which a job has work.
     pub fn lacking<'b>(&self, backbone: &'b BackbonePlan, job: Job) -> Vec<&'b Variant> {
         backbone.variants.iter().filter(|variant| job.made(variant).into_iter().any(|key| !self.has(key))).collect()
     }
 
-    /// Returns whether a variant needs nothing but machine-specific measurements.
+    /// Returns whether a variant is complete except for machine-specific measurements.
     pub fn complete_elsewhere(&self, variant: &Variant) -> bool {
         variant.shared_keys().all(|key| self.has(key))
     }
 
-    /// Returns whether a variant needs nothing.
     pub fn complete(&self, variant: &Variant) -> bool {
         variant.keys().all(|key| self.has(key))
     }
@@ -118,7 +112,7 @@ fn is_match(damaged: bool, stored: &ObjectState) -> bool {
     }
 }
 
-/// Returns the hashes of keys with a stored object. Lists complete folders for many keys.
+/// Returns the hashes of stored objects, from directory listings if there are many keys.
 fn present<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<String> {
     let mut by_kind: HashMap<ObjectKind, Vec<&Key>> = HashMap::new();
     keys.for_each(|key| by_kind.entry(key.kind()).or_default().push(key));
@@ -133,7 +127,7 @@ fn present<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<St
         .collect()
 }
 
-/// A listing of all artifacts of a kind costs some hundred operations at most.
+/// Number of keys above which a directory listing is cheaper than lookups.
 const LISTING_THRESHOLD: usize = 300;
 
 impl ObjectState {

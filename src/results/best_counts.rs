@@ -1,4 +1,5 @@
-//! How often one method is the best row of its setting: with one calibration seed, significantly, and over several seeds.
+//! Counts of the settings in which a method is the best row: on one calibration seed, significantly, and over several
+//! seeds.
 
 use std::fmt;
 
@@ -9,34 +10,33 @@ use super::same_measurement::{RowContent, is_one_measurement};
 use super::stored::{StoredNumber, StoredResults};
 use crate::metric::Metric;
 
-/// Items counted.
+/// Query for the settings in which a method is best.
 #[derive(Clone, Copy)]
 pub struct BestQuestion<'a> {
     pub metric: &'a str,
-    /// The recovery that may be the best.
+    /// Recovery whose wins are counted.
     pub method: &'a str,
-    /// Which rows take part.
+    /// Filter for participating rows.
     pub keeps: &'a dyn Fn(&Condition) -> bool,
-    /// Settings differ in these fields, and in calibration and training.
+    /// Fields of a condition that identify a setting, besides calibration and training.
     pub setting: &'a dyn Fn(&Condition) -> Vec<String>,
 }
 
-/// Settings in which a method is the best row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BestCounts {
     pub settings: usize,
     pub best: usize,
-    /// How often the best other row is significantly worse; none where nothing could be tested.
+    /// Settings in which the best other row is significantly worse; `None` if nothing could be tested.
     pub significant: Option<usize>,
-    /// The seed of the calibrations, where all have the same.
+    /// Calibration seed, if all rows share one.
     pub seed: Option<u64>,
-    /// `None` if some setting was not measured over seeds.
+    /// Counts over seeds; `None` if any setting was not measured over seeds.
     pub over_seeds: Option<SeedCounts>,
-    /// Best rows where the method is not.
+    /// Best rows of the settings in which the method is not best.
     pub ahead: Vec<Condition>,
 }
 
-/// Same by means over calibration seeds.
+/// Counts based on means over calibration seeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeedCounts {
     pub seeds: usize,
@@ -44,8 +44,8 @@ pub struct SeedCounts {
 }
 
 impl BestCounts {
-    /// Counts the settings of a run. `seeds` is a run of the same rows under several calibration seeds. None without a setting
-    /// that has the method and a rival.
+    /// Counts the settings of a run. `seeds` is a run of the same rows under several calibration seeds. Returns
+    /// `None` if no setting has both the method and a rival.
     pub fn new(run: &StoredResults, seeds: Option<&StoredResults>, question: BestQuestion<'_>) -> Option<Self> {
         let metric = Metric::find(question.metric).ok()?;
         let settings: Vec<Setting<'_>> = Setting::all(run, &metric, question);
@@ -65,7 +65,7 @@ impl BestCounts {
         })
     }
 
-    /// Qualification of the count: `significantly in 1 of 6; over five seeds in 2 of 6`.
+    /// Formats the qualification of the count: `significantly in 1 of 6; over five seeds in 2 of 6`.
     pub fn qualified(&self) -> String {
         let total = self.settings;
         let significant = match self.significant {
@@ -85,7 +85,7 @@ fn seed_of(run: &StoredResults, setting: &Setting<'_>) -> Option<u64> {
     run.factors(setting.number).get(SEED).and_then(serde_json::Value::as_u64)
 }
 
-/// `5 of 6 on seed 0, significantly in 1 of 6; over five seeds in 2 of 6`
+/// Formats `5 of 6 on seed 0, significantly in 1 of 6; over five seeds in 2 of 6`.
 impl fmt::Display for BestCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seed = self.seed.map_or_else(String::new, |seed| format!(" on seed {seed}"));
@@ -93,12 +93,11 @@ impl fmt::Display for BestCounts {
     }
 }
 
-/// Rows that compete.
 struct Setting<'a> {
     key: Vec<String>,
     records: Vec<&'a Record>,
     number: &'a StoredNumber,
-    /// The best other row.
+    /// Best row of another recovery.
     rival: &'a StoredNumber,
     is_behind: bool,
 }
@@ -109,7 +108,7 @@ impl<'a> Setting<'a> {
         let groups = grouped(rows.map(|rows| (key(&rows.record.condition, question), rows)));
         let mut settings: Vec<Self> = Vec::new();
         for (key, rows) in groups {
-            // Criteria that remove the same layers have one measurement, which counts once.
+            // Count criteria that remove the same layers once, because they share one measurement.
             let setting = Self::new(key, &rows, metric, question.method);
             settings.extend(setting.filter(|setting| !settings.iter().any(|other| setting.is_copy_of(other))));
         }
@@ -196,7 +195,7 @@ fn key(condition: &Condition, question: BestQuestion<'_>) -> Vec<String> {
     key
 }
 
-/// Printed form of a number as a cost: less is better.
+/// Returns the printed value of a number as a cost, where lower is better.
 fn printed_cost(metric: &Metric, number: &StoredNumber) -> Option<f64> {
     metric.cost(Metric::printed(number.record.value?, metric.decimals))
 }
@@ -206,7 +205,7 @@ fn mean_cost(metric: &Metric, values: &[f64]) -> Option<f64> {
     metric.cost(Metric::printed(mean, metric.decimals))
 }
 
-/// Small counts as words.
+/// Spells out small counts.
 fn word(count: usize) -> String {
     const WORDS: [&str; 11] = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
     WORDS.get(count).map_or_else(|| count.to_string(), |word| (*word).to_owned())
@@ -216,7 +215,7 @@ fn word(count: usize) -> String {
 mod tests {
     use super::*;
 
-    /// A number of one setting; `right` are its answered questions of ten in each of two tasks.
+    /// Builds a number of one setting with `right` correct answers of ten in each of two tasks.
     fn number(depth: usize, recovery: &str, right: usize, cell: &str) -> StoredNumber {
         let condition = Condition {
             backbone: "a".into(),
@@ -261,7 +260,7 @@ mod tests {
 
     fn main() -> Vec<StoredNumber> {
         vec![
-            // Far ahead, a little ahead, behind no repair.
+            // Far ahead, slightly ahead, and behind the unrepaired row.
             number(4, "ghosted", 45, "a"),
             number(4, "none", 10, "b"),
             number(6, "ghosted", 31, "c"),
@@ -278,7 +277,7 @@ mod tests {
             for mut number in main() {
                 let is_ours = number.record.condition.recovery == "ghosted";
                 number.cell = format!("{}@{seed}", number.cell);
-                // Under the second seed ours is worse at all depths but the first.
+                // Under the second seed, our method is worse at all depths but the first.
                 if is_ours && number.record.condition.depth > 4 {
                     number.record.value = number.record.value.map(|value| value - f64::from(shift));
                 }
@@ -309,7 +308,7 @@ mod tests {
             setting: &|condition| vec![condition.criterion.clone(), condition.depth.to_string()],
         };
         let counts = BestCounts::new(&run(numbers), None, question).unwrap();
-        // At the other depths two rows are too few to be called equal.
+        // At the other depths, two rows are too few to establish equality.
         assert_eq!((counts.settings, counts.best), (5, 3));
     }
 

@@ -1,5 +1,4 @@
-//! Two runs side by side: settings, data and protocols that differ, and values that differ, with paired tests on the same
-//! items.
+//! Comparison of two runs: differing settings, data, protocols and values, with paired tests on the same items.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,98 +17,98 @@ use crate::identity::{Aspect, Canonical, ComputeId, Difference, differs, leaves}
 use crate::metric::Metric;
 use crate::model::Tolerance;
 
-/// The differences of two runs.
+/// Differences between two runs.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Differences {
-    /// Keys of the grids, as they ran.
+    /// Differing keys of the grids as run.
     pub settings: Vec<SettingDifference>,
-    /// Backbones, tokenizers, corpora and tasks whose bytes differ under one name, by hash.
+    /// Backbones, tokenizers, corpora and tasks with the same name and different hashes.
     pub data: Vec<SettingDifference>,
-    /// Whether both runs say which bytes they read.
+    /// Whether both runs record the hashes of their inputs.
     pub data_known: bool,
     /// Metrics that were measured in different ways.
     pub protocols: Vec<SettingDifference>,
-    /// Backbones that different engines ran, or in different float types or on different devices.
+    /// Backbones that ran on different engines, float types or devices.
     pub engines: Vec<SettingDifference>,
-    /// Whether both runs say of each number all that tells it from the others. What an older program made does not, and is
-    /// compared by backbone, depth, criterion, recovery, text and metric alone.
+    /// Whether both runs record the full identity of each number. Numbers of older programs are compared only by
+    /// backbone, depth, criterion, recovery, text and metric.
     pub identified: bool,
-    /// Aspects in which paired numbers differ consistently: each run has one value for a named input or method, and the
-    /// runs' values differ. Backbones and engines are listed under `data` and `engines`.
+    /// Setting differences that apply to all paired numbers: each run has one value for a named input or method, and
+    /// the values differ. Backbones and engines are listed under `data` and `engines`.
     pub aside: Vec<SettingDifference>,
-    /// Numbers that both have.
+    /// Count of numbers in both runs.
     pub compared: usize,
-    /// Numbers with different values, in the first run's order.
+    /// Numbers with different values, in the order of the first run.
     pub values: Vec<ValueDifference>,
-    /// Numbers that only the first has.
+    /// Numbers only in the first run.
     pub only_first: Vec<Unpaired>,
-    /// Numbers that only the second has.
+    /// Numbers only in the second run.
     pub only_second: Vec<Unpaired>,
-    /// Numbers with several possible partners, which are not paired.
+    /// Unpaired numbers with several possible partners.
     pub coinciding: Vec<CoincidingNumbers>,
 }
 
-/// A number without a partner.
+/// Number without a partner in the other run.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Unpaired {
     #[serde(flatten)]
     pub record: Record,
-    /// The cell, as `plan` and `explain` name it.
+    /// Cell name, as in `plan` and `explain`.
     pub cell: String,
-    /// The column of the run's own table; empty where the run does not say it.
+    /// Column in the run's own table; empty if unknown.
     pub column: String,
 }
 
-/// Numbers of two runs that cannot be told apart by what the runs have in common.
+/// Numbers of two runs that cannot be matched one to one by their shared settings.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct CoincidingNumbers {
     pub first: Vec<Unpaired>,
     pub second: Vec<Unpaired>,
-    /// The settings in which they differ; empty where neither run says any.
+    /// Settings in which the numbers differ; empty if neither run records any.
     pub settings: Vec<String>,
 }
 
-/// A difference in a setting.
+/// Setting that differs between two runs.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct SettingDifference {
-    /// `calibration.sequences`, `corpora.c4`
+    /// Dotted path, such as `calibration.sequences` or `corpora.c4`.
     pub path: String,
-    /// The first run's value, any JSON; absent if there is none.
+    /// Value in the first run, as JSON; omitted if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<Value>,
-    /// The second run's value, any JSON; absent if there is none.
+    /// Value in the second run, as JSON; omitted if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub second: Option<Value>,
 }
 
-/// A number that differs.
+/// Number with different values in two runs.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ValueDifference {
     pub first: Record,
     pub second: Record,
-    /// The first run's cell, as `plan` and `explain` name it.
+    /// Cell name in the first run, as in `plan` and `explain`.
     pub cell: String,
-    /// The column of the first run's own table; empty where the run does not say it.
+    /// Column in the first run's own table; empty if unknown.
     pub column: String,
-    /// For the same items on two engines: whether the difference exceeds the rounding of the engines' float types. Null
+    /// For the same items on two engines: whether the difference exceeds the rounding error of the float types. Null
     /// if no bound is known.
     pub beyond: Option<bool>,
-    /// Whether both are of the same items, measured in the same way.
+    /// Whether both values come from the same items, measured in the same way.
     pub same_items: bool,
-    /// A test of the second run against the first; null without common items.
+    /// Test of the second run against the first; null without common items.
     pub paired: Option<Paired>,
 }
 
-/// Keys of a grid that say where it lies, and the cells, which follow from its axes.
+/// Grid keys excluded from the comparison: locations, and the cells, which follow from the axes.
 const ASIDE: [&str; 3] = ["file", "entries", "cells"];
-/// Keys of a grid with named inputs.
+/// Grid keys with named inputs.
 const KINDS: [&str; 3] = ["backbones", "corpora", "tasks"];
 
 impl Differences {
     /// Compares two runs. `names` maps names of the first run to those of the second.
     ///
     /// # Errors
-    /// A name that a run does not have.
+    /// Fails if a run does not have a given name.
     pub fn of(first: &StoredResults, second: &StoredResults, names: &[(String, String)]) -> Result<Self> {
         let renamed = Renamed::new(names, first, second)?;
         let settings = settings_that_differ(&renamed.value(&first.settings), &second.settings);
@@ -131,7 +130,7 @@ impl Differences {
         let mut values = Vec::new();
         let mut aside = BTreeSet::new();
         for NumberPair { first: at, second: other, differences } in &pairing.pairs {
-            // Engines and backbones are listed by name.
+            // Skip engines and backbones, which are listed by name.
             let notable = differences
                 .iter()
                 .filter(|difference| !difference.aspect.is_of("engine") && !difference.aspect.is_of("model"));
@@ -145,7 +144,7 @@ impl Differences {
             let paired = same_items.then(|| paired::test(&other.measurement(), &number.measurement())).flatten();
             let ran =
                 [first.engine(&number.record.condition.backbone), second.engine(&other.record.condition.backbone)];
-            // Other settings have no known bound. The engine chooses how many tokens run together.
+            // No bound is known for other settings. The batch size follows from the engine.
             let of_engine =
                 |aspect: &Aspect| aspect.is_of("engine") || aspect.is_of("measure") && aspect.name() == "batch";
             let same = same_items && differences.iter().all(|difference| of_engine(&difference.aspect));
@@ -182,11 +181,11 @@ fn all_numbers(run: &StoredResults, at: &[usize]) -> Vec<Unpaired> {
 
 /// Returns whether two numbers have the same items: windows of equal tokens, or equal documents.
 fn of_same_items(differences: &[Difference], metric: &str) -> bool {
-    /// Fields of a measure that change no item.
+    /// Fields of a measure that do not affect the items.
     const BESIDE: [&str; 4] = ["batch", "generation", "max_length", "prefix"];
     differences.iter().all(|Difference { aspect, .. }| match aspect.is_of("measure") {
         true => BESIDE.contains(&aspect.name()),
-        // A text has other windows under another tokenizer; a task's documents do not change.
+        // A different tokenizer changes the windows of a text, but not the documents of a task.
         false => !Metric::find(metric).is_ok_and(|metric| metric.is_of_texts()) || !aspect.is_of("model.tokenizer"),
     })
 }
@@ -205,15 +204,15 @@ fn unpaired(number: &StoredNumber) -> Unpaired {
     Unpaired { record: number.record.clone(), cell: number.cell.clone(), column: number.column.clone() }
 }
 
-/// Returns the input name, as in [`bytes`], if a setting is an input's location.
+/// Returns the input name, as in [`bytes`], if a setting is the path of an input.
 fn place(setting: &SettingDifference) -> Option<&str> {
     let name = setting.path.strip_suffix(".path")?;
     let kind = setting.path.split('.').next()?;
     KINDS.contains(&kind).then_some(name)
 }
 
-/// Describes how a stored run differs in settings and input bytes. Locations do not matter: inputs are compared by bytes if
-/// both runs know them, else by location.
+/// Describes the differences between a stored run and the given settings and inputs. Inputs are compared by hash if
+/// both runs know it, and otherwise by path.
 pub fn other_than_kept(kept: &StoredResults, settings: &Value, inputs: &BTreeMap<String, String>) -> Vec<String> {
     let one = bytes(&kept.settings, &kept.inputs);
     let two = bytes(settings, inputs);
@@ -239,7 +238,7 @@ fn is_known_key(found: &[String], name: &str) -> bool {
     found.iter().any(|path| path.strip_suffix(".path") == Some(name))
 }
 
-/// Returns the hashes of a run's inputs by their grid names: `corpora.c4`, `backbones.mine`.
+/// Returns the hashes of a run's inputs by their grid names, such as `corpora.c4` or `backbones.mine`.
 fn bytes(settings: &Value, inputs: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for kind in KINDS {
@@ -263,7 +262,7 @@ fn is_tokenizer(file: &str) -> bool {
     file.ends_with("tokenizer.json") || file.ends_with("tokenizer_config.json")
 }
 
-/// Returns the backbones of both runs that different engines ran.
+/// Returns the backbones that ran on different engines in the two runs.
 fn engines_that_differ(renamed: &Renamed, first: &StoredResults, second: &StoredResults) -> Vec<SettingDifference> {
     let one: BTreeMap<String, String> = all_engines(first)
         .into_iter()
@@ -280,7 +279,7 @@ fn all_engines(results: &StoredResults) -> BTreeSet<String> {
     results.numbers.iter().map(|n| n.record.condition.backbone.clone()).collect::<BTreeSet<_>>()
 }
 
-/// Returns entries with one name and different values.
+/// Returns the entries with the same name and different values.
 fn by_name<T: PartialEq + Clone + Into<Value>>(
     first: &BTreeMap<String, T>,
     second: &BTreeMap<String, T>,
@@ -295,13 +294,14 @@ fn by_name<T: PartialEq + Clone + Into<Value>>(
         .collect()
 }
 
-/// Returns settings that differ between two resolved grids, apart from file locations.
+/// Returns the settings that differ between two resolved grids, except file locations.
 pub fn settings_that_differ(first: &Value, second: &Value) -> Vec<SettingDifference> {
     let all = differs(&leaves(first), &leaves(second)).into_iter();
     all.filter(|change| !ASIDE.iter().any(|aside| change.aspect.is_of(aside))).map(SettingDifference::from).collect()
 }
 
-/// Returns whether a number differs by more than two engines' tolerance. `None` for equal engines, or unknown tolerances.
+/// Returns whether two values differ by more than the tolerance between their engines. Returns `None` for equal
+/// engines or unknown tolerances.
 pub(super) fn beyond(first: &StoredNumber, second: &StoredNumber, engines: &[ComputeId; 2]) -> Option<bool> {
     if engines[0] == engines[1] {
         return None;

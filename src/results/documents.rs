@@ -1,5 +1,5 @@
-//! The data behind the numbers as Parquet files: every choice of every document of every cell, and the errors of every
-//! channel at every boundary; also each cell's accuracies for other tools.
+//! Parquet files with the data behind the numbers: all choices of all documents, and the channel errors at all
+//! boundaries. Also writes the accuracies of each cell for other tools.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,12 @@ use super::file::{failed, put, write_parts};
 use crate::error::{Error, Result};
 use crate::tasks::{Answered, ChoiceResult, DocumentResult};
 
-/// A results folder's answers.
+/// File name of the answers in a results directory.
 pub const DOCUMENTS: &str = "documents.parquet";
 
-/// A results folder's files for other tools.
+/// Directory name of the lm-evaluation-harness files in a results directory.
 pub const LM_EVAL: &str = "lm_eval";
 
-/// The documents of one cell on one task.
 #[derive(Debug, Clone, Copy)]
 pub struct CellAnswers<'a> {
     pub cell: &'a str,
@@ -26,11 +25,11 @@ pub struct CellAnswers<'a> {
     pub answers: &'a Answered,
 }
 
-/// Writes `documents.parquet` into `dir`: one row for each choice, in order, so that any metric can be derived later. Only
-/// one cell's rows are made at a time; `answers` of a cell stand together.
+/// Writes `documents.parquet` into `dir`, with one row per choice, in order, so that any metric can be derived later.
+/// Answers of the same cell must be adjacent, and only one cell's rows are held in memory at a time.
 ///
 /// # Errors
-/// Exit code 3 when the folder cannot be written to.
+/// Fails with exit code 3 if the directory is not writable.
 pub fn write_documents(dir: &Path, answers: &[CellAnswers<'_>]) -> Result<PathBuf> {
     let path = dir.join(DOCUMENTS);
     write_parts(&path, &frame(&[])?, answers.chunk_by(|a, b| a.cell == b.cell).map(frame))?;
@@ -64,17 +63,17 @@ fn frame(answers: &[CellAnswers<'_>]) -> Result<DataFrame> {
     .map_err(|error| failed(&error))
 }
 
-/// Writes results files in the layout of lm-evaluation-harness, named after their cells, into `dir/lm_eval`; the folder.
-/// A cell's second file is called so.
+/// Writes results files in the layout of lm-evaluation-harness into `dir/lm_eval`, named after their cells, and
+/// returns that directory. Further files of a cell get the suffix `..2`, `..3`, ….
 ///
 /// # Errors
-/// Exit code 3 when the folder cannot be written to.
+/// Fails with exit code 3 if the directory is not writable.
 pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<PathBuf> {
     let folder = dir.join(LM_EVAL);
     fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
     for (index, (cell, results)) in files.iter().enumerate() {
         let earlier = files[..index].iter().filter(|(other, _)| other == cell).count();
-        // No name of a cell ends so.
+        // No cell name has this suffix.
         let more = if earlier == 0 { String::new() } else { format!("..{}", earlier + 1) };
         let text = serde_json::to_vec_pretty(results)
             .map_err(|error| Error::job("the results have no JSON form").at(*cell).found(error.to_string()))?;
@@ -83,15 +82,15 @@ pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<
     Ok(folder)
 }
 
-/// A results folder's per-channel errors.
+/// File name of the channel errors in a results directory.
 pub const CHANNELS: &str = "channels.parquet";
 
-/// Writes `channels.parquet` into `dir`: a row for each channel of each boundary of each cell, in order. A boundary is called
-/// after the first layer that is removed there; `error` is the mean of |X̂ − X_post| over tokens. No file where no cell has
-/// a boundary.
+/// Writes `channels.parquet` into `dir`, with one row per channel, boundary and cell, in order. A boundary is
+/// identified by its first removed layer. `error` is the mean of |X̂ − X_post| over tokens. Writes no file if no cell
+/// has a boundary.
 ///
 /// # Errors
-/// Exit code 3 when the folder cannot be written to.
+/// Fails with exit code 3 if the directory is not writable.
 pub fn write_channels(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBuf>> {
     if cells.iter().all(|cell| cell.boundaries.is_empty()) {
         return Ok(None);

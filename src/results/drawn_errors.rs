@@ -1,5 +1,5 @@
-//! Bootstrapped standard errors: a hundred thousand draws take seconds, and every view of a grid needs them. They are
-//! cached next to the store, by the hash of their input.
+//! Cache of bootstrapped standard errors, next to the store and keyed by the hash of the input. The 100,000 bootstrap
+//! draws take seconds, and every view of a grid needs them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,27 +13,27 @@ use crate::error::Result;
 use crate::files::sha256;
 use ghostlab_store::{Key, Store};
 
-/// Version of the random draw: a change invalidates the cache.
+/// Version of the sampling algorithm. Changing it invalidates the cache.
 const VERSION: u32 = 1;
 
-/// The errors of one evaluation's scores.
+/// Cached standard errors for the scores of one evaluation.
 pub(super) struct DrawnErrors<'a> {
     store: &'a Store,
-    /// `None` if the store caches nothing.
+    /// Cache file; `None` if the store has no cache.
     path: Option<PathBuf>,
     known: RefCell<KnownErrors>,
-    /// Whether something was drawn since.
+    /// Whether new errors were computed.
     drawn: Cell<bool>,
 }
 
-/// The bits of each error, by the hash of its input: JSON has no NaN.
+/// Bits of each error by the hash of its input. Bits are stored because JSON has no NaN.
 type KnownErrors = BTreeMap<String, u64>;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RememberedErrors {
     errors: KnownErrors,
-    /// Checksum over the fields before.
+    /// Checksum of the other fields.
     check: String,
 }
 
@@ -53,17 +53,17 @@ fn read(store: &Store, path: &Path) -> KnownErrors {
 }
 
 impl<'a> DrawnErrors<'a> {
-    /// Opens the cached errors of scores on some tokens.
+    /// Opens the cached errors for the scores on some tokens.
     pub(super) fn of(store: &'a Store, tokens: &Key) -> Self {
         let path = store.memory().map(|folder| folder.join(format!("{}.errors.json", tokens.hash())));
         let known = path.as_deref().map(|path| read(store, path)).unwrap_or_default();
         Self { store, path, known: RefCell::new(known), drawn: Cell::new(false) }
     }
 
-    /// Computes [`Aggregation::error`] with the harness' number of samples, cached.
+    /// Computes [`Aggregation::error`] with the sample count of lm-evaluation-harness, using the cache.
     ///
     /// # Errors
-    /// As there.
+    /// Propagates errors of [`Aggregation::error`].
     pub(super) fn error(&self, aggregation: Aggregation, items: &[Item]) -> Result<Option<f64>> {
         if !aggregation.draws_error() {
             return aggregation.error(items, DRAWS);
@@ -81,10 +81,10 @@ impl<'a> DrawnErrors<'a> {
         Ok(error)
     }
 
-    /// Caches the errors. If they cannot be written, they are drawn again next time.
+    /// Saves new errors. A failed write is ignored, and the errors are recomputed next time.
     pub(super) fn keep(&self) {
         let Some(path) = self.path.as_deref().filter(|_| self.drawn.get()) else { return };
-        // Another process may have drawn others meanwhile.
+        // Merge with errors that another process has saved in the meantime.
         let mut errors = read(self.store, path);
         errors.extend(self.known.borrow().iter().map(|(content, bits)| (content.clone(), *bits)));
         if let Ok(text) = serde_json::to_vec(&RememberedErrors::of(errors)) {
@@ -110,7 +110,7 @@ mod tests {
         let errors = DrawnErrors::of(&store, &key);
         assert_eq!(errors.error(aggregation, &sound).unwrap(), Some(expected));
         errors.keep();
-        // The cached value is used: tested with a value that no draw would give.
+        // Replace the cached value by one that no draw could give, to show that it is used.
         let path = errors.path.clone().unwrap();
         let mut known = read(&store, &path);
         assert_eq!(known.values().copied().collect::<Vec<_>>(), [expected.to_bits()]);
@@ -119,11 +119,11 @@ mod tests {
         std::fs::write(&path, &text).unwrap();
         let again = DrawnErrors::of(&store, &key);
         assert_eq!(again.error(aggregation, &sound).unwrap(), Some(7.5));
-        // Other documents and another aggregation are other contents, an infinite one among them.
+        // Different documents and a different aggregation have different hashes, including for a non-finite error.
         assert_eq!(again.error(aggregation, &sound[..2]).unwrap(), aggregation.error(&sound[..2], DRAWS).unwrap());
         let nan = again.error(aggregation, &items).unwrap().unwrap();
         assert!(!nan.is_finite() && again.known.borrow().values().any(|bits| *bits == nan.to_bits()));
-        // A mean has no draws, and a damaged file says nothing.
+        // A mean needs no draws, and a damaged file is ignored.
         assert_eq!(again.error(Aggregation::Mean, &sound).unwrap(), Aggregation::Mean.error(&sound, DRAWS).unwrap());
         std::fs::write(&path, text.replace("errors", "error")).unwrap();
         assert_eq!(DrawnErrors::of(&store, &key).error(aggregation, &sound).unwrap(), Some(expected));

@@ -1,4 +1,4 @@
-//! The note on criteria that remove the same layers: which of their rows are one measurement, and why the others are not.
+//! Table note on criteria that remove the same layers: which rows share one measurement, and why others differ.
 
 use serde_json::Value;
 
@@ -10,10 +10,10 @@ use super::{Factors, capital};
 use crate::model::Cut;
 use crate::{criterion, recovery};
 
-/// Part of the model that an operator is solved for: a region, or a layer.
+/// Setting for the part of the model that an operator is solved for: a region or a layer.
 const BOUNDARY: &str = "recovery.boundary";
 
-/// Returns a sentence or two for all selections that the same criteria share; none where each criterion removes its own layers.
+/// Returns a sentence or two about selections shared by several criteria. Returns `None` if all selections differ.
 pub(super) fn equal_selections(cells: &[CellSummary]) -> Option<String> {
     let pruned = cells.iter().filter(|cell| !cell.removed.is_empty());
     let selections = grouped(pruned.map(|cell| (SelectionKey::of(cell), cell)));
@@ -24,7 +24,7 @@ pub(super) fn equal_selections(cells: &[CellSummary]) -> Option<String> {
     (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
-/// Layers that are removed from a backbone.
+/// Layers removed from a backbone.
 #[derive(Clone, PartialEq)]
 struct SelectionKey {
     backbone: String,
@@ -49,19 +49,19 @@ impl std::fmt::Display for SelectionKey {
     }
 }
 
-/// Criteria with one selection, and what their rows have in common.
+/// Selection shared by several criteria, with the similarities of their rows.
 #[derive(Clone, PartialEq)]
 struct SharedSelection {
     criteria: Vec<String>,
-    /// Recoveries whose rows are one measurement under all these criteria.
+    /// Recoveries whose rows share one measurement under all these criteria.
     identical: Vec<String>,
     differing: Vec<String>,
-    /// Criteria by the boundary that their differing rows are repaired at; empty where that is not the reason.
+    /// Criteria by the boundary at which their differing rows are repaired; empty if the boundary is not the reason.
     boundaries: Vec<(String, Vec<String>)>,
 }
 
 impl SharedSelection {
-    /// Compares the rows of one selection; none where a single criterion made it.
+    /// Compares the rows of a selection. Returns `None` for a single criterion.
     fn of(cells: &[&CellSummary]) -> Option<Self> {
         let by_criterion = grouped(cells.iter().map(|&cell| (criterion_label(cell), cell)));
         if by_criterion.len() < 2 {
@@ -116,13 +116,13 @@ fn is_unrepaired(unrepaired: &[&str; 1], labels: &[String]) -> bool {
     labels == unrepaired
 }
 
-/// Whether rows of several criteria with one recovery are one measurement.
+/// Returns whether rows with the same recovery and different criteria share one measurement.
 fn is_one_row(cells: &[&CellSummary]) -> bool {
     let contents: Vec<RowContent<'_>> = cells.iter().map(|cell| RowContent::Programs(&cell.programs)).collect();
     contents.iter().all(|content| is_one_measurement(&contents[0], content))
 }
 
-/// Returns the criteria by boundary, where each of them has one boundary and not all have the same.
+/// Returns the criteria by boundary, if each has exactly one and they differ.
 fn boundaries<'a>(cells: impl Iterator<Item = &'a CellSummary>, criteria: &[String]) -> Vec<(String, Vec<String>)> {
     let boundary =
         |cell: &CellSummary| cell.factors.get(BOUNDARY).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -138,7 +138,8 @@ fn criterion_label(cell: &CellSummary) -> String {
     cell.criterion.as_ref().map_or(String::new(), |name| criterion::label(name).to_owned())
 }
 
-/// Returns the settings of a row's recovery and calibration, without the boundary, which a table may set for each criterion.
+/// Returns the settings of a row's recovery and calibration, except the boundary, which a table may set per
+/// criterion.
 fn recovery_key(cell: &CellSummary) -> Factors {
     let factors = cell.factors.iter().filter(|(name, _)| is_own(name));
     factors.map(|(name, value)| (name.clone(), value.clone())).collect()
@@ -148,7 +149,6 @@ fn is_own(name: &str) -> bool {
     name != BOUNDARY && (name.starts_with("recovery") || name.starts_with("calibration."))
 }
 
-/// Returns the label of a recovery; its name where it is none.
 fn label(key: &Factors) -> String {
     match key.get("recovery").and_then(Value::as_str).unwrap_or(recovery::NONE) {
         recovery::NONE => recovery::NONE.to_owned(),
@@ -168,7 +168,7 @@ fn rows_of(labels: &[String]) -> String {
     )
 }
 
-/// `A`, `A and B`, `A, B and C`
+/// Formats `A`, `A and B`, or `A, B and C`.
 fn listed(names: &[String]) -> String {
     match names.split_last() {
         Some((last, [])) => last.clone(),
@@ -192,7 +192,7 @@ mod tests {
     use crate::results::factors::below;
     use crate::stage::operator::BoundaryResult;
 
-    /// A cell whose operators are called after unchanged solved for.
+    /// Builds a cell whose operators are named after their inputs.
     fn cell(backbone: &str, criterion: &str, removed: &[usize], recovery: &str, boundary: &str) -> CellSummary {
         let starts = if boundary == "layer" { removed } else { &removed[..1] };
         let boundaries: Vec<BoundaryResult> = starts
@@ -260,7 +260,7 @@ mod tests {
             cell("a", "llm-streamline", &[3, 4, 5], "ghosted", "region"),
             cell("b", "shortgpt", &[1, 2], "ghosted", "region"),
             cell("b", "shortened-llama", &[1, 2], "ghosted", "region"),
-            // Equal layers of another backbone, and a dense cell.
+            // Equal layers on another backbone, and a dense cell.
             cell("b", "llm-streamline", &[3, 4, 9], "ghosted", "region"),
             CellSummary { backbone: "a".into(), layers: 16, ..CellSummary::default() },
         ];

@@ -1,5 +1,5 @@
-//! The settings that distinguish the numbers of a run, by name. Labels are made from them for display and never parsed.
-//! Values are ordered by first appearance.
+//! Settings that distinguish the numbers of a run, by name. Labels made from them are for display only and never
+//! parsed. Values are ordered by first appearance.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,20 +9,17 @@ use serde_json::Value;
 use crate::grid::{Calibration, Cell};
 use crate::{criterion, recovery};
 
-/// Settings by dotted name: `depth`, `recovery.solver`, `calibration.seed`.
+/// Settings by dotted name, such as `depth`, `recovery.solver` or `calibration.seed`.
 pub type Factors = BTreeMap<String, Value>;
 
-/// Number of layers removed.
+/// Number of removed layers.
 pub const DEPTH: &str = "depth";
-/// The seed of the calibration.
 pub const SEED: &str = "calibration.seed";
-/// How many sequences the operators are computed from.
+/// Number of sequences from which operators are computed.
 pub const OPERATOR_SEQUENCES: &str = "calibration.operator_sequences";
 
-/// The text of the calibration.
 pub const CORPUS: &str = "calibration.corpus";
 
-/// All settings of a calibration.
 pub const OF_CALIBRATION: [&str; 5] = [CORPUS, "calibration.sequences", "calibration.length", SEED, OPERATOR_SEQUENCES];
 
 /// Returns the options that the grid sets explicitly.
@@ -35,7 +32,7 @@ pub fn written(cell: &Cell) -> BTreeSet<String> {
     all.into_keys().collect()
 }
 
-/// Returns the settings of a cell with all defaults.
+/// Returns the settings of a cell, including defaults.
 pub fn of_cell(cell: &Cell) -> Factors {
     let depth: Value = match cell.depth.is_in_layers() {
         true => cell.depth.count.into(),
@@ -53,7 +50,7 @@ pub fn of_cell(cell: &Cell) -> Factors {
     all
 }
 
-/// Returns whether a cell has the paper's own repair.
+/// Returns whether a cell uses the repair that the paper proposes.
 pub(super) fn is_ours(factors: &Factors) -> bool {
     factors.get("recovery").and_then(Value::as_str).is_some_and(recovery::is_ours)
 }
@@ -73,7 +70,7 @@ fn named(name: &str, value: Value) -> (String, Value) {
     (format!("calibration.{name}"), value)
 }
 
-/// Flattens the settings of a value below a name.
+/// Flattens a value into settings with names below `name`.
 pub fn below(name: &str, value: &impl Serialize) -> Factors {
     let mut all = Factors::new();
     if let Ok(value) = serde_json::to_value(value) {
@@ -91,7 +88,7 @@ fn leaves(path: &str, value: &Value, into: &mut Factors) {
     }
 }
 
-/// Returns the fewest settings that distinguish all rows as far as possible, the first by name among equals.
+/// Returns the smallest set of settings that distinguishes the rows as far as possible. Ties are resolved by name.
 pub fn fewest<'a>(rows: &[&'a Factors]) -> Vec<&'a str> {
     let names: BTreeSet<&str> = rows.iter().flat_map(|row| row.keys().map(String::as_str)).collect();
     let varying: Vec<&str> =
@@ -108,10 +105,10 @@ pub fn fewest<'a>(rows: &[&'a Factors]) -> Vec<&'a str> {
         .unwrap_or(varying)
 }
 
-/// With more varying settings than these, all that vary are shown.
+/// Maximum number of settings to search for; beyond it, all varying settings are shown.
 const MAX_SETTINGS: usize = 3;
 
-/// Returns the first `count` settings that satisfy `will_do`.
+/// Returns the first combination of `count` settings that satisfies `will_do`.
 fn chosen<'a>(candidates: &[&'a str], count: usize, will_do: &dyn Fn(&[&str]) -> bool) -> Option<Vec<&'a str>> {
     fn extended<'a>(
         known: &mut Vec<&'a str>,
@@ -135,7 +132,7 @@ fn chosen<'a>(candidates: &[&'a str], count: usize, will_do: &dyn Fn(&[&str]) ->
     extended(&mut known, candidates, count, will_do).then_some(known)
 }
 
-/// Formats a setting for a label: `seed 1`, `operators from 16 sequences`, `solver svd`.
+/// Formats a setting for a label, such as `seed 1`, `operators from 16 sequences` or `solver svd`.
 pub fn words(name: &str, value: &Value) -> String {
     let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     match name {
@@ -163,7 +160,7 @@ pub fn besides<N: Clone + PartialEq>(called: &[N], rows: &[&Factors]) -> Vec<Str
     words
 }
 
-/// Returns labels that distinguish each of several rows.
+/// Returns labels that distinguish the rows.
 fn told_apart(rows: &[&Factors]) -> Vec<String> {
     let names = fewest(rows);
     rows.iter()
@@ -186,7 +183,7 @@ pub fn grouped<K: PartialEq, V>(values: impl IntoIterator<Item = (K, V)>) -> Vec
     groups
 }
 
-/// Returns each value once, in order of first appearance.
+/// Returns the distinct values in order of first appearance.
 pub fn distinct<'a, T: Clone + PartialEq + 'a>(values: impl IntoIterator<Item = &'a T>) -> Vec<T> {
     let mut all: Vec<T> = Vec::new();
     for value in values {

@@ -1,5 +1,7 @@
-//! The files of a results folder, each whole or not there: CSV that a spreadsheet may open (a text that it would take for a
-//! formula is shown and not run), and Parquet that is written part by part, so that only one part is in memory.
+//! Atomic writing of results files.
+//!
+//! CSV cells that a spreadsheet would execute as formulas are escaped. Parquet files are written in parts, so that
+//! only one part is in memory.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,26 +14,26 @@ use serde::{Serialize, Serializer};
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
 
-/// Writes a file, whole or not at all; its path.
+/// Writes a file atomically and returns its path.
 ///
 /// # Errors
-/// Exit code 3 when the folder cannot be written to.
+/// Fails with exit code 3 if the directory is not writable.
 pub fn put(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
     write_atomically(path, |file| file.write_all(bytes).map_err(|error| Error::io("write", path, &error)))?;
     Ok(path.to_owned())
 }
 
-/// Writes a frame as CSV. Texts that begin like a formula get an apostrophe in front; numbers are left alone.
+/// Writes a frame as CSV. Texts that look like formulas are prefixed by an apostrophe. Numbers are not changed.
 ///
 /// # Errors
-/// Exit code 3 when the file cannot be written.
+/// Fails with exit code 3 if the file cannot be written.
 pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
     write_atomically(path, |file| {
         let unwritten = |error: csv::Error| match error.into_kind() {
             csv::ErrorKind::Io(error) => Error::io("write", path, &error),
             other => Error::job("the results make no table").at(path.display().to_string()).found(format!("{other:?}")),
         };
-        // Fields come quoted: a text that is empty is not one that is absent.
+        // Fields are already quoted, to distinguish empty texts from missing values.
         let mut writer = WriterBuilder::new().quote_style(QuoteStyle::Never).from_writer(file);
         let heads = frame.columns().iter().map(|column| Field(AnyValue::String(column.name())));
         writer.serialize(heads.collect::<Vec<_>>()).map_err(unwritten)?;
@@ -44,10 +46,10 @@ pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
     })
 }
 
-/// Records as CSV, where a field is quoted that has to be.
+/// Formats records as CSV, quoting fields as needed.
 ///
 /// # Errors
-/// Records with different numbers of fields.
+/// Fails if records differ in their number of fields.
 pub fn csv_text<R: IntoIterator<Item: AsRef<[u8]>>>(records: impl IntoIterator<Item = R>) -> Result<String> {
     let failed = |error: String| Error::job("the results make no table").found(error);
     let mut writer = csv::Writer::from_writer(Vec::new());
@@ -59,7 +61,7 @@ pub fn csv_text<R: IntoIterator<Item: AsRef<[u8]>>>(records: impl IntoIterator<I
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A value as it stands between two commas.
+/// CSV field of a data frame value.
 struct Field<'a>(AnyValue<'a>);
 
 impl Serialize for Field<'_> {
@@ -69,7 +71,7 @@ impl Serialize for Field<'_> {
             AnyValue::Boolean(value) => serializer.serialize_bool(*value),
             AnyValue::Int64(value) => serializer.serialize_i64(*value),
             AnyValue::UInt64(value) => serializer.serialize_u64(*value),
-            // A power of ten has a sign, as in earlier tables.
+            // Keep the exponent's sign, as in earlier tables.
             AnyValue::Float64(value) if value.is_finite() && value.abs() >= 1e16 => {
                 serializer.serialize_str(&format!("{value:e}").replace('e', "e+"))
             }
@@ -89,7 +91,7 @@ fn quoted(text: String) -> String {
     }
 }
 
-/// Escapes a text that a spreadsheet would read as a formula.
+/// Escapes a text that a spreadsheet would interpret as a formula.
 fn guard(text: &str) -> Option<String> {
     let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
     formula.then(|| format!("'{text}"))
@@ -99,7 +101,7 @@ pub fn failed(error: &PolarsError) -> Error {
     Error::job("the results make no table").found(error.to_string())
 }
 
-/// A writer of Parquet that keeps the error of the file. Polars reports a full disk as a damaged table.
+/// Parquet writer that preserves I/O errors. Polars reports a full disk as a damaged table.
 pub(super) struct ParquetFile<'a> {
     file: &'a mut File,
     error: &'a mut Option<io::Error>,
@@ -109,7 +111,7 @@ impl ParquetFile<'_> {
     /// Writes a file with `write`.
     ///
     /// # Errors
-    /// Exit code 3 when the file cannot be written; a table that Parquet has no form for.
+    /// Fails with exit code 3 if the file cannot be written, or if Parquet does not support the table.
     pub(super) fn write(
         file: &mut File,
         path: &Path,
@@ -124,7 +126,7 @@ impl ParquetFile<'_> {
         }
     }
 
-    /// Keeps an error. It has no copy, but its code tells the same.
+    /// Stores a copy of an I/O error. `io::Error` is not `Clone`, so the copy is made from its code.
     fn keep<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &result
             && error.kind() != io::ErrorKind::Interrupted
@@ -147,10 +149,10 @@ impl Write for ParquetFile<'_> {
     }
 }
 
-/// Writes frames with the columns of `empty`, each a row group; the file is whole or not there.
+/// Writes frames with the columns of `empty` atomically, one row group each.
 ///
 /// # Errors
-/// What a frame fails with; exit code 3 when the file cannot be written.
+/// Fails if a frame is an error, or with exit code 3 if the file cannot be written.
 pub(super) fn write_parts(
     path: &Path,
     empty: &DataFrame,

@@ -1,4 +1,5 @@
-//! A table as data: CSV for spreadsheets, Parquet for programs. Numbers have full precision; an absent one is null.
+//! Tables as data: CSV for spreadsheets and Parquet for programs. Numbers have full precision, and missing ones are
+//! null.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,10 +14,10 @@ use crate::error::Result;
 use crate::files::atomic::write_atomically;
 use crate::metric::Spread;
 
-/// Writes `NAME.csv` and `NAME.parquet` into `dir`, each whole or not at all; their paths.
+/// Writes `NAME.csv` and `NAME.parquet` into `dir` atomically, and returns their paths.
 ///
 /// # Errors
-/// Exit code 3 when the folder cannot be written to.
+/// Fails with exit code 3 if the directory is not writable.
 pub fn write_frame(dir: &Path, name: &str, mut frame: DataFrame) -> Result<Vec<PathBuf>> {
     let csv = dir.join(format!("{name}.csv"));
     let parquet = dir.join(format!("{name}.parquet"));
@@ -27,11 +28,11 @@ pub fn write_frame(dir: &Path, name: &str, mut frame: DataFrame) -> Result<Vec<P
     Ok(vec![csv, parquet])
 }
 
-/// A table of a run: a row for each of its rows, values before their uncertainties. A column such as `copa stderr` says in its
-/// name which kind of uncertainty it holds.
+/// Builds the data frame of a run's table. Each value is followed by its uncertainty, in a column whose name gives
+/// the kind, such as `copa stderr`.
 ///
 /// # Errors
-/// Two columns of one name.
+/// Fails if two columns have the same name.
 pub fn run_frame(table: &Table) -> Result<DataFrame> {
     let mut columns = header_series(table, &table.lead, &|row| &row.lead);
     for (at, column_head) in table.columns.iter().enumerate() {
@@ -68,11 +69,8 @@ fn header_series(table: &Table, leads: &[Lead], cells: &dyn Fn(&TableRow) -> &[S
         .collect()
 }
 
-/// Builds a data frame with a row per number, in the columns of the paper's tables and some more. A dense row shown for
-/// several depths appears once.
-///
-/// # Errors
-/// When polars cannot make the columns.
+/// Builds a data frame with a row per number, in the columns of the paper's tables and additional ones. A dense row
+/// shown for several depths appears once.
 pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFrame> {
     let mut rows: Vec<&PrintedNumber> = Vec::new();
     for (_, shown) in table.shown() {
@@ -129,12 +127,9 @@ pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFr
 }
 
 /// Builds the data frame of a figure, with a row per number.
-///
-/// # Errors
-/// When polars cannot make the columns.
 pub fn drawn_frame(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Result<DataFrame> {
     let mut columns = described(artifact, profile, numbers);
-    // A figure draws what is trained under a name of its own.
+    // In figures, the method name says whether an operator is trained.
     columns.retain(|column| column.name().as_str() != "finetuned");
     columns.push(column("cell", numbers.iter().map(|number| number.cell.as_str())));
     DataFrame::new(numbers.len(), columns).map_err(|error| failed(&error))
@@ -161,7 +156,7 @@ fn described(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Vec<Col
     columns
 }
 
-/// Returns the head of the column of a metric's uncertainty: `copa stderr`.
+/// Returns the header of a metric's uncertainty column, such as `copa stderr`.
 pub fn spread_head(head: &str, kind: Spread) -> String {
     format!("{head} {}", kind.column())
 }

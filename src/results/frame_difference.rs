@@ -1,4 +1,4 @@
-//! Parquet files of a results folder: reading one, and how the values of two differ.
+//! Reading and comparison of Parquet files in results directories.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -9,10 +9,6 @@ use polars::prelude::{Column, DataFrame, DataType, ParquetReader, SerReader};
 use crate::error::{Error, Result};
 use crate::files::caught;
 
-/// Reads a Parquet file.
-///
-/// # Errors
-/// A damaged file.
 pub fn read_frame(path: &Path) -> Result<DataFrame> {
     let file = File::open(path).map_err(|error| Error::io("read", path, &error))?;
     caught::catch(|| ParquetReader::new(file).finish())
@@ -25,21 +21,21 @@ pub fn damaged_frame(path: &Path, found: &str) -> Error {
     Error::damaged("a table of a results folder cannot be read").at(path.display().to_string()).found(found)
 }
 
-/// How the values of two tables with the same columns and rows differ.
+/// Differences between two tables with the same columns and number of rows.
 #[derive(Debug, Default, PartialEq)]
 pub struct FrameDifference {
-    /// Column with the largest absolute difference between two floating-point values, and that difference.
+    /// Column and value of the largest absolute difference between floating-point values.
     pub largest: Option<(String, f64)>,
-    /// Rows in which a floating-point value differs.
+    /// Number of rows in which a floating-point value differs.
     pub rows: usize,
-    /// Cells of the grid that such a row belongs to.
+    /// Grid cells of these rows.
     pub cells: BTreeSet<String>,
-    /// Columns of another type in which a value differs: texts, counts, whether a choice is greedy.
+    /// Differing columns of other types, such as texts, counts and flags.
     pub other_columns: Vec<String>,
 }
 
 impl FrameDifference {
-    /// Compares two tables row by row. Returns `None` when they do not have the same columns and number of rows.
+    /// Compares two tables row by row. Returns `None` if their columns or numbers of rows differ.
     pub fn of(one: &DataFrame, other: &DataFrame) -> Option<Self> {
         if one.schema() != other.schema() || one.height() != other.height() {
             return None;
@@ -67,7 +63,7 @@ impl FrameDifference {
                 continue;
             }
             rows.insert(row);
-            // A value that only one side has, or that is not finite, differs without bound.
+            // A missing or non-finite value counts as an infinite difference.
             let apart = a.zip(b).map_or(f64::INFINITY, |(a, b)| (a - b).abs());
             let apart = if apart.is_nan() { f64::INFINITY } else { apart };
             if self.largest.as_ref().is_none_or(|(_, largest)| apart > *largest) {

@@ -1,4 +1,4 @@
-//! The time of every pass, as one Parquet file; and what a reader of a table of latencies has to know.
+//! Parquet file of all timed passes, and notes for tables of latencies.
 
 use std::path::{Path, PathBuf};
 
@@ -12,19 +12,20 @@ use crate::error::Result;
 use crate::grid::Latency;
 use crate::latency::{DecodeResult, LatencyResult, NOISE, Rounds, TimeSpread};
 
-/// A results folder's times.
+/// File name of the times in a results directory.
 pub const LATENCY: &str = "latency.parquet";
 
-/// Prefix of a time within noise.
+/// Prefix of a noisy time.
 pub const NOISY: &str = "~";
 
-/// Writes `latency.parquet` into `dir`: a row for each timed pass, in order. `form` is `full` where every operator of the
-/// stream was a matrix product, `by_channel` where a diagonal one was a multiplication a channel; `what` is `prefill`, or `decode`
-/// of the `new` tokens behind the prompt (0 where none are asked for); `counts` says whether it is one of the rounds that the
-/// tables are made of. No file where nothing was timed.
+/// Writes `latency.parquet` into `dir`, with one row per timed pass, in order. Writes no file without times.
+///
+/// `form` is `full` if every operator was applied as a matrix product, and `by_channel` if diagonal operators were
+/// applied channel-wise. `what` is `prefill`, or `decode` of the `new` tokens after the prompt (0 if none are
+/// requested). `counts` marks the rounds that are used in the tables.
 ///
 /// # Errors
-/// Exit code 3 when the folder cannot be written to.
+/// Fails with exit code 3 if the directory is not writable.
 pub fn write_latencies(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBuf>> {
     if cells.iter().all(|cell| timed(cell).next().is_none()) {
         return Ok(None);
@@ -62,7 +63,7 @@ fn frame(cell: Option<&CellResult>) -> Result<DataFrame> {
     .map_err(|error| failed(&error))
 }
 
-/// Timings of a cell.
+/// Timings of a cell for one prompt.
 struct TimedPrompt<'a> {
     cell: &'a CellResult,
     prompt: &'a Latency,
@@ -75,7 +76,7 @@ fn timed(cell: &CellResult) -> impl Iterator<Item = TimedPrompt<'_>> {
         .filter_map(move |prompt| Some(TimedPrompt { cell, prompt: &prompt.asked, result: prompt.sample.as_ref()? }))
 }
 
-/// Returns the notes under a table of latencies: how diagonal operators were timed, and disturbances.
+/// Returns the notes for a table of latencies: timing of diagonal operators, and disturbances.
 pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
     let all: Vec<TimedPrompt<'_>> = outcome.cells.iter().flat_map(timed).collect();
     if all.is_empty() {
@@ -97,7 +98,7 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
     notes
 }
 
-/// Formats the time of diagonal operators as applied here.
+/// Formats the times of diagonal operators applied channel-wise.
 fn by_channel(all: &[TimedPrompt<'_>]) -> Option<String> {
     let of_cells = grouped(all.iter().flat_map(|prompt: &TimedPrompt<'_>| -> Vec<(String, String)> {
         let text = |what: &str, full: Option<TimeSpread>, spread: Option<TimeSpread>| {
@@ -124,7 +125,7 @@ fn by_channel(all: &[TimedPrompt<'_>]) -> Option<String> {
     })
 }
 
-/// Notes extra rounds beyond the protocol.
+/// Formats a note about rounds beyond the protocol.
 fn went_on(all: &[TimedPrompt<'_>]) -> Option<String> {
     let mut texts: Vec<String> = Vec::new();
     for timed in all {
@@ -148,7 +149,7 @@ fn went_on(all: &[TimedPrompt<'_>]) -> Option<String> {
     })
 }
 
-/// Notes the sessions that were repeated because their times were unstable.
+/// Formats a note about sessions that were repeated because of unstable times.
 fn repeated(all: &[TimedPrompt<'_>]) -> Option<String> {
     let mut texts: Vec<String> = Vec::new();
     for timed_entry in all.iter().filter(|timed_entry| timed_entry.result.sessions > 1) {
@@ -166,19 +167,19 @@ fn repeated(all: &[TimedPrompt<'_>]) -> Option<String> {
     })
 }
 
-/// Times of a run that deviate as they do where something else runs on the machine.
+/// Noisy times of a run, which suggest that other programs ran on the machine.
 #[derive(Debug)]
 pub struct NoisyTimes {
     pub noisy: usize,
     pub all: usize,
-    /// The widest deviation: its part of the mean, the cell, and the prompt.
+    /// Largest relative deviation, with its cell and prompt.
     pub widest: f64,
     pub cell: String,
     pub prompt: Latency,
 }
 
 impl NoisyTimes {
-    /// Returns the noisy times of a run; `None` where no time is noise.
+    /// Returns the noisy times of a run, or `None` if there are none.
     pub fn of(outcome: &GridOutcome) -> Option<Self> {
         Self::among(&outcome.cells.iter().flat_map(timed).collect::<Vec<_>>())
     }
@@ -199,7 +200,7 @@ impl NoisyTimes {
         })
     }
 
-    /// `28 of 30 times deviate by more than 5 % of their mean, the widest by 40 % (CELL over 512×1)`
+    /// Formats `28 of 30 times deviate by more than 5 % of the mean, the widest by 40 % (CELL over 512×1)`.
     pub fn sentence(&self) -> String {
         let Self { noisy, all, widest, cell, prompt } = self;
         let verb = if *noisy == 1 { "deviates" } else { "deviate" };
@@ -215,7 +216,7 @@ fn spreads(prompt: &TimedPrompt<'_>) -> [Option<TimeSpread>; 2] {
     [prompt.result.spread(), prompt.result.decode.as_ref().and_then(DecodeResult::spread)]
 }
 
-/// Says which times are noise, and what follows.
+/// Formats a note about noisy times and their consequences.
 fn noise(all: &[TimedPrompt<'_>]) -> Option<String> {
     let found = NoisyTimes::among(all)?;
     Some(format!(

@@ -1,6 +1,8 @@
-//! A table in LaTeX, as the paper has its own: booktabs, a backbone once next to its rows, the best in bold, the second
-//! underlined, ours shaded; natural width, unless the line is narrower. Protocol and notes are no part of the float, which would
-//! become larger than a page: they are running text in a file of their own.
+//! LaTeX tables in the style of the paper: booktabs, backbone names spanning their rows, best values bold,
+//! second-best underlined, our rows shaded.
+//!
+//! Tables have their natural width, shrunk to the line if necessary. Protocol and notes would make the float exceed a
+//! page, so they are written as running text to a separate file.
 
 use super::table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table};
 use super::text::{TextColumn, TextTable, capital};
@@ -8,17 +10,17 @@ use crate::error::printable;
 
 /// LaTeX packages required by a table.
 const PACKAGES: &str = "% \\usepackage{adjustbox,booktabs,graphicx,multirow,url} \\usepackage[table]{xcolor}";
-/// Where a reader of the file finds what a float has no room for.
+/// Comment that refers to the notes file.
 const NOTES: &str = "% Protocol and notes: the file beside this one whose name ends in -notes.tex\n";
-/// How a float is set. Words that cannot be broken would stick out of a caption.
+/// Float settings. `\emergencystretch` keeps unbreakable words from overflowing the caption.
 const SETTING: &str = "\\centering\n\\footnotesize\n\\setlength{\\emergencystretch}{4em}";
 const SHADE: &str = "\\rowcolor{gray!15} ";
-/// Keeps the column of names that span rows free of shading. The names are in the last row, because a colour covers what
-/// earlier rows have set.
+/// Cell color that excludes the column of spanning names from shading. Names are set in their last row, because cell
+/// colors cover the content of earlier rows.
 const UNSHADED: &str = "\\cellcolor{white}";
 /// Number of columns from which a table spans the page in two-column documents.
 const WIDE: usize = 9;
-/// A letter's height on its side, in lines of the table: a name that is longer than its rows lies.
+/// Height of a rotated letter in table lines. A name longer than its rows is not rotated.
 const LETTER: f64 = 0.52;
 
 /// Formats a complete `table` environment with the label `tab:LABEL`.
@@ -50,12 +52,12 @@ pub fn latex(table: &Table, label: &str) -> String {
     text
 }
 
-/// Returns the file next to `NAME.tex` that has its protocol and notes.
+/// Returns the name of the file with the protocol and notes of `NAME.tex`.
 pub fn notes_file(name: &str) -> String {
     format!("{name}-notes.tex")
 }
 
-/// Protocol and notes of the table with that label as running text; none where there are none.
+/// Formats protocol and notes of the table with the given label as running text. Returns `None` without notes.
 pub fn latex_notes(table: &Table, label: &str) -> Option<String> {
     let notes: Vec<String> = table.below().map(|note| sentence(note)).collect();
     (!notes.is_empty()).then(|| {
@@ -64,19 +66,18 @@ pub fn latex_notes(table: &Table, label: &str) -> Option<String> {
     })
 }
 
-/// Whether the first column has names that each are next to several rows.
+/// Returns whether the names in the first column span several rows.
 fn spans(table: &Table) -> bool {
     table.lead.first().is_some_and(|lead| lead.kind == LeadKind::Spanning)
 }
 
-/// A column of the printed table.
 #[derive(Default)]
 struct PrintedColumn {
-    /// To which side its cells stand.
+    /// LaTeX alignment.
     side: char,
     head: String,
     cells: Vec<String>,
-    /// Its place among the numbers, where it is of numbers.
+    /// Index among the number columns; `None` for text.
     number: Option<usize>,
 }
 
@@ -98,7 +99,7 @@ fn columns(table: &Table) -> Vec<PrintedColumn> {
     let mut columns = Vec::new();
     for (at, TextColumn { head, cells, is_number }) in texts.columns.into_iter().enumerate() {
         let number = at.checked_sub(texts.lead).filter(|number| *number < table.columns.len());
-        // Between two groups of numbers.
+        // Insert a spacer between two groups of numbers.
         if number.is_some_and(|number| number > 0 && ends.contains(&number)) {
             let cells = vec![String::new(); table.rows.len()];
             columns.push(PrintedColumn { side: 'c', cells, ..PrintedColumn::default() });
@@ -125,7 +126,7 @@ fn is_everywhere(lead_place: LeadPlace) -> bool {
     lead_place == LeadPlace::Everywhere
 }
 
-/// Formats the headers over several columns with the rules below.
+/// Formats the headers of column groups, with the rules below.
 fn over(table: &Table, columns: &[PrintedColumn]) -> String {
     if table.groups.is_empty() {
         return String::new();
@@ -149,7 +150,7 @@ fn over(table: &Table, columns: &[PrintedColumn]) -> String {
     format!("{}{}\n", line(&heads), rules.join(" "))
 }
 
-/// Formats the rule above a row: complete between backbones, partial between blocks.
+/// Formats the rule above a row: full width between backbones, partial between blocks.
 fn rule(table: &Table, at: usize, columns: usize) -> String {
     let Some(before) = at.checked_sub(1).map(|before| &table.rows[before]) else { return String::new() };
     let row = &table.rows[at];
@@ -180,7 +181,7 @@ fn words(table: &Table, at: usize, lead: &Lead, name: &str) -> String {
     if kind == LeadKind::Words && row.heading { format!("\\textbf{{{text}}}") } else { text }
 }
 
-/// Rotates a name if its rows have room.
+/// Rotates a name if it fits the height of its rows.
 fn lying(text: &str, name: &str, rows: usize) -> String {
     match name.chars().count() as f64 * LETTER <= rows as f64 {
         true => format!("\\rotatebox[origin=c]{{90}}{{{text}}}"),
@@ -217,7 +218,7 @@ fn title(table: &Table) -> String {
     [&table.title, &table.scope].into_iter().filter(|text| !text.is_empty()).cloned().collect::<Vec<_>>().join(": ")
 }
 
-/// Title, caption and what the marks mean: a sentence each.
+/// Formats title, caption and an explanation of the marks, one sentence each.
 fn caption(table: &Table) -> String {
     let mut parts = vec![sentence(&title(table)), sentence(&table.caption)];
     if table.lead.iter().any(|lead| lead.kind == LeadKind::Fraction) {
@@ -240,7 +241,7 @@ fn caption(table: &Table) -> String {
     parts.join(" ")
 }
 
-/// Ends a text with a full stop, unless it is empty.
+/// Ends a non-empty text with a period.
 fn sentence(text: &str) -> String {
     match text.trim() {
         "" => String::new(),
@@ -249,26 +250,26 @@ fn sentence(text: &str) -> String {
     }
 }
 
-/// Escapes a text for LaTeX: commands are literal, and characters missing in its fonts become math.
+/// Escapes a text for LaTeX. Commands become literal, and characters missing in the fonts become math.
 fn said(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut before = None;
     for c in printable(text).chars() {
-        // Two of these in a row are one sign: `--` is a dash.
+        // Break ligatures such as `--`, which would become a dash.
         if before.replace(c) == Some(c) && matches!(c, '-' | '`' | '\'' | ',') {
             out.push_str("{}");
         }
         match c {
-            // A line of its own would end the paragraph, which a table's cell may not.
+            // Replace line breaks, because a paragraph break is not allowed in a table cell.
             '\n' | '\t' => out.push(' '),
             '<' => out.push_str("\\textless{}"),
             '>' => out.push_str("\\textgreater{}"),
             '&' | '%' | '$' | '#' | '_' | '{' | '}' => out.extend(['\\', c]),
             '\\' => out.push_str("\\textbackslash{}"),
-            // Alone it is the sign for about; in a path it is a letter.
+            // Print a literal tilde instead of a nonbreaking space.
             '~' => out.push_str("$\\sim$"),
             '^' => out.push_str("\\textasciicircum{}"),
-            // Ends the short form of a caption.
+            // Protect `]`, which would end the short caption.
             ']' => out.push_str("{]}"),
             '−' => out.push_str("$-$"),
             '±' => out.push_str("$\\pm$"),

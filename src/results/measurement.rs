@@ -1,4 +1,4 @@
-//! The tidy table: each cell with its measurements.
+//! Measurements of all cells, one record per number.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,140 +18,128 @@ use crate::metric::{Metric, Spread};
 use crate::model::Cut;
 use crate::model::EngineId;
 
-/// Everything that the cells of a grid measured.
+/// Measurements of all cells of a grid.
 #[derive(Debug, Clone, Default)]
 pub struct Results {
-    /// In the grid's order, each with its numbers.
+    /// Cells in grid order, with their numbers.
     pub cells: Vec<CellSummary>,
-    /// The columns of the run's own table: evaluations, and the average of the tasks.
+    /// Columns of the run's own table: evaluations, and the average of the tasks.
     pub protocols: Vec<Protocol>,
 }
 
-/// A cell and its numbers.
 #[derive(Debug, Clone, Default)]
 pub struct CellSummary {
-    /// Same as in `plan` and `explain`.
+    /// Cell name, as in `plan` and `explain`.
     pub name: String,
     pub backbone: String,
-    /// `None` for the dense backbone, like recovery and calibration.
+    /// Criterion; `None` for the dense backbone, like recovery and calibration.
     pub criterion: Option<String>,
-    /// How many layers or sublayers are removed; 0 for the dense backbone.
+    /// Number of removed layers or sublayers; 0 for the dense backbone.
     pub depth: Depth,
-    /// What is removed, counted from 0.
+    /// Removed layers or sublayers, counted from 0.
     pub removed: Cut,
-    /// Programs by seed that the value is a mean over; empty for a cell that failed or is not made yet.
+    /// Measured programs, one per averaged seed; empty for a failed or unfinished cell.
     pub programs: Vec<MeasuredProgram>,
-    /// How many layers the dense backbone has.
     pub layers: usize,
     pub recovery: Option<String>,
     pub calibration: Option<String>,
-    /// All of its settings.
     pub factors: Arc<Factors>,
-    /// Method options that the grid states.
+    /// Method options that the grid sets explicitly.
     pub written: BTreeSet<String>,
     pub seconds: f64,
-    /// Remarks on this cell for readers.
     pub notes: Vec<String>,
     pub failure: Option<String>,
-    /// The missing parts.
+    /// Description of missing parts.
     pub missing: Option<String>,
-    /// Its measurements, one per question.
+    /// Measurements, one per question.
     pub numbers: Vec<Arc<Measurement>>,
 }
 
-/// A number and where it comes from.
+/// Number with its origin.
 #[derive(Debug, Clone)]
 pub struct Measurement {
-    /// The cell by its name.
     pub cell: String,
-    /// The question that it answers.
+    /// Question that the number answers.
     pub asked: Question,
     pub record: Record,
-    /// The record's metric with its direction and its print.
+    /// Metric of the record, with direction and format.
     pub metric: Metric,
-    /// How it was made.
+    /// Inputs of the number.
     pub setup: Setup,
     pub sample: Sample,
-    /// Why there is no value.
+    /// Reason for a missing value.
     pub failure: Option<String>,
 }
 
-/// The items behind a number, in the same order for every variant of a backbone.
+/// Items behind a number, in the same order for every variant of a backbone.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Sample {
     None,
-    /// Whether each document was answered rightly.
+    /// Whether each document was answered correctly.
     Right(Vec<bool>),
-    /// Same as above, for each task of an average.
+    /// Whether each document was answered correctly, for each task of an average.
     Tasks(Vec<Vec<bool>>),
-    /// The loss of each window.
+    /// Loss of each window.
     Losses(Vec<f64>),
-    /// Memory did not suffice for a number.
+    /// Out of memory: there is no number.
     OutOfMemory,
-    /// A speedup that rests on times that are noise.
+    /// Speedup computed from noisy times.
     NoisyTimes,
-    /// A mean over calibration seeds, whose error is their standard deviation.
+    /// Values of a mean over calibration seeds. The error of the mean is their standard deviation.
     Seeds(Vec<OfSeed>),
 }
 
-/// A cell's value under one seed.
+/// Value of a cell under one seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OfSeed {
     pub seed: u64,
     pub cell: String,
-    /// Identity of its cell; `None` if it was never planned.
+    /// Identity of the cell; `None` if it was never planned.
     pub identity: Option<Arc<Identity>>,
-    /// `None` if it failed.
+    /// Value; `None` if the cell failed.
     pub value: Option<f64>,
 }
 
-/// Inputs of a number besides its condition.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Setup {
-    /// The settings of its cell.
     pub variant: Arc<Factors>,
-    /// The settings of what is measured.
     pub measure: Factors,
-    /// The settings of its cell that its condition states.
+    /// Names of the cell settings that the condition includes.
     pub named_settings: Arc<BTreeSet<String>>,
-    /// Identity independent of names: the variant, and the measurement. `None` for a cell that was never planned.
+    /// Identity of the variant, independent of names; `None` for a cell that was never planned.
     pub identity: Option<Arc<Identity>>,
     pub measures: Vec<Arc<MeasureId>>,
-    /// Engine of its backbone, if known.
     pub engine: Option<EngineId>,
     /// Scored data; for an average, all its parts.
     pub scored: Vec<Protocol>,
-    /// `None` for the dense backbone.
+    /// Calibration; `None` for the dense backbone.
     pub calibration: Option<Calibrated>,
-    /// Why the backbone is not known to be the published one, where that was looked into and is not known.
+    /// Reason why the backbone could not be identified as the published one, if checked.
     pub unidentified: Option<String>,
-    /// Whether its calibration cannot determine its repair: it is neither the best nor anybody's rival.
+    /// Whether the calibration does not determine the repair. Such numbers are not ranked or used as rivals.
     pub undetermined: bool,
 }
 
-/// A calibration with what the grid says of its text.
+/// Calibration with the grid's settings of its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibrated {
     pub calibration: Calibration,
     pub rule: String,
-    /// The order of its shards, where it is streamed.
     pub shards: Option<ShardOrder>,
     pub generated: bool,
-    /// Whether something was computed for the cut.
+    /// Whether an operator was computed for the cut.
     pub repaired: bool,
-    /// The training of the operator, if it was trained.
     pub finetune: Option<Finetune>,
 }
 
 impl CellSummary {
-    /// Returns the cell's number for a question.
     pub fn number(&self, asked: &Question) -> Option<&Arc<Measurement>> {
         self.numbers.iter().find(|number| number.asked == *asked)
     }
 }
 
 impl Measurement {
-    /// Returns the kind of its error.
+    /// Returns the kind of the number's error.
     pub fn spread(&self) -> Spread {
         match self.sample {
             Sample::Seeds(_) => Spread::OverSeeds,
@@ -159,12 +147,12 @@ impl Measurement {
         }
     }
 
-    /// Returns its error if it is of this kind.
+    /// Returns the error if it is of the given kind.
     pub fn error_of(&self, kind: Spread) -> Option<f64> {
         self.record.error.filter(|_| self.spread() == kind)
     }
 
-    /// Returns whether it is a time within noise, or a speedup of such times. Over seeds its error is their deviation.
+    /// Returns whether the number is a noisy time or a speedup of noisy times. Means over seeds are never noise.
     pub fn is_noise(&self) -> bool {
         match self.sample {
             Sample::NoisyTimes => true,
@@ -173,7 +161,8 @@ impl Measurement {
         }
     }
 
-    /// Returns whether both have the same selection, by rule and calibration. Unplanned ones are compared by settings.
+    /// Returns whether two numbers have the same selection, by criterion and calibration. Numbers that were never
+    /// planned are compared by settings.
     pub(super) fn same_selection(&self, other: &Self) -> bool {
         let solved = |measurement: &Self| measurement.setup.variant.get(OPERATOR_SEQUENCES).cloned();
         match (&self.setup.identity, &other.setup.identity) {
@@ -193,7 +182,8 @@ impl Measurement {
         }
     }
 
-    /// Returns the SHA-256 of the number's identity: its variants, measurements and metric. `None` if it was never planned.
+    /// Returns the SHA-256 of the number's identity: variants, measurements and metric. Returns `None` if it was
+    /// never planned.
     pub fn identity(&self) -> Option<String> {
         let variants: Vec<&Identity> = match &self.sample {
             Sample::Seeds(seeds) => seeds.iter().map(|seed| seed.identity.as_deref()).collect::<Option<_>>()?,
@@ -211,7 +201,6 @@ pub(super) fn number_id(variants: &[&Identity], measures: &[&MeasureId], metric:
 }
 
 impl Results {
-    /// Iterates over the numbers of all cells.
     pub fn numbers(&self) -> impl Iterator<Item = &Arc<Measurement>> {
         self.cells.iter().flat_map(|cell| &cell.numbers)
     }

@@ -1,4 +1,4 @@
-//! Numbers over the seeds of their calibrations: the mean, the standard deviation, and of how many.
+//! Aggregation over calibration seeds: mean, standard deviation and number of seeds.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,7 +12,6 @@ use crate::grid::Over;
 use crate::model::Cut;
 
 impl Results {
-    /// Aggregates the results as requested.
     #[must_use]
     pub fn over(&self, what: Option<Over>) -> Cow<'_, Self> {
         match what {
@@ -21,13 +20,13 @@ impl Results {
         }
     }
 
-    /// Returns the notes about these numbers: seeds, equal cuts, dependent windows.
+    /// Returns the notes about these numbers: seeds, equal selections and dependent windows.
     pub fn notes(&self) -> Vec<String> {
         let numbers = || self.numbers().map(AsRef::as_ref);
         seed_notes(numbers()).into_iter().chain(equal_selections(&self.cells)).chain(drawn(numbers())).collect()
     }
 
-    /// Merges cells that differ only in calibration seed. The dense cell stays.
+    /// Merges cells that differ only in calibration seed. The dense cell is unchanged.
     #[must_use]
     pub fn over_seeds(&self) -> Self {
         let mut cells: Vec<(Option<Factors>, Vec<&CellSummary>)> = Vec::new();
@@ -68,18 +67,17 @@ fn over(group: &[&Arc<Measurement>]) -> Arc<Measurement> {
     (number.record.value, number.record.error) = (mean(&values), deviation(&values));
     number.setup.variant = Arc::new(rest);
     number.setup.undetermined = group.iter().any(|group| group.setup.undetermined);
-    // Some stand for all; where there is none, the reason stands.
+    // Report a failure only if all seeds failed.
     number.failure = if values.is_empty() { group.iter().find_map(|group| group.failure.clone()) } else { None };
     number.sample = Sample::Seeds(seeds);
     Arc::new(number)
 }
 
-/// Averages values, if there are any.
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Computes the sample standard deviation. `None` for one value.
+/// Computes the sample standard deviation. Returns `None` for fewer than two values.
 pub fn deviation(values: &[f64]) -> Option<f64> {
     let mean = mean(values).filter(|_| values.len() > 1)?;
     let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
@@ -106,7 +104,7 @@ fn merged(all: &[&CellSummary]) -> CellSummary {
     let word = |name: &str| rest.get(name).map(|rest| rest.as_str().map_or_else(|| rest.to_string(), str::to_owned));
     let [corpus, sequences, length] =
         ["corpus", "sequences", "length"].map(|name| word(&format!("calibration.{name}")).unwrap_or_default());
-    // All questions, by first appearance.
+    // All questions, in order of first appearance.
     let asked = distinct(all.iter().flat_map(|cell| &cell.numbers).map(|number| &number.asked));
     CellSummary {
         numbers: asked
@@ -128,13 +126,13 @@ fn seed(cell: &&CellSummary) -> String {
     seedless(&cell.factors).1.map_or(String::new(), |seed| seed.to_string())
 }
 
-/// Returns the programs under all seeds; none where one of them is not known.
+/// Returns the programs of all seeds, or none if any of them is unknown.
 fn merged_programs(all: &[&CellSummary]) -> Vec<MeasuredProgram> {
     let is_known = all.iter().all(|cell| !cell.programs.is_empty());
     all.iter().filter(|_| is_known).flat_map(|cell| cell.programs.clone()).collect()
 }
 
-/// Formats the notes under a table over seeds.
+/// Formats the notes for a table over seeds.
 fn seed_notes<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Vec<String> {
     let all: Vec<Vec<u64>> = distinct(
         numbers
@@ -218,10 +216,10 @@ mod tests {
         ])
         .over_seeds();
         assert_eq!((over.cells.len(), over.measurements().len()), (2, 2));
-        // The dense one stays as it is.
+        // The dense cell is unchanged.
         assert_eq!((over.measurements()[0].record.value, over.measurements()[0].record.error), (Some(70.0), Some(9.0)));
         let first = &over.cells[1].numbers[0];
-        // Squares of 3, 0 and 3 over 2.
+        // Squares of 3, 0 and 3, divided by 2.
         assert_eq!((first.record.value, first.record.error), (Some(53.0), Some(3.0)));
         assert_eq!(PrintedNumber::printed(first, 2, "failed").text, "53.00 ± 3.00");
         let notes = seed_notes(over.numbers().map(AsRef::as_ref));

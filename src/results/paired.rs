@@ -1,5 +1,7 @@
-//! Values next to a number: ours against the best of the others, item by item; and the published value next to ours. The
-//! verdict on the latter comes from the comparison; here are its data and wording.
+//! Comparisons shown next to a number: our method against the best other one, item by item, and the published value
+//! against ours.
+//!
+//! The comparison module decides on the verdict. This module holds its data and formatting.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,29 +10,28 @@ use super::measurement::{Measurement, Sample};
 use crate::metric::PairedTest;
 use crate::significance::{Discordant, paired_bootstrap, sign_flips};
 
-/// A paired test of two variants on the same items.
+/// Paired test of two variants on the same items.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Paired {
-    /// `mcnemar`, `permutation` (several tasks) or `bootstrap`
+    /// Test name: `mcnemar`, `permutation` (several tasks) or `bootstrap`.
     pub test: &'static str,
-    /// The other variant's recovery.
+    /// Recovery of the other variant.
     pub against: String,
-    /// Ours minus theirs, from the values in the table.
+    /// Our value minus the other, computed from the values in the table.
     pub difference: f64,
-    /// The probability of so large a difference by chance, two-sided.
+    /// Two-sided p-value.
     pub p: f64,
-    /// Whether ours is the better one; null where the metric has no better.
+    /// Whether ours is better; null if the metric has no direction.
     better: Option<bool>,
 }
 
-/// Draws of a test that cannot count all outcomes.
+/// Number of permutation draws if outcomes cannot be enumerated.
 const DRAWS: usize = 20_000;
-/// Resampled sets of windows.
+/// Number of bootstrap samples of windows.
 const RESAMPLED: usize = 2000;
 const SEED: u64 = 0;
-/// The fewest windows that are resampled: quantiles of sets drawn from fewer are too narrow.
+/// Minimum number of windows for the bootstrap, whose quantiles are too narrow for smaller sets.
 const MIN_WINDOWS: usize = 20;
-/// From which probability on two variants count as different.
 const LEVEL: f64 = 0.05;
 
 impl Paired {
@@ -48,7 +49,7 @@ impl Paired {
     }
 }
 
-/// Tests two measurements. `None` without values, common items, or enough windows.
+/// Tests two measurements. Returns `None` without values, common items or enough windows.
 pub(super) fn test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
     let one = ours.record.value?;
     let two = other.record.value?;
@@ -66,7 +67,7 @@ pub(super) fn test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
     Some(Paired { test, against: other.record.condition.recovery.clone(), difference: one - two, p, better })
 }
 
-/// Computes the sign-flip p of both variants' answers per task. `None` if they are answers to different questions.
+/// Computes the sign-flip p-value of both variants' answers by task. Returns `None` if the questions differ.
 fn flips(ours: &[Vec<bool>], theirs: &[Vec<bool>]) -> Option<f64> {
     let same = ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(a, b)| a.len() == b.len() && !a.is_empty());
     let tasks: Vec<Discordant> = ours
@@ -81,19 +82,19 @@ fn only_in_one(a: &[bool], b: &[bool]) -> u64 {
     a.iter().zip(b).filter(|&(&a, &b)| a && !b).count() as u64
 }
 
-/// A value of the paper and how ours stands to it.
+/// Value of the paper, compared with ours.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PaperComparison {
     pub paper: f64,
-    /// Ours less the paper's; none where ours failed.
+    /// Our value minus the paper's; `None` if ours failed.
     pub difference: Option<f64>,
-    /// How far it may be off.
+    /// Maximum deviation that counts as equal.
     pub tolerance: f64,
     pub verdict: PaperVerdict,
 }
 
 impl PaperComparison {
-    /// Returns why the difference means nothing, if so.
+    /// Returns why the difference is not meaningful, if so.
     pub fn other_protocol(&self) -> Option<String> {
         match &self.verdict {
             PaperVerdict::OtherProtocol(differences) => Some(differences.join("; ")),
@@ -101,31 +102,31 @@ impl PaperComparison {
         }
     }
 
-    /// Returns the paper's value as printed.
     pub fn paper_text(&self) -> String {
         format!("{:.2}", self.paper)
     }
 
-    /// Ours less the paper's, with its sign; none where ours failed.
+    /// Formats our value minus the paper's, with its sign. Returns `None` if ours failed.
     pub fn difference_text(&self) -> Option<String> {
         let text = match self.difference? {
             large if large.abs() >= 1e7 => format!("{large:+.2e}"),
             difference => format!("{difference:+.2}"),
         };
-        // A difference that rounds to zero has no sign; negative ones get a minus sign instead of a hyphen.
+        // Show a difference that rounds to zero as `±0.00`, and negative differences with a minus sign instead of a
+        // hyphen.
         Some(match text.as_str() {
             "+0.00" | "-0.00" => "±0.00".to_owned(),
             other => other.replace('-', "−"),
         })
     }
 
-    /// Formats the paper's value, and ours minus it with the verdict's sign, on a line each.
+    /// Formats the paper's value and the difference with the verdict's sign, one line each.
     pub fn said(&self) -> Vec<String> {
         let difference = self.difference_text().map(|text| format!("{text} {}", self.verdict.sign()));
         [Some(self.paper_text()), difference].into_iter().flatten().collect()
     }
 
-    /// Returns the verdict in one word, if there is one.
+    /// Returns the verdict in one word, unless the protocols differ.
     pub fn word(&self) -> Option<String> {
         self.other_protocol().is_none().then(|| self.verdict.to_string())
     }
@@ -135,13 +136,13 @@ impl PaperComparison {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PaperVerdict {
-    /// Within the tolerance.
+    /// Equal within the tolerance.
     Same,
     Differs,
-    /// We have no value.
+    /// No value of ours.
     #[default]
     Missing,
-    /// Our protocol differs as stated: no conclusion is possible.
+    /// Different protocols, with the differences. No conclusion is possible.
     OtherProtocol(Vec<String>),
 }
 
@@ -155,7 +156,7 @@ impl PaperVerdict {
         }
     }
 
-    /// Returns the verdict as one character, so that colour is not needed.
+    /// Returns the verdict as one character, so that it does not depend on color.
     pub fn sign(&self) -> &'static str {
         match self {
             Self::Same => "=",
@@ -206,14 +207,14 @@ mod tests {
         }
     }
 
-    /// Returns `count` answers of which `right`, starting at `from`, are correct.
+    /// Returns `count` answers, of which `right` are correct, starting at `from`.
     fn answers(from: usize, right: usize, count: usize) -> Vec<bool> {
         (0..count).map(|at| (from..from + right).contains(&at)).collect()
     }
 
     #[test]
     fn average_is_tested_as_shown_not_by_its_largest_task() {
-        // Eight small tasks are gained (6 of 100 each), one large task is lost (200 of 10,000).
+        // Eight small tasks improve (by 6 of 100 each), and one large task degrades (by 200 of 10,000).
         let tasks = |small: usize, large: usize| -> Vec<Vec<bool>> {
             std::iter::repeat_with(|| answers(0, small, 100)).take(8).chain([answers(0, large, 10_000)]).collect()
         };

@@ -1,6 +1,8 @@
-//! Pairs numbers of two runs by identity. Equal identities are paired first, whatever their names. The rest are paired
-//! by name and method if they differ only in aspects that have one value per run. Numbers with several possible
-//! partners are not paired. Names can be mapped: `--map tiny-llama=tiny-qwen3`.
+//! Pairing of numbers of two runs by identity.
+//!
+//! Equal identities are paired first, whatever their names. The rest are paired by name and method if they differ
+//! only in aspects that have one value per run. Numbers with several possible partners stay unpaired. Names can be
+//! mapped: `--map tiny-llama=tiny-qwen3`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,17 +16,16 @@ use crate::error::{Error, Result, nearest};
 use crate::identity::{Aspect, Canonical, Difference, Leaves, differs, leaves};
 use crate::metric::{self, Metric};
 
-/// The numbers of two runs, by their places in them.
+/// Pairs and unpaired numbers of two runs, by index.
 #[derive(Debug, Default)]
 pub(super) struct Pairing {
     pub pairs: Vec<NumberPair>,
     pub only_first: Vec<usize>,
     pub only_second: Vec<usize>,
-    /// Numbers that several of one run could stand for, each group with the aspects in which its members differ.
+    /// Groups of numbers that match several numbers of the other run, with the aspects in which the members differ.
     pub coinciding: Vec<Coinciding>,
 }
 
-/// Two paired numbers with all their differences.
 #[derive(Debug)]
 pub(super) struct NumberPair {
     pub first: usize,
@@ -43,12 +44,12 @@ pub(super) struct Coinciding {
 struct Subject {
     at: usize,
     called: NumberNames,
-    /// Which number of a measurement it is.
+    /// Kind of number within a measurement.
     kind: String,
     leaves: Leaves,
 }
 
-/// Names of a number's backbone, of its metric and of the text of its calibration.
+/// Names of a number's backbone, metric and calibration text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct NumberNames {
     backbone: String,
@@ -61,7 +62,7 @@ pub(super) fn pairing(renamed: &Renamed, first: &StoredResults, second: &StoredR
     let mut found = Pairing::default();
     let mut one = Vec::new();
     let mut two = all_subjects(known, second);
-    // Mapped names are equal, whatever else differs.
+    // Mapped names count as equal, whatever else differs.
     let mut mapped = Vec::new();
     for subject in all_subjects(known, first) {
         let at = subject.at;
@@ -95,7 +96,7 @@ fn all_subjects(known: bool, run: &StoredResults) -> Vec<Subject> {
     run.numbers.iter().enumerate().map(|(at, number)| Subject::new(run, at, number, known)).collect()
 }
 
-/// Takes numbers with the same key in both runs. Of several, those with equal names are paired.
+/// Pairs numbers with the same key in both runs. Among several, those with equal names are paired.
 fn pair<K: Ord>(one: &mut Vec<Subject>, two: &mut Vec<Subject>, found: &mut Pairing, key: impl Fn(&Subject) -> K) {
     let mut places: BTreeMap<K, (Vec<Subject>, Vec<Subject>)> = BTreeMap::new();
     for subject in one.drain(..) {
@@ -144,13 +145,13 @@ impl Subject {
         let called = NumberNames { backbone: condition.backbone.clone(), metric: number.record.metric.clone(), text };
         let leaves = match run.leaves(number).filter(|_| known) {
             Some(leaves) => leaves,
-            // A number that was never planned is identified by its question.
+            // Identify a number that was never planned by its question.
             None if known => leaves(&serde_json::json!({"asked": run.factors(number)})),
             None => by_condition(number),
         };
         let kind = match Metric::find(&called.metric) {
             Ok(metric) if metric.is_latency() => metric.family().to_owned(),
-            // The measure states the text or task; one measure has several metrics.
+            // The measure includes the text or task, but not which of its metrics.
             entry if leaves.keys().any(|aspect| aspect.is_of("measure")) => {
                 entry.map_or(metric::TASK.name, |metric| metric.entry().name).to_owned()
             }
@@ -159,7 +160,7 @@ impl Subject {
         Self { at, called, kind, leaves }
     }
 
-    /// Renames a number to the second run's names. `None` if another thing has that name there.
+    /// Renames a number to the second run's names. Returns `None` if the second run uses the name for something else.
     fn renamed(self, renamed: &Renamed) -> Option<Self> {
         let NumberNames { backbone, metric, text } = &self.called;
         let text = match text {
@@ -177,7 +178,7 @@ impl Subject {
         Some(Self { called, leaves, ..self })
     }
 
-    /// Returns the name that an aspect belongs to, if it belongs to one input or method.
+    /// Returns the name of the input or method that an aspect belongs to, if there is exactly one.
     fn owner(&self, aspect: &Aspect) -> Option<String> {
         let leaf = |name: &str| self.leaves.get(name).map(ToString::to_string);
         let NumberNames { backbone, metric, text } = &self.called;
@@ -194,7 +195,7 @@ impl Subject {
         }
     }
 
-    /// Returns the identity without some aspects. Timing cohorts never separate numbers.
+    /// Returns the identity without the given aspects. Timing cohorts never separate numbers.
     fn without(&self, aside: &BTreeSet<(Aspect, Option<String>)>) -> Leaves {
         let kept = |aspect: &Aspect| {
             aspect.name() != "among" && (aside.is_empty() || !aside.contains(&(aspect.clone(), self.owner(aspect))))
@@ -211,10 +212,10 @@ impl Subject {
     }
 }
 
-/// Aspects whose values are names that `--map` may say.
+/// Aspects whose value is a name that `--map` can rename.
 const NAMED: [&str; 4] = ["backbone", "cut.criterion", "repair.recovery", "calibration"];
 
-/// Returns what an older run records about a number.
+/// Returns the identity that an older run records for a number.
 fn by_condition(number: &StoredNumber) -> Leaves {
     let condition = &number.record.condition;
     let dense = condition.depth == 0;
@@ -225,15 +226,15 @@ fn by_condition(number: &StoredNumber) -> Leaves {
     }))
 }
 
-/// Returns the aspects that are uniform within each run but differ between runs; for a named input or method, under its
-/// name.
+/// Returns the aspects that are constant within each run but differ between the runs, with the named input or method
+/// they belong to.
 fn aside(one: &[&Subject], two: &[&Subject]) -> BTreeSet<(Aspect, Option<String>)> {
     let one = values(one);
     let two = values(two);
     let changed = one.keys().chain(two.keys()).filter(|aspect| {
         let a = one.get(aspect);
         let b = two.get(aspect);
-        // Different methods are never paired, nor trained with untrained ones.
+        // Never pair different methods, or trained with untrained operators.
         let is_method = ["cut.criterion", "repair.recovery"].contains(&aspect.0.as_str())
             || (aspect.0.is_of("repair.training") && (a.is_none() || b.is_none()));
         a != b && is_constant(a) && is_constant(b) && !is_method
@@ -255,7 +256,7 @@ fn values(all: &[&Subject]) -> BTreeMap<(Aspect, Option<String>), BTreeSet<Canon
     found
 }
 
-/// Iterates over the aspects in which some numbers of a run differ from others.
+/// Iterates over the aspects in which the given numbers of a run differ.
 fn varying<'a>(run: &'a StoredResults, places: &'a [usize]) -> impl Iterator<Item = Aspect> {
     let differs_at = |at: usize| {
         let number = &run.numbers[at];
@@ -267,12 +268,14 @@ fn varying<'a>(run: &'a StoredResults, places: &'a [usize]) -> impl Iterator<Ite
         .map(|differs| differs.aspect)
 }
 
-/// How names of the first run are read.
+/// Mapping from names of the first run to names of the second.
 pub(super) struct Renamed(BTreeMap<String, String>);
 
 impl Renamed {
+    /// Creates the mapping.
+    ///
     /// # Errors
-    /// A name that a run does not have.
+    /// Fails if a run does not have a given name.
     pub(super) fn new(names: &[(String, String)], first: &StoredResults, second: &StoredResults) -> Result<Self> {
         for (name, run, which) in
             names.iter().flat_map(|(from, to)| [(from, first, "the first run"), (to, second, "the second run")])
@@ -296,7 +299,7 @@ impl Renamed {
         Ok(Self(names.iter().cloned().collect()))
     }
 
-    /// Renames a name. `None` if another thing has that name in the second run.
+    /// Renames a name. Returns `None` if the second run uses it for something else.
     pub(super) fn name(&self, name: &str) -> Option<String> {
         match self.0.get(name) {
             Some(to) => Some(to.clone()),
@@ -305,7 +308,7 @@ impl Renamed {
         }
     }
 
-    /// Renames `corpora.c4`.
+    /// Renames a dotted name such as `corpora.c4`.
     pub(super) fn dotted(&self, name: &str) -> Option<String> {
         let (kind, name) = name.split_once('.')?;
         Some(format!("{kind}.{}", self.name(name)?))
@@ -332,7 +335,7 @@ impl Renamed {
     }
 }
 
-/// Returns everything of a run that can be renamed.
+/// Returns all names of a run that can be mapped.
 fn known(run: &StoredResults) -> BTreeSet<String> {
     let all_conditions = run.numbers.iter().map(|number| &number.record.condition);
     let conditions = all_conditions.flat_map(|condition| {

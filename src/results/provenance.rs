@@ -1,5 +1,5 @@
-//! `run.json`: the origin of the numbers next to it, and the description that a results folder belongs to. Other
-//! descriptions have other folders.
+//! `run.json`: the provenance of the numbers next to it, and the description of the run. Runs with different
+//! descriptions have different directories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,46 +16,43 @@ use crate::identity::ComputeId;
 use crate::machine::Machine;
 use crate::model::{EngineId, EngineRequest};
 
-/// The record of a run.
+/// Record of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Provenance {
-    /// The version of this program.
     pub ghostlab: String,
-    /// The versions of the crates whose code makes numbers.
+    /// Versions of the crates that affect numbers.
     pub crates: BTreeMap<String, String>,
-    /// The commit the program was built from; none outside a checkout.
+    /// Commit the program was built from; `None` outside a checkout.
     pub commit: Option<String>,
-    /// Whether the checkout held changes beyond that commit.
+    /// Whether the checkout had uncommitted changes.
     pub dirty: bool,
-    /// The command line, program first.
+    /// Command line, including the program.
     pub command: Vec<String>,
-    /// The description of the folder's run.
     pub description: RunDescription,
-    /// Whether it is the recorded run, which the repository keeps.
+    /// Whether this is the recorded run in the repository.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub recorded: bool,
-    /// The grid as it ran, with overrides and defaults filled in.
+    /// Grid as run, with overrides and defaults filled in.
     pub grid: serde_json::Value,
-    /// How the numbers of each column were made.
     pub protocols: Vec<Protocol>,
     /// SHA-256 of each input file, by path.
     pub inputs: BTreeMap<String, String>,
     pub seeds: Vec<u64>,
-    /// Engine of each backbone, with float type and class of device.
+    /// Engine of each backbone, with float type and device class.
     pub engines: BTreeMap<String, EngineId>,
     pub machine: Machine,
-    /// The most bytes of memory that the process held; none where the system does not tell.
+    /// Peak memory of the process in bytes; `None` if the system does not report it.
     pub peak_memory_bytes: Option<u64>,
-    /// SHA-256 of each file next to this one, by name.
+    /// SHA-256 of each results file, by name.
     pub files: BTreeMap<String, String>,
-    /// RFC 3339, UTC.
+    /// Start time in UTC (RFC 3339).
     pub started: String,
     pub finished: String,
-    /// Details of each cell: selection scores, figures of operators.
+    /// Details of each cell, such as selection scores and operator metrics.
     pub cells: serde_json::Value,
 }
 
-/// Reads a record without its cells, which are most of it.
+/// Part of a record without the cells, which are most of it.
 #[derive(Deserialize)]
 struct RecordOutline {
     #[serde(default)]
@@ -67,20 +64,20 @@ struct RecordOutline {
 }
 
 impl Provenance {
-    /// The file's name in a results folder.
+    /// File name in a results directory.
     pub const FILE: &str = "run.json";
 
-    /// Reads the run description of a results folder. `None` for older records or none.
+    /// Reads the run description of a results directory. Returns `None` without a record, or for an older one.
     pub fn described(folder: &Path) -> Option<RunDescription> {
         serde_json::from_value(Self::outline(folder)?.description).ok()
     }
 
-    /// Returns whether a folder holds the recorded run.
+    /// Returns whether a directory contains the recorded run.
     pub fn is_recorded(folder: &Path) -> bool {
         Self::outline(folder).is_some_and(|record| record.recorded == true)
     }
 
-    /// Returns when a folder's run finished, by its record.
+    /// Returns when a directory's run finished, from its record.
     pub fn finished(folder: &Path) -> Option<String> {
         Some(Self::outline(folder)?.finished.as_str()?.to_owned())
     }
@@ -89,10 +86,10 @@ impl Provenance {
         Self::read(folder).ok()
     }
 
-    /// Reads parts of a folder's record.
+    /// Reads parts of a directory's record.
     ///
     /// # Errors
-    /// There is none, or it is damaged.
+    /// Fails if the record is missing or damaged.
     pub fn read<T: DeserializeOwned>(folder: &Path) -> Result<T> {
         let path = folder.join(Self::FILE);
         serde_json::from_slice(&regular::read(&path)?).map_err(|error| {
@@ -100,12 +97,12 @@ impl Provenance {
         })
     }
 
-    /// Writes `run.json` into `dir`, whole or not at all.
+    /// Writes `run.json` into `dir` atomically.
     ///
     /// # Errors
-    /// Exit code 3 when the folder cannot be written to.
+    /// Fails with exit code 3 if the directory is not writable.
     pub fn write(&self, dir: &Path) -> Result<()> {
-        // Files kept in a repository should be small.
+        // Keep files in the repository small.
         let text = if self.recorded { serde_json::to_string(self) } else { serde_json::to_string_pretty(self) };
         let mut text =
             text.map_err(|error| Error::job("the record of the run has no JSON form").found(error.to_string()))?;
@@ -114,37 +111,37 @@ impl Provenance {
     }
 }
 
-/// Which command made the results.
+/// Command that produced the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
-    /// All that the grid evaluates, as one table.
+    /// `run`: all evaluations of the grid, as one table.
     Run,
-    /// An artifact of the paper.
+    /// `reproduce`: an artifact of the paper.
     Reproduce,
 }
 
-/// The grid, inputs and settings of a run: everything by which two runs of one name differ.
+/// Identity of a run: grid name, profile, overrides and engines.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunDescription {
-    /// The artifact, or the grid.
+    /// Name of the artifact or grid.
     pub name: String,
     pub profile: Option<String>,
     pub by: By,
-    /// Values set on the command line, by key.
+    /// Overrides from the command line, sorted by key.
     pub overrides: Vec<String>,
-    /// Engine of each backbone.
     pub engines: BTreeMap<String, ComputeId>,
-    /// In a few words, how that differs from the file as it stands and as this machine runs it; empty where it does not.
+    /// Short descriptions of the differences from the grid file and this machine's default engine; empty without
+    /// differences.
     pub differs: Vec<String>,
 }
 
 impl RunDescription {
-    /// Describes a grid that is run or, for an artifact, reproduced under a name.
+    /// Describes a run of a grid, or a reproduction of an artifact.
     ///
     /// # Errors
-    /// An engine that cannot run here.
+    /// Fails if the engine is not supported here.
     pub fn of(
         grid: &Grid,
         name: &str,
@@ -154,7 +151,7 @@ impl RunDescription {
         asked: EngineRequest,
     ) -> Result<Self> {
         let engines = choose_entry(grid, asked)?;
-        // The later of two settings of one key wins; otherwise the order does not matter.
+        // Sort by key only: of two overrides with the same key, the later one wins.
         let mut sorted: Vec<String> = overrides.iter().map(|text| text.trim().to_owned()).collect();
         sorted.sort_by(|a, b| key(a).cmp(key(b)));
         let mut differs = sorted.clone();
@@ -167,7 +164,8 @@ impl RunDescription {
         Ok(Self { name: name.to_owned(), profile: grid.profile.clone(), by, overrides: sorted, engines, differs })
     }
 
-    /// Returns whether results of `other` may replace this one's. The file may have other backbones since.
+    /// Returns whether results of `other` may replace this run's. Backbones may have been added to or removed from
+    /// the file since.
     pub fn is_same(&self, other: &Self) -> bool {
         let named = |provenance: &Self| {
             (provenance.name.clone(), provenance.profile.clone(), provenance.by, provenance.overrides.clone())
@@ -176,7 +174,7 @@ impl RunDescription {
             && self.engines.iter().all(|(name, engine)| other.engines.get(name).is_none_or(|engines| engines == engine))
     }
 
-    /// Returns the parts that distinguish its folder name.
+    /// Returns the parts that distinguish the directory name.
     pub fn parts(&self) -> Vec<String> {
         match self.differs.as_slice() {
             [] => vec![words(&self.engines), if self.by == By::Run { "run" } else { "reproduce" }.to_owned()],
@@ -184,7 +182,7 @@ impl RunDescription {
         }
     }
 
-    /// Returns whether the grid was renamed from outside.
+    /// Returns whether an override changed the grid's name.
     pub fn is_renamed(&self) -> bool {
         self.by == By::Run && self.overrides.iter().any(|text| key(text) == "name")
     }
@@ -199,7 +197,7 @@ fn key(setting: &str) -> &str {
     setting.split('=').next().unwrap_or_default().trim()
 }
 
-/// `cpu-bf16`, `cpu-bf16-amx`, `candle-f16-cuda`.
+/// Formats `cpu-bf16`, `cpu-bf16-amx`, `candle-f16-cuda`.
 fn words(engines: &BTreeMap<String, ComputeId>) -> String {
     engines
         .values()

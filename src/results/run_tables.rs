@@ -1,5 +1,5 @@
-//! The tables that `run` shows: a row for each cell and a column for each protocol; and turned round, a row for each method, a
-//! column for each backbone and depth, one metric.
+//! Tables of `run`. The long table has a row per cell and a column per protocol. The wide table shows one metric,
+//! with a row per method and a column per backbone and depth.
 
 use std::collections::BTreeSet;
 
@@ -13,28 +13,26 @@ use crate::error::{Error, Result, nearest};
 use crate::metric::Nearness;
 use crate::{criterion, recovery};
 
-/// The status of a cell that has a result.
 pub(super) const OK: &str = "ok";
-/// Text for an unfinished cell.
 const UNMADE: &str = "not made yet";
 
-/// Builds the table of all results. `besides` are notes.
+/// Builds the table of all results. `besides` are additional notes.
 pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     let decimals: Vec<usize> = results.protocols.iter().map(|protocol| decimals(results, protocol)).collect();
-    // Most grids have nothing to note.
+    // Omit the notes column if all notes are empty.
     let noted = results.cells.iter().any(|cell| !cell.notes.is_empty());
     let blocks: Vec<(&String, Depth)> =
         distinct(results.cells.iter().map(|cell| (&cell.backbone, cell.depth)).collect::<Vec<_>>().iter());
-    // For programs: one column for each setting that the grid's cells may differ in.
+    // For programs, add one column per setting in which the cells may differ.
     let written: BTreeSet<&String> = results.cells.iter().flat_map(|cell| &cell.written).collect();
-    // Where options are part of what a method is called, it has a column without them.
+    // If method labels include options, add columns with plain names.
     let named =
         ["criterion", "recovery"].into_iter().filter(|axis| written.iter().any(|column| column.starts_with(axis)));
     let written = named.chain(written.iter().map(|column| column.as_str()));
     let factors: Vec<&str> = factors::OF_CALIBRATION.into_iter().chain(written).collect();
     let backbones = distinct(results.cells.iter().map(|cell| &cell.backbone));
     let heads = ["backbone", "criterion", "depth", UNIT, "layers removed", "layers", "recovery", "calibration"];
-    // Most grids count whole layers.
+    // Omit the unit column for grids that count whole layers.
     let heads = heads.into_iter().filter(|head| *head != UNIT || counts_sublayers(results));
     let lead = heads.map(|head| if matches!(head, "depth" | "layers") { Lead::count(head) } else { Lead::text(head) });
     let factors_of = factors.iter().map(|name| {
@@ -118,12 +116,11 @@ fn long_table_row(
     }
 }
 
-/// The column that says what the depths count.
+/// Header of the column with the unit of depths.
 const UNIT: &str = "unit";
-/// The position of [`UNIT`] among the columns before the numbers.
+/// Index of [`UNIT`] among the columns before the numbers.
 const UNIT_POSITION: usize = 3;
 
-/// Whether a depth counts something else than whole layers.
 fn counts_sublayers(results: &Results) -> bool {
     results.cells.iter().any(|cell| !cell.depth.is_in_layers())
 }
@@ -141,7 +138,7 @@ pub(super) fn shown(cell: &CellSummary, asked: &Question, decimals: usize) -> Op
     ))
 }
 
-/// Returns a cell's setting as text; empty if it has none.
+/// Returns a cell's setting as text, or an empty text.
 fn factor(cell: &CellSummary, name: &str) -> String {
     cell.factors
         .get(name)
@@ -149,8 +146,8 @@ fn factor(cell: &CellSummary, name: &str) -> String {
         .unwrap_or_default()
 }
 
-/// Returns the decimals of a column, so that its smallest number shows at least four digits. Percentages have two, as in
-/// the paper.
+/// Returns the number of decimals at which the smallest number of a column shows at least four digits. Percentages
+/// have two decimals, as in the paper.
 pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
     if protocol.measures().nearness == Nearness::Difference {
         return 2;
@@ -167,19 +164,20 @@ pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
     }
 }
 
-/// A column: backbone, layers removed, layers.
+/// Column key: backbone, removed layers, total layers.
 type Setting = (String, Depth, usize);
 
-/// Builds the table of one metric: the given column, else the average of the tasks, else the first. `besides` are notes.
+/// Builds the table of one metric: the given column, or the average of the tasks, or the first column. `besides` are
+/// additional notes.
 ///
 /// # Errors
-/// A metric that the results do not have, or none at all.
+/// Fails if the results do not have the metric, or have no metric at all.
 pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec<String>) -> Result<Table> {
     let protocol = chosen(&results.protocols, metric)?;
     let asked = protocol.asked();
     let decimals = decimals(results, protocol);
     let of_pruned: Vec<Setting> = results.cells.iter().filter(|cell| cell.depth.count > 0).map(setting_of).collect();
-    // A backbone that is not pruned has a column of its own.
+    // An unpruned backbone gets its own column.
     let dense_cells =
         results.cells.iter().filter(|cell| of_pruned.iter().all(|(backbone, ..)| *backbone != cell.backbone));
     let settings = distinct(of_pruned.iter().chain(&dense_cells.map(setting_of).collect::<Vec<_>>()));
@@ -188,7 +186,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
         let cells = settings
             .iter()
             .map(|(backbone, depth, _)| {
-                // The dense value is in each column of its backbone.
+                // Repeat the dense value in each column of its backbone.
                 let is_shown =
                     |cell: &&CellSummary| cell.backbone == *backbone && (cell.depth == *depth || cell.depth.count == 0);
                 shown(results.cells.iter().filter(is_shown).find(|cell| variant(cell) == *factors)?, &asked, decimals)
@@ -242,7 +240,7 @@ fn chosen<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Result<&'a Pro
     })
 }
 
-/// The settings of a row's cells, without backbone and depth. Empty for the dense backbone.
+/// Settings of a row's cells, without backbone and depth. Empty for the dense backbone.
 type RowFactors = Factors;
 
 fn variant(cell: &CellSummary) -> RowFactors {
@@ -250,7 +248,7 @@ fn variant(cell: &CellSummary) -> RowFactors {
     factors.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Labels rows: a recovery goes below the row of its criterion, and equal labels are distinguished.
+/// Returns row labels. Recoveries follow the row of their criterion, and equal labels are distinguished.
 fn called(variants: &[RowFactors]) -> Vec<String> {
     let headed: Vec<RowFactors> = variants
         .iter()

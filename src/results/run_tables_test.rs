@@ -1,4 +1,4 @@
-//! The tables of a run, long and wide, in every form.
+//! Tests of the long and wide table in every format.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -42,7 +42,7 @@ pub(super) fn task() -> Protocol {
     }
 }
 
-/// A cell with a value for each protocol.
+/// Test cell with one value per protocol.
 pub(super) struct Made<'a> {
     pub(super) backbone: &'a str,
     pub(super) depth: usize,
@@ -306,12 +306,13 @@ Bold: best of a block; underlined: second; in italics: ours.
     assert!(error.exit_code() == 2 && error.to_string().contains("did you mean `average`?"), "{error}");
 }
 
-/// Returns 100 documents of which the first `right` are correct.
+/// Returns 100 documents, of which the first `right` are answered correctly.
 fn answered(right: usize) -> Sample {
     Sample::Right((0..100).map(|at| at < right).collect())
 }
 
-/// Builds ghosted above two others on the same documents; `change` modifies one of them.
+/// Builds a table in which `ghosted` beats two other recoveries on the same documents. `change` modifies one
+/// measurement.
 fn tested(change: impl FnOnce(&mut Measurement)) -> Table {
     let values = [("none", 40), ("linearpatch-diag", 50), ("ghosted", 80)];
     let rows = values.map(|(name, right)| (name, [Some(right as f64)]));

@@ -1,4 +1,4 @@
-//! Decides which rows are one measurement under several names. Notes under tables, claims and `search` ask here.
+//! Detection of rows that share one measurement under different names. Used by table notes, claims and `search`.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use crate::metric::Metric;
 use crate::model::Cut;
 use crate::stage::operator::{BoundaryResult, PlacedRepair};
 
-/// Fewer equal scores than these may be a coincidence. The audit of the paper's tables uses the same number.
+/// Minimum number of equal scores that rules out a coincidence. The audit of the paper's tables uses the same number.
 const MIN_EQUAL_SCORES: usize = 3;
 
-/// Layers that a variant removes and the operators that it puts in their place.
+/// Removed layers of a variant, with the operators that replace them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MeasuredProgram {
     removed: Cut,
@@ -29,17 +29,18 @@ impl MeasuredProgram {
     }
 }
 
-/// Content of a row, as far as it is known.
+/// Content of a row, from recorded programs or printed scores.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RowContent<'a> {
-    /// One program for each calibration seed that the row is a mean over.
+    /// Programs, one per averaged calibration seed.
     Programs(&'a [MeasuredProgram]),
-    /// Scores as a table prints them. The criterion's name is left out of the condition.
+    /// Scores as printed in a table. The condition excludes the criterion's name.
     Scores(BTreeMap<(String, Condition), Option<String>>),
 }
 
 impl RowContent<'_> {
-    /// Returns the scores of rows whose programs were not recorded: those that the paper prints, or those of `numbers.json`.
+    /// Returns the content of rows without recorded programs: scores printed by the paper, or those of
+    /// `numbers.json`.
     pub fn scores<'r>(records: impl IntoIterator<Item = &'r Record>) -> Self {
         Self::Scores(
             records
@@ -53,7 +54,7 @@ impl RowContent<'_> {
         )
     }
 
-    /// Whether there is enough to compare.
+    /// Returns whether the content suffices for a comparison.
     fn is_decisive(&self) -> bool {
         match self {
             Self::Programs(programs) => !programs.is_empty(),
@@ -62,7 +63,7 @@ impl RowContent<'_> {
     }
 }
 
-/// Whether two rows of one backbone are one measurement: equal programs, or all scores print equally.
+/// Returns whether two rows of the same backbone share one measurement: equal programs, or all printed scores equal.
 pub fn is_one_measurement(one: &RowContent<'_>, other: &RowContent<'_>) -> bool {
     one.is_decisive() && one == other
 }

@@ -1,5 +1,6 @@
-//! A table as stored in `page.json` and shown by the page: the common table as texts, with sort keys, links and
-//! comparisons. All text is plain text, never HTML; fields missing from an older file have defaults.
+//! Tables as stored in `page.json` and shown on the page: cell texts with sort keys, links and comparisons.
+//!
+//! All text is plain text, never HTML. Fields missing in older files have defaults.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,17 +10,16 @@ use super::table::{PrintedNumber, Table};
 use crate::metric::Spread;
 use crate::recovery;
 
-/// One table.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedTable {
-    /// Shown above the table; an empty one is not: the artifact's title and caption say it already.
+    /// Caption shown above the table. Empty if the artifact's title and caption suffice.
     pub caption: String,
-    /// How the numbers were measured: one line that opens. May be empty.
+    /// Description of the measurement protocol, shown collapsed. May be empty.
     pub protocol: String,
-    /// Remarks needed to use the numbers, one line each, shown above them.
+    /// Remarks needed to interpret the numbers, one line each, shown above the table.
     pub notes: Vec<String>,
-    /// The name of the column that shows [`SavedRow::group`]; `Group` where it is empty.
+    /// Name of the column for [`SavedRow::group`]; `Group` if empty.
     pub group_name: String,
     pub columns: Vec<SavedColumn>,
     pub rows: Vec<SavedRow>,
@@ -29,18 +29,17 @@ pub struct SavedTable {
 #[serde(default)]
 pub struct SavedColumn {
     pub name: String,
-    /// The heading above neighbouring columns of the same group.
+    /// Heading shared by adjacent columns of the same group.
     pub group: Option<String>,
-    /// Sorted by [`SavedCell::value`] and aligned to the right.
+    /// Whether the column is sorted by [`SavedCell::value`] and right-aligned.
     pub numeric: bool,
-    /// The direction that the head shows; none where neither is better.
+    /// Direction shown in the header; `None` if neither direction is better.
     pub higher_is_better: Option<bool>,
-    /// Whether this column names the row. Where no column says so, it is the last column of text before the first
-    /// measured one.
+    /// Whether this column names the row. By default, it is the last text column before the first numeric column.
     pub label: bool,
     /// Whether rows can be filtered by this column.
     pub choice: bool,
-    /// Whether nothing asks for the column: bits per byte are next to each perplexity. The page leaves it out.
+    /// Whether the column was not requested, such as the bits per byte next to each perplexity. The page omits it.
     #[serde(skip_serializing_if = "usual")]
     pub unasked: bool,
 }
@@ -48,31 +47,29 @@ pub struct SavedColumn {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedRow {
-    /// A column of its own, in front, when any row of the table has one: it reads the same however rows are sorted.
+    /// Group name, shown in an additional first column if any row has one.
     pub group: Option<String>,
-    /// Whether the row is the paper's own method: it is shaded.
+    /// Whether the row is the paper's own method, which is shaded.
     pub ours: bool,
-    /// Fragment of a link to the row; `None` if nothing links to it.
+    /// Link fragment of the row; `None` if nothing links to it.
     pub anchor: Option<String>,
-    /// One per column.
     pub cells: Vec<SavedCell>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedCell {
-    /// The printed text.
     pub text: String,
-    /// Sort key of a numeric column; missing or non-finite values come last.
+    /// Sort key of a numeric column. Missing and non-finite values sort last.
     #[serde(skip_serializing_if = "usual")]
     pub value: Option<f64>,
-    /// Its uncertainty as printed; empty where there is none.
+    /// Uncertainty as printed; empty without one.
     #[serde(skip_serializing_if = "usual")]
     pub error: String,
-    /// Kind of the uncertainty by its CSV column, such as `std_seeds`; empty for a standard error.
+    /// CSV column suffix for the kind of uncertainty, such as `std_seeds`; empty for a standard error.
     #[serde(skip_serializing_if = "usual")]
     pub error_kind: String,
-    /// How many items it is the mean of: documents, windows, seeds.
+    /// Number of averaged items: documents, windows or seeds.
     #[serde(skip_serializing_if = "usual")]
     pub items: Option<usize>,
     #[serde(skip_serializing_if = "usual")]
@@ -84,11 +81,11 @@ pub struct SavedCell {
     #[serde(skip_serializing_if = "usual")]
     #[serde(rename = "beside")]
     pub comparison: Option<SavedComparison>,
-    /// The note that the number opens, a key of the page's cells. A key without a note makes no link.
+    /// Key of the note that the number opens. A key without a note makes no link.
     #[serde(skip_serializing_if = "usual")]
     pub key: Option<String>,
-    /// SHA-256 of the number's identity (variant, measurement, metric), as in `numbers.json`; `None` for a text, and
-    /// for results of an older program.
+    /// SHA-256 of the number's identity (variant, measurement, metric), as in `numbers.json`; `None` for a text and
+    /// for results of older programs.
     #[serde(skip_serializing_if = "usual")]
     pub identity: Option<String>,
     #[serde(skip_serializing_if = "usual")]
@@ -102,7 +99,6 @@ impl SavedColumn {
 }
 
 impl SavedTable {
-    /// Builds a table of texts.
     pub fn of_words(columns: Vec<SavedColumn>, rows: &[Vec<String>]) -> Self {
         Self {
             columns,
@@ -116,36 +112,33 @@ impl SavedTable {
 }
 
 impl SavedCell {
-    /// Builds a cell of text.
     pub fn words(text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::default() }
     }
 }
 
-/// Returns whether a value is the default, which is not written.
+/// Returns whether a value is the default, which is not serialized.
 fn usual<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// A difference that is more than chance.
+/// Significant difference.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedMark {
-    /// Whether ours is the better one.
     pub better: bool,
-    /// Than what, and by which test.
+    /// Description of the rival and the test.
     pub says: String,
 }
 
-/// The paper's number next to ours.
+/// Value of the paper, shown next to ours.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedComparison {
-    /// The value as printed in the paper.
     pub paper: String,
-    /// Ours less the paper's, with its sign; none where ours failed.
+    /// Our value minus the paper's, with its sign; `None` if ours failed.
     pub difference: Option<String>,
-    /// How far it may be off; none where nothing is judged.
+    /// Tolerance; `None` if there is no verdict.
     pub tolerance: Option<String>,
     pub verdict: PaperVerdict,
 }
@@ -185,7 +178,7 @@ impl From<&Table> for SavedTable {
     }
 }
 
-/// Returns the CSV column of a number's uncertainty; empty for a standard error or none.
+/// Returns the CSV column suffix of a number's uncertainty. Empty for a standard error or no uncertainty.
 fn error_kind(number: &Measurement) -> String {
     let kind = number.spread();
     let is_usual = kind == Spread::StandardError || number.record.error.is_none();
@@ -215,7 +208,7 @@ fn cell(shown: &PrintedNumber) -> SavedCell {
     }
 }
 
-/// Returns the number of items behind a mean, if they are kept.
+/// Returns the number of items behind a mean, if they are stored.
 fn items(sample: &Sample) -> Option<usize> {
     match sample {
         Sample::None | Sample::OutOfMemory | Sample::NoisyTimes => None,

@@ -1,5 +1,4 @@
-//! Scores of one model, for people and for tools that read lm-evaluation-harness' files; scores of definitions are in
-//! the layout of its results file.
+//! Scores of one model, for display and for tools that read files of lm-evaluation-harness.
 
 use std::collections::BTreeSet;
 
@@ -13,33 +12,30 @@ use crate::metric::{BITS_PER_BYTE, Direction, Metric, Of, TEXT, Unit};
 use crate::stage::scores::scale;
 use crate::tasks::{self, TaskResult};
 
-/// All scores of a dense backbone.
 #[derive(Debug)]
 pub struct ModelScores<'a> {
     grid: &'a Grid,
     result: &'a CellResult,
-    /// Texts, tasks, and the average of several tasks.
+    /// Scores on texts and tasks, and the average of several tasks.
     pub scores: Vec<ModelScore>,
 }
 
-/// One of them.
+/// Score on one text or task.
 #[derive(Debug)]
 pub struct ModelScore {
-    /// `c4@2048`, or the task as a grid writes it.
+    /// Label, such as `c4@2048`, or a task as written in the grid.
     pub label: String,
-    /// `perplexity`, `acc` or `acc_norm`; of a definition any of its metrics, with the filter's name where it has one.
+    /// Metric: `perplexity`, `acc`, `acc_norm`, or a metric of the definition with its filter name.
     pub metric: String,
-    /// A perplexity, or a share of the documents in percent.
+    /// Perplexity, or accuracy in percent.
     pub value: f64,
-    /// Its standard error.
     pub error: Option<f64>,
-    /// Independent of the tokenizer.
+    /// Bits per byte, which do not depend on the tokenizer.
     pub bits_per_byte: Option<f64>,
-    /// Windows or documents.
     pub items: usize,
-    /// Whether it is one that is printed with two decimals.
+    /// Whether the value is printed with two decimals, as a percentage.
     pub percent: bool,
-    /// Whether it is of the windows of a text.
+    /// Whether the score is computed from windows of a text.
     pub windows: bool,
 }
 
@@ -47,7 +43,7 @@ impl<'a> ModelScores<'a> {
     /// Returns the scores of a grid's only cell.
     ///
     /// # Errors
-    /// The cell failed, with its reason.
+    /// Fails if the cell failed, with its reason.
     pub fn of(grid: &'a Grid, outcome: &'a GridOutcome) -> Result<Self> {
         let [result] = outcome.cells.as_slice() else { return Err(Error::job("a model is scored by itself")) };
         result.ok()?;
@@ -86,7 +82,7 @@ impl<'a> ModelScores<'a> {
         if all.len() > 1 {
             let all: Vec<TaskResult> = all.iter().map(|entry| entry.result.clone()).collect();
             let items = all.iter().map(|entry| entry.effective).sum();
-            // Uses each task's own column, as the paper's tables do.
+            // Average each task's own metric, as in the paper's tables.
             scores.extend(tasks::average(&all).map(|mean| percent("average".into(), "acc, acc_norm", mean, items)));
         }
         for group in &grid.evaluate.groups {
@@ -99,13 +95,13 @@ impl<'a> ModelScores<'a> {
         Ok(Self { grid, result, scores })
     }
 
-    /// Formats lm-evaluation-harness' results file. A text is among the tasks, with its perplexity.
+    /// Builds the results file of lm-evaluation-harness. Texts are included as tasks, with their perplexity.
     ///
     /// # Errors
-    /// A task that is scored twice under several protocols: the layout has one place for it.
+    /// Fails if a task is scored under several protocols, because the format has one entry per task.
     pub fn lm_eval(&self, model: &str) -> Result<Value> {
         let tasks: Vec<TaskResult> = self.result.scored().map(|scored| scored.result.clone()).collect();
-        // A task's scores stand together.
+        // Scores of the same task are adjacent.
         let mut names: Vec<&str> = self.scores.iter().map(|score| score.label.as_str()).collect();
         names.dedup();
         let mut file = tasks::export(&tasks, json!({"model": "ghostlab", "model_args": model, "tasks": names}))?;
@@ -149,11 +145,8 @@ fn defined_score(label: String, score: &Score) -> ModelScore {
     }
 }
 
-/// Builds a cell's results files: a file holds each task once, so several protocols make several files. `native` are those
-/// of built-in tasks.
-///
-/// # Errors
-/// Never.
+/// Builds the results files of a cell. Each file contains a task once, so several protocols result in several files.
+/// `native` are the files of built-in tasks.
 pub fn with_definitions(native: Vec<Value>, grid: &Grid, result: &CellResult, model: &str) -> Vec<Value> {
     let mut files = native;
     let mut ways: Vec<&Asking> = Vec::new();
@@ -195,7 +188,7 @@ fn add(file: &mut Value, grid: &Grid, result: &CellResult, uses: &[&DefinitionUs
         values.extend(about);
         values.insert("sample_len".to_owned(), json!(scores.effective));
         file["results"][name] = Value::Object(values);
-        // A version is a number there, where it is one.
+        // The format stores numeric versions as numbers.
         file["versions"][name] =
             definition.version.parse::<f64>().map_or(json!(definition.version), |number| json!(number));
         let shots = definition.shots(used.how.shots);

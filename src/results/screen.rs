@@ -1,5 +1,7 @@
-//! A table on a terminal. What all rows share stands once above it, what a block shares stands once above the block, and what has to
-//! be said of a single row stands below. A table that is still too wide is folded into parts of about equal width.
+//! Terminal tables.
+//!
+//! Values shared by all rows are printed above the table, values shared by a block above the block, and remarks on
+//! single rows below the table. A table that is still too wide is split into parts of about equal width.
 
 use std::fmt;
 
@@ -10,8 +12,9 @@ use super::text::{NONE, TextColumn, TextTable, capital};
 use crate::error::printable;
 use crate::metric::Of;
 
-/// Columns in line; `*` after the best, `°` after the second, `+` or `-` where a paired test tells ours from the best of
-/// the others. Without a `width`, where output is no terminal, each row has all of its columns.
+/// Formats a table for a terminal of `width` columns. Marks are `*` for best, `°` for second, and `+` or `-` if a
+/// paired test distinguishes ours from the best other row. Without a `width`, when the output is not a terminal, each
+/// row has all columns.
 pub fn screen(table: &Table, width: Option<usize>) -> String {
     let mut text = if table.title.is_empty() { String::new() } else { format!("{}\n\n", table.title) };
     let texts = TextTable::of(table, |visibility| visibility != LeadPlace::Data, &|_, _, text, _| said(text), &numbers);
@@ -33,12 +36,12 @@ pub fn screen(table: &Table, width: Option<usize>) -> String {
     text
 }
 
-/// On one line: the reason of a failure may have several.
+/// Joins a text to one line, because failure reasons may have several.
 fn said(text: &str) -> String {
     if text.is_empty() { NONE.to_owned() } else { text.split_whitespace().collect::<Vec<_>>().join(" ") }
 }
 
-/// The numbers of a column. Room is kept for ranks and marks where it has any, so that its points stand below each other.
+/// Formats the numbers of a column, padded for ranks and marks so that decimal points align.
 fn numbers(all: &[Option<&PrintedNumber>]) -> Vec<String> {
     let ranks = all.iter().flatten().any(|shown| shown.best || shown.second);
     let marks = all.iter().flatten().any(|shown| !shown.mark().is_empty());
@@ -58,7 +61,7 @@ fn number(shown: Option<&PrintedNumber>, ranks: bool, marks: bool) -> String {
     format!("{text}{rank}{mark}")
 }
 
-/// A text in lines of at most `width` characters, broken between words; a word that is longer has a line of its own.
+/// Wraps a text to lines of at most `width` characters. A longer word gets its own line.
 pub fn wrapped(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };
     let mut lines: Vec<String> = Vec::new();
@@ -74,23 +77,23 @@ pub fn wrapped(text: &str, width: Option<usize>) -> String {
     lines.join("\n")
 }
 
-/// A table with what was taken out of its columns.
+/// Table with the values extracted from its columns.
 struct ScreenTable {
     texts: TextTable,
-    /// Leading columns that every part shows.
+    /// Leading columns, which every part shows.
     lead: Vec<usize>,
-    /// Columns that stay next to each other.
+    /// Groups of columns that stay together.
     units: Vec<Vec<usize>>,
-    /// Heads of blocks: the row that each stands above, and its text.
+    /// Block headings, with the index of the row below.
     blocks: Vec<(usize, String)>,
     above: String,
     below: Vec<String>,
-    /// Whether heads may take several lines.
+    /// Whether headers may span several lines.
     tall_heads: bool,
 }
 
 impl ScreenTable {
-    /// All columns in all rows.
+    /// Creates a table with all columns in all rows.
     fn whole(texts: TextTable) -> Self {
         let units = (texts.lead..texts.columns.len()).map(|at| vec![at]).collect();
         let blocks = texts.breaks.iter().map(|row| (*row, String::new())).collect();
@@ -98,7 +101,7 @@ impl ScreenTable {
         Self { texts, lead, units, blocks, above: String::new(), below: Vec::new(), tall_heads: false }
     }
 
-    /// Takes out what several rows share and what concerns single rows.
+    /// Extracts values shared by several rows, and remarks on single rows.
     fn condensed(mut texts: TextTable, table: &Table, width: usize) -> Self {
         let tail = kinds(&table.tail);
         let first_tail = texts.columns.len() - tail.len();
@@ -114,7 +117,7 @@ impl ScreenTable {
         let mut gone: Vec<usize> = shared.iter().map(|(at, _)| *at).chain(remarks.iter().copied()).collect();
         let in_blocks = block_columns(&texts, &gone);
         gone.extend(&in_blocks);
-        // Something has to name a row.
+        // Keep one column that names the rows.
         if texts.lead > 0 && (0..texts.lead).all(|at| gone.contains(&at)) {
             gone.retain(|at| *at + 1 != texts.lead);
         }
@@ -129,14 +132,14 @@ impl ScreenTable {
         let mut made = Self { texts, lead: Vec::new(), units: Vec::new(), blocks, above, below, tall_heads: false };
         made.keep(&gone, &averages);
         if !made.fits(width) {
-            // Times are the least that a reader misses.
+            // Drop the terminal-only columns (times) first.
             made.keep(&[gone.as_slice(), &terminal].concat(), &averages);
         }
         made.tall_heads = !made.fits(width);
         made
     }
 
-    /// Sets the columns behind those that lead; an average stays next to the last of what it is an average of.
+    /// Sets the non-leading columns to show. An average stays with the last column it covers.
     fn keep(&mut self, gone: &[usize], averages: &[usize]) {
         self.units.clear();
         for at in (self.texts.lead..self.texts.columns.len()).filter(|at| !gone.contains(at)) {
@@ -152,7 +155,7 @@ impl ScreenTable {
         self.wide(&[self.lead.as_slice(), &self.units.concat()].concat()) <= width
     }
 
-    /// The table in as few parts as its columns need, each with the columns that lead.
+    /// Formats the table in as few parts as possible, each with the leading columns.
     fn folded(&self, width: usize) -> String {
         let mut text = self.above.clone();
         let parts = parts(&self.units, &|units: &[Vec<usize>]| {
@@ -182,7 +185,7 @@ impl ScreenTable {
         text
     }
 
-    /// Some columns behind those that lead, heads above a rule.
+    /// Formats the given non-leading columns, with headers above a rule.
     fn part(&self, behind: &[usize]) -> String {
         let shown = self.lead.iter().chain(behind);
         let columns: Vec<(usize, usize, &TextColumn)> =
@@ -211,7 +214,7 @@ impl ScreenTable {
         printable(&text).into_owned()
     }
 
-    /// The heads over groups of columns, as far as these are shown.
+    /// Formats the headers of column groups, restricted to the shown columns.
     fn over(&self, columns: &[(usize, usize, &TextColumn)]) -> String {
         let mut at = self.texts.lead;
         let mut text = " ".repeat(width_over(columns, &|at| at < self.texts.lead));
@@ -226,7 +229,7 @@ impl ScreenTable {
         format!("{}\n", text.trim_end())
     }
 
-    /// A head in the lines that it takes.
+    /// Splits a header into lines.
     fn head(&self, column: &TextColumn) -> Vec<String> {
         if !self.tall_heads {
             return vec![column.head.clone()];
@@ -237,7 +240,7 @@ impl ScreenTable {
         let broken = if is_call { broken.replace('(', " (") } else { broken };
         let words: Vec<&str> = broken.split_whitespace().collect();
         let longest = words.iter().map(|word| word.chars().count()).max().unwrap_or(0);
-        // Words stay in one line where the cells are as wide.
+        // Do not break headers more than the width of the cells requires.
         let lines = wrapped(&broken, Some(cells.max(longest)));
         lines.lines().map(|line| joined_heads(is_call, line).replace(" @", "@")).collect()
     }
@@ -248,7 +251,7 @@ impl ScreenTable {
         column.cells.iter().chain(&head).map(|text| text.chars().count()).max().unwrap_or(0)
     }
 
-    /// How many columns of a terminal some columns take.
+    /// Returns the terminal width that some columns need.
     fn wide(&self, columns: &[usize]) -> usize {
         columns.iter().map(|&at| self.width(at) + 2).sum::<usize>().saturating_sub(2)
     }
@@ -295,18 +298,18 @@ impl fmt::Display for ScreenTable {
     }
 }
 
-/// Rows that have one text in a column.
+/// Rows that share one text in a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SharedBy {
     All,
-    /// The dense ones have none.
+    /// All pruned rows; dense rows have none.
     Pruned,
-    /// No row has any.
+    /// No row has a text.
     None,
 }
 
 impl SharedBy {
-    /// `None` if rows differ, or are too few to share anything.
+    /// Returns the rows that share a text. Returns `None` if rows differ or are too few to share one.
     fn new(column: &TextColumn, is_dense: &[bool]) -> Option<Self> {
         let known: Vec<(&String, bool)> =
             column.cells.iter().zip(is_dense.iter().copied()).filter(|(cell, _)| *cell != NONE).collect();
@@ -324,7 +327,7 @@ impl SharedBy {
     }
 }
 
-/// Text that all rows share and that is taken out of the columns.
+/// Formats the texts shared by all rows, which are extracted from the columns.
 fn above<'a>(texts: &TextTable, width: usize, shared: impl Iterator<Item = &'a (usize, SharedBy)>) -> String {
     let shared: Vec<&(usize, SharedBy)> = shared.collect();
     let mut text = String::new();
@@ -343,7 +346,7 @@ fn above<'a>(texts: &TextTable, width: usize, shared: impl Iterator<Item = &'a (
     if text.is_empty() { text } else { format!("{text}\n") }
 }
 
-/// The leading columns in which the rows of each block have one text; none where no block has two rows.
+/// Returns the leading columns with a single text per block. Empty if no block has two rows.
 fn block_columns(texts: &TextTable, gone: &[usize]) -> Vec<usize> {
     let rows = texts.columns.first().map_or(0, |column| column.cells.len());
     let starts: Vec<usize> = std::iter::once(0).chain(texts.breaks.iter().copied()).collect();
@@ -362,7 +365,7 @@ fn block_columns(texts: &TextTable, gone: &[usize]) -> Vec<usize> {
     if is_left { shared } else { Vec::new() }
 }
 
-/// Names dense rows whose other words are elsewhere.
+/// Labels dense rows whose names were extracted from the columns.
 fn name_dense(texts: &mut TextTable, gone: &[usize], is_dense: &[bool]) {
     let kept: Vec<usize> = (0..texts.lead).filter(|at| !gone.contains(at)).collect();
     let Some(last) = kept.last() else { return };
@@ -373,7 +376,7 @@ fn name_dense(texts: &mut TextTable, gone: &[usize], is_dense: &[bool]) {
     }
 }
 
-/// A head for each block, empty where it would repeat the one before.
+/// Returns the heading of each block. Empty if it equals the previous one.
 fn block_heads(texts: &TextTable, columns: &[usize]) -> Vec<(usize, String)> {
     let mut blocks: Vec<(usize, String)> = Vec::new();
     let mut last = String::new();
@@ -390,14 +393,14 @@ fn block_heading(texts: &TextTable, columns: &[usize], row: usize) -> String {
     let words = columns.iter().filter_map(|&at| {
         let TextColumn { head, cells, .. } = &texts.columns[at];
         let cell = &cells[row];
-        // Counts and layers say nothing without their head; names and `4/16` do.
+        // Counts and layers need their header; names and fractions such as `4/16` do not.
         let needs_head = cell.starts_with(|first: char| first.is_ascii_digit()) && !cell.contains('/');
         (cell != NONE).then(|| if needs_head { format!("{head} {cell}") } else { cell.clone() })
     });
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// A line for each row of which something has to be said; that it is well is not.
+/// Formats one line per row with a remark, without rows that are `ok`.
 fn remark_lines(texts: &TextTable, remarks: &[usize], gone: &[usize]) -> Vec<String> {
     let rows = texts.columns.first().map_or(0, |column| column.cells.len());
     let names: Vec<usize> =
@@ -414,7 +417,7 @@ fn remark_lines(texts: &TextTable, remarks: &[usize], gone: &[usize]) -> Vec<Str
         .collect()
 }
 
-/// Units of columns in as few parts as have room, of about equal numbers of units.
+/// Splits column units into as few parts as fit, with about equal numbers of units.
 fn parts(units: &[Vec<usize>], has_room: &dyn Fn(&[Vec<usize>]) -> bool) -> Vec<Vec<Vec<usize>>> {
     let mut filled: Vec<Vec<Vec<usize>>> = Vec::new();
     for unit in units {

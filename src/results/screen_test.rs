@@ -1,9 +1,9 @@
-//! Tables on terminals of 120 and 80 columns, to the letter.
+//! Snapshot tests of tables on terminals of 120 and 80 columns.
 
 use super::run_tables_test::{Made, cell, results, task, text};
 use super::{Table, long, screen, wrapped};
 
-/// A user's grid: one backbone whole, and pruned at three depths with five recoveries.
+/// Builds a typical grid: one backbone, dense and pruned at three depths with five recoveries.
 fn own_grid() -> Table {
     let recoveries = ["none", "prune-and-comp", "replaceme-ls", "linearpatch-rotate", "ghosted"];
     let values: Vec<Vec<Option<f64>>> = (0..16)

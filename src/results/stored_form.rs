@@ -1,5 +1,7 @@
-//! Numbers as `numbers.json` has them: below their cell, whose condition stands once, with the place of their column among all,
-//! and answers as one hexadecimal number; and what cells are, whose parts stand once.
+//! Compact format of `numbers.json`.
+//!
+//! Numbers are stored below their cell, which holds the condition once, with the index of their column. Answers are
+//! packed into one hexadecimal number. Shared parts of cell identities are stored once.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -13,7 +15,7 @@ struct AllNumbers {
     cells: Vec<OfCell>,
 }
 
-/// The column of a run's table, and the metric's id.
+/// Column of a run's table, with the metric ID.
 #[derive(PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OneColumn {
@@ -21,7 +23,6 @@ struct OneColumn {
     metric: String,
 }
 
-/// The numbers of a cell.
 #[derive(Serialize, Deserialize)]
 struct OfCell {
     cell: String,
@@ -30,11 +31,10 @@ struct OfCell {
     values: Vec<OneValue>,
 }
 
-/// Distinguishing properties of a number within its cell.
+/// Number within its cell.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OneValue {
-    /// Its place among the columns.
     #[serde(rename = "of")]
     index: usize,
     value: Option<f64>,
@@ -42,20 +42,20 @@ struct OneValue {
     error: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failure: Option<String>,
-    /// `N:HEX`: as a number of N binary digits the answers in their order, 1 for a right one. Of an average each task's
-    /// after a comma, or [`ABOVE`].
+    /// Answers in order, as `N:HEX`: a number of N bits with 1 for a correct answer. An average has a comma-separated
+    /// entry per task, or [`ABOVE`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     right: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     losses: Option<Vec<f64>>,
 }
 
-/// In the place of an average's answers: those of all tasks before it, in their order.
+/// Placeholder for the answers of an average that covers all preceding tasks of the cell, in order.
 const ABOVE: &str = "above";
 
 pub(super) fn serialize<S: Serializer>(numbers: &[StoredNumber], to: S) -> Result<S::Ok, S::Error> {
     let AllNumbers { mut columns, mut cells } = AllNumbers::default();
-    // The answers of the tasks of the last cell so far.
+    // Answers of the preceding tasks of the current cell.
     let mut tasks: Vec<&str> = Vec::new();
     for number in numbers {
         let StoredNumber { record, cell, column, failure, right, losses } = number;
@@ -121,9 +121,9 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Stor
     Ok(numbers)
 }
 
-/// Ones and zeros as a number.
+/// Packs binary digits into hexadecimal.
 fn packed(bits: &str) -> String {
-    // The first digit may stand for less than four.
+    // Pad the first hexadecimal digit to four bits.
     let lacking = (4 - bits.len() % 4) % 4;
     let padded: Vec<u8> = std::iter::repeat_n(b'0', lacking).chain(bits.bytes()).collect();
     let digits = padded.chunks(4).filter_map(|four| char::from_digit(is_digit(four), 16));
@@ -134,7 +134,7 @@ fn is_digit(four: &[u8]) -> u32 {
     four.iter().fold(0, |digit, bit| 2 * digit + u32::from(*bit == b'1'))
 }
 
-/// Decodes the packed form. `None` if invalid.
+/// Unpacks hexadecimal to binary digits. Returns `None` if invalid.
 fn unpacked(text: &str) -> Option<String> {
     let (count, digits) = text.split_once(':')?;
     let count: usize = count.parse().ok()?;
@@ -146,7 +146,7 @@ fn unpacked(text: &str) -> Option<String> {
     Some(bits.get(bits.len() - count..)?.to_owned())
 }
 
-/// Identities of cells in `numbers.json`: shared parts, such as backbone and calibration, are stored once.
+/// Cell identities in `numbers.json`. Shared parts, such as backbone and calibration, are stored once.
 pub(super) mod identities {
     use std::collections::{BTreeMap, HashMap};
 
@@ -155,7 +155,7 @@ pub(super) mod identities {
 
     use crate::identity::Identity;
 
-    /// Parts, each once, and for each cell the places of its own among them.
+    /// Distinct parts, and the part indices of each cell.
     #[derive(Default, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct SharedParts {

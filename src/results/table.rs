@@ -1,5 +1,5 @@
-//! A table as a person reads it: numbers in rows and columns, with ranks and paired tests. Who lays it out fills it in;
-//! what is best in it is found here.
+//! Tables for readers: numbers in rows and columns, with ranks and paired tests. The caller provides the layout; this
+//! module finds the best values.
 
 use std::sync::Arc;
 
@@ -10,113 +10,108 @@ use super::paired::{self, Paired, PaperComparison};
 use crate::metric::{Direction, Metric};
 use crate::recovery;
 
-/// Text in place of a number when memory was insufficient.
+/// Text of a number that ran out of memory.
 pub(super) const OUT_OF_MEMORY: &str = "OOM";
 
-/// A table, laid out.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
-    /// Above it; may be empty.
+    /// Title above the table; may be empty.
     pub title: String,
-    /// Below it in Markdown, as it stands.
+    /// Markdown caption below the table, printed verbatim.
     pub caption: String,
-    /// The columns before the numbers.
     pub lead: Vec<Lead>,
-    /// A head over several columns and how many they are; empty where there is none.
+    /// Headers over several columns, with the number of columns; empty without groups.
     pub groups: Vec<(String, usize)>,
     pub columns: Vec<NumberColumn>,
-    /// The columns behind the numbers.
     pub tail: Vec<Lead>,
     pub rows: Vec<TableRow>,
-    /// The recovery that every other one of the same selection is tested against; none where ours is, against the best
-    /// other.
+    /// Recovery that every other recovery of the same selection is tested against. If `None`, our recovery is tested
+    /// against the best other one.
     pub against: Option<String>,
-    /// Values common to all columns of a printed table: backbone, removed layers. May be empty.
+    /// Values common to all columns of a printed table, such as the backbone. May be empty.
     pub scope: String,
-    /// How its numbers were made, in a sentence; may be empty.
+    /// Measurement protocol in one sentence; may be empty.
     pub protocol: String,
     /// Notes below the table in every format.
     pub notes: Vec<String>,
 }
 
-/// A column of words or counts next to the numbers.
+/// Column of words or counts next to the numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Lead {
     pub head: String,
-    /// Whether it holds counts: they stand to the right.
+    /// Whether the column contains counts, which are right-aligned.
     pub count: bool,
     pub visibility: LeadPlace,
     pub kind: LeadKind,
 }
 
-/// Content of a column of words, where print treats it specially.
+/// Content of a word column that needs special formatting.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LeadKind {
     #[default]
     Words,
-    /// Same in all rows of one [`TableRow::backbone`]: printed once, spanning them.
+    /// Text shared by all rows of a [`TableRow::backbone`], printed once and spanning them.
     Spanning,
-    /// Layers removed, of all.
+    /// Removed layers and total layers.
     Fraction,
-    /// An address on the web, where it is one.
+    /// Web address, if available.
     Link,
-    /// Remarks on single rows: a terminal shows them below the table.
+    /// Remarks on single rows. A terminal shows them below the table.
     Remark,
 }
 
-/// In which forms of a table a column of words stands.
+/// Output formats that show a word column.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LeadPlace {
     #[default]
     Everywhere,
-    /// On the terminal alone: a time is another one in every run.
+    /// Terminal only, such as times, which differ between runs.
     Terminal,
-    /// Where programs read it: what the label is made of.
+    /// Data formats only: the settings behind a label.
     Data,
 }
 
-/// A column of numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NumberColumn {
     pub head: String,
     pub metric: Metric,
-    /// Whether print has an arrow to the better side in its head.
+    /// Whether the printed header has an arrow to the better direction.
     pub arrow: bool,
 }
 
-/// A row.
 #[derive(Debug, Clone, Default)]
 pub struct TableRow {
-    /// One text for each lead; empty where there is nothing to say.
+    /// Text of each leading column; may be empty.
     pub lead: Vec<String>,
-    /// Rows of one backbone, and in it of one block, stand together.
+    /// Index of the backbone. Rows of the same backbone, and of the same block within it, are adjacent.
     pub backbone: usize,
     pub block: usize,
     pub dense: bool,
     pub ours: bool,
-    /// Whether print shades it.
+    /// Whether the row is shaded in print.
     pub shaded: bool,
-    /// Whether it heads those below it, so that print has its words bold.
+    /// Whether the row is a heading of the rows below, printed in bold.
     pub heading: bool,
-    /// One for each column; none where the grid has no such cell.
+    /// Number in each column; `None` if the grid has no such cell.
     pub cells: Vec<Option<PrintedNumber>>,
     pub tail: Vec<String>,
 }
 
-/// One number in its place.
 #[derive(Debug, Clone)]
 pub struct PrintedNumber {
     pub measurement: Arc<Measurement>,
-    /// The value with the table's decimals, or `failed`.
+    /// Value with the table's decimals, or `failed`.
     pub text: String,
-    /// The value behind the text; `None` if the cell failed.
+    /// Value behind the text; `None` if the cell failed.
     pub value: Option<f64>,
-    /// Among the pruned variants in this column of this block.
+    /// Whether the value is the best of the pruned variants in its column and block.
     pub best: bool,
     pub second: bool,
-    /// Ours against the best other row of the same selection, or what [`Table::against`] says, where both have items.
+    /// Test of our row against the best other row of the same selection, or against [`Table::against`], if both have
+    /// items.
     pub paired: Option<Paired>,
-    /// The paper's value, where it has one for this condition.
+    /// Paper's value for this condition, if any.
     pub comparison: Option<PaperComparison>,
 }
 
@@ -129,13 +124,12 @@ impl Lead {
         Self { head: head.into(), count: true, ..Self::default() }
     }
 
-    /// Changes the kind of a column.
     #[must_use]
     pub fn kind(self, kind: LeadKind) -> Self {
         Self { kind, ..self }
     }
 
-    /// Restricts a column to some formats.
+    /// Restricts a column to some output formats.
     #[must_use]
     pub fn only(self, visibility: LeadPlace) -> Self {
         Self { visibility, ..self }
@@ -143,8 +137,8 @@ impl Lead {
 }
 
 impl PrintedNumber {
-    /// Formats a number without rank: a latency or speedup with its spread, or the word for out of memory. `lacking`
-    /// replaces missing values. Failed cells have no value.
+    /// Formats a number without a rank. A latency or speedup includes its spread. `lacking` replaces missing values,
+    /// and failed cells have no value.
     pub fn printed(measurement: &Arc<Measurement>, decimals: usize, lacking: &str) -> Self {
         let over_seeds = matches!(measurement.sample, Sample::Seeds(_));
         let text = match measurement.record.value.filter(|_| measurement.failure.is_none()) {
@@ -158,7 +152,7 @@ impl PrintedNumber {
             None if measurement.sample == Sample::OutOfMemory => OUT_OF_MEMORY.to_owned(),
             None => lacking.to_owned(),
         };
-        // Computed from fewer seeds than the others.
+        // Show the count if some seeds failed.
         let text = match &measurement.sample {
             Sample::Seeds(seeds)
                 if measurement.record.value.is_some() && seeds.iter().any(|seed| seed.value.is_none()) =>
@@ -180,7 +174,7 @@ impl PrintedNumber {
         }
     }
 
-    /// Returns the number of seeds of a mean, if it is one.
+    /// Returns the number of seeds of a mean over seeds.
     pub fn seeds(&self) -> Option<usize> {
         match &self.measurement.sample {
             Sample::Seeds(seeds) => Some(seeds.iter().filter(|seed| seed.value.is_some()).count()),
@@ -199,9 +193,10 @@ fn spread_text(over_seeds: bool, measurement: &Measurement) -> Option<f64> {
 }
 
 impl Table {
-    /// Marks the best and the second of each column of each block, and tests ours against the best of the others.
-    /// Values that print equally are equal; failed cells, and those whose calibration determines no operator, do not
-    /// compete; a column of equal values has no best.
+    /// Marks the best and second-best value of each column and block, and tests ours against the best other row.
+    ///
+    /// Values that print equally are equal. Failed cells and cells whose calibration does not determine the operator
+    /// are not ranked. A column of equal values has no best.
     #[must_use]
     pub fn ranked(mut self) -> Self {
         for block in distinct(self.rows.iter().map(|row| &row.block)) {
@@ -214,7 +209,7 @@ impl Table {
 
     fn rank(&mut self, block: &[usize], column: usize) {
         let metric = &self.columns[column].metric;
-        // Times within noise of each other have no best.
+        // Do not rank latencies, which may differ by noise only.
         if metric.is_latency() {
             return;
         }
@@ -225,7 +220,8 @@ impl Table {
         let mut costs: Vec<f64> = block.iter().filter_map(|&at| shown(at)).map(|(cost, _)| cost).collect();
         costs.sort_by(f64::total_cmp);
         costs.dedup();
-        // Another row of the same selection, be it without a repair: what else differs is the criterion's merit.
+        // Compare only rows of the same selection, including the unrepaired one. Otherwise, the difference could be
+        // due to the criterion.
         let runner_up = |measurement: &Measurement| {
             let others = block.iter().filter(|&&at| !self.rows[at].ours).filter_map(|&at| shown(at));
             let others = others.filter(|(_, other)| other.same_selection(measurement));
@@ -264,19 +260,19 @@ impl Table {
         Some(&self.protocol).filter(|protocol| !protocol.is_empty()).into_iter().chain(&self.notes)
     }
 
-    /// Removes the paper's values.
     #[must_use]
     pub fn alone(mut self) -> Self {
         self.rows.iter_mut().flat_map(|row| row.cells.iter_mut()).flatten().for_each(|shown| shown.comparison = None);
         self
     }
 
-    /// Prepares a table without a description for print: ours shaded, and no words that all rows share.
+    /// Prepares a table without an artifact description for print: shades our rows and removes columns whose text all
+    /// rows share.
     #[must_use]
     pub fn printed(&self, title: &str) -> Self {
         let mut table = self.clone();
         table.title = [title, &self.title].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ");
-        // In Markdown it explains each column; that is what the protocol's line says in one.
+        // The Markdown caption explains each column, which the protocol sentence does in print.
         table.caption.clear();
         table.rows.iter_mut().for_each(|row| row.shaded = row.ours);
         let kept: Vec<usize> =
@@ -298,7 +294,7 @@ impl Table {
         self.shown().any(|(_, shown)| shown.comparison.is_some())
     }
 
-    /// Explains the signs of paper values that occur in the table.
+    /// Explains the verdict signs that occur in the table.
     pub fn signs(&self) -> String {
         let mut known: Vec<(&str, &str)> = self
             .shown()
@@ -312,7 +308,7 @@ impl Table {
         if known.is_empty() { "none".to_owned() } else { known.join(", ") }
     }
 
-    /// Explains `+` and `-`.
+    /// Explains the marks `+` and `-`.
     pub fn marks(&self) -> String {
         match &self.against {
             Some(name) => {
@@ -338,7 +334,7 @@ impl NumberColumn {
         Self { head: head.into(), metric, arrow: false }
     }
 
-    /// Returns the direction of a header, if there is one.
+    /// Returns whether higher is better, if the metric has a direction.
     pub fn higher_is_better(&self) -> Option<bool> {
         match self.metric.direction {
             Direction::Higher => Some(true),

@@ -1,24 +1,23 @@
-//! A table as columns of texts, in which form a terminal, Markdown and LaTeX show it; Markdown is laid out here.
+//! Tables as columns of texts, the basis of terminal, Markdown and LaTeX output. Also formats Markdown.
 
 use super::table::{Lead, LeadPlace, PrintedNumber, Table, TableRow};
 use crate::error::printable;
 
-/// Stands for a value that is not there.
+/// Placeholder for a missing value.
 pub(super) const NONE: &str = "—";
 
-/// Texts in columns.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TextTable {
     pub columns: Vec<TextColumn>,
-    /// How many columns lead: they name a row, and stand before every part of a table that is folded.
+    /// Number of leading columns, which name a row and are repeated in every part of a split table.
     pub lead: usize,
-    /// A head over several columns behind those that lead, and how many they are; empty where there is none.
+    /// Headers over several non-leading columns, with the number of columns; empty without groups.
     pub groups: Vec<(String, usize)>,
-    /// The rows that begin a block.
+    /// First row of each block except the first.
     pub breaks: Vec<usize>,
 }
 
-/// The texts of a column, and whether they are numbers: these stand to the right.
+/// Texts of a column. Numbers are right-aligned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TextColumn {
     pub head: String,
@@ -27,7 +26,8 @@ pub(super) struct TextColumn {
 }
 
 impl TextTable {
-    /// Collects the texts of a table for some `places`: words by column, row and position, and the numbers of each column.
+    /// Collects the texts of a table for some `places`. `words` formats a text by column, row and position, and
+    /// `numbers` formats each column of numbers.
     pub(super) fn of(
         table: &Table,
         places: fn(LeadPlace) -> bool,
@@ -70,7 +70,7 @@ impl TextTable {
         }
     }
 
-    /// Formats a Markdown table, with a group's header after its columns'. Headers are escaped, cells are not.
+    /// Formats a Markdown table. Group headers are appended to column headers. Headers are escaped, and cells are not.
     pub(super) fn markdown(&self) -> String {
         let groups: Vec<&String> =
             self.groups.iter().flat_map(|(head, count)| std::iter::repeat_n(head, *count)).collect();
@@ -95,7 +95,6 @@ impl TextTable {
     }
 }
 
-/// Capitalises the first letter.
 pub fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect()
@@ -114,7 +113,8 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// Formats Markdown: best in bold, second underlined, ours in italics, with the marks explained below.
+/// Formats Markdown with the best value bold, the second-best underlined, ours in italics, and the marks explained
+/// below.
 pub fn markdown(table: &Table) -> String {
     let mut text = match table.title.as_str() {
         "" => String::new(),

@@ -1,4 +1,4 @@
-//! The child: enforces its own limits and reports what it does on standard output.
+//! Child process of the sandbox, which enforces its limits and reports its progress.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -19,49 +19,48 @@ use crate::error::{Error, Result};
 use crate::files::limit::TextLimit;
 use crate::heap;
 
-/// Request that the parent writes to the child's standard input.
+/// Request that the parent writes to the child's stdin.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Request {
     pub(super) probe: Probe,
     pub(super) limits: Limits,
-    /// Threads of the parent: as many inputs are processed at a time.
+    /// Number of inputs to process in parallel, as in the parent.
     pub(super) threads: usize,
-    /// The parent's `--text`.
+    /// Value of the parent's `--text`.
     pub(super) text_bytes: u64,
 }
 
-/// A line of JSON that the child writes to its standard output.
+/// JSON line that the child writes to stdout.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Report {
-    /// The child is alive.
     Alive,
-    /// A thread starts on an input for the first time.
+    /// A thread starts an input that no thread has started before.
     Started(String),
-    /// A limit is exceeded, by the input that is named, and the child ends.
+    /// The named input exceeded a limit, and the child exits.
     Exceeded(Exceeded, Option<String>),
     /// The work is done, with or without an error.
     Done,
 }
 
-/// How often the child reports that it is alive and looks at its clock.
+/// Interval at which the child reports that it is alive and checks its CPU time.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// Bytes of an input's name that are kept.
+/// Maximum length of an input's name in bytes.
 const MAX_NAME_BYTES: usize = 1_000;
 
-/// Items that are done.
+/// Number of finished items.
 static ITEMS: AtomicU64 = AtomicU64::new(0);
-/// Inputs that were started, and the one that was started last for the first time.
+/// Inputs that were started, and the most recent of them.
 static STARTED: Mutex<(BTreeSet<String>, String)> = Mutex::new((BTreeSet::new(), String::new()));
 
 thread_local! {
     /// Name of the input that this thread processes.
     static CURRENT: RefCell<Name> = const { RefCell::new(Name(String::new())) };
-    /// Names that this thread has looked up in [`STARTED`], which all threads share.
+    /// Names that this thread has looked up in [`STARTED`], to avoid its lock.
     static KNOWN: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-/// A name of limited length.
+/// Name that ignores text beyond the maximum length.
 struct Name(String);
 
 impl fmt::Write for Name {
@@ -127,7 +126,7 @@ fn run_request(request: Request) -> ExitCode {
     let limits = request.limits;
     thread::spawn(move || watch(limits));
     heap::limit(limits.heap_bytes, || exceeded(Exceeded::Heap, current()));
-    // The error is the parent's to report.
+    // Ignore the error: the parent repeats the work and reports it.
     let work = thread::Builder::new().stack_size(CHILD_STACK_BYTES).spawn(move || drop(request.probe.run()));
     match work.map(thread::JoinHandle::join) {
         Ok(Ok(())) => {
@@ -142,10 +141,10 @@ fn run_request(request: Request) -> ExitCode {
     }
 }
 
-/// Exit code of a panic.
+/// Exit code after a panic.
 pub(super) const PANICKED: i32 = 101;
 
-/// Reports that the child is alive, and ends it when its time is over or its parent is gone.
+/// Reports that the child is alive, and ends it if its time is over or its parent is gone.
 fn watch(limits: Limits) {
     loop {
         thread::sleep(LOOK_INTERVAL);
@@ -159,7 +158,6 @@ fn watch(limits: Limits) {
     }
 }
 
-/// Returns the name of the input that this thread processes.
 fn current() -> Option<String> {
     CURRENT.try_with(|name| Some(name.try_borrow().ok()?.0.clone())).ok().flatten().filter(|name| !name.is_empty())
 }
@@ -169,7 +167,7 @@ fn exceeded(limit: Exceeded, input: Option<String>) -> ! {
     exit(1)
 }
 
-/// Writes a line at once, without a lock that the current thread may hold. Returns whether the parent can read it.
+/// Writes a line without a lock that this thread may hold. Returns whether the write succeeded.
 fn report(report: &Report) -> bool {
     let Ok(line) = serde_json::to_string(report) else { return false };
     write(format!("{line}\n").as_bytes())
@@ -177,7 +175,7 @@ fn report(report: &Report) -> bool {
 
 #[cfg(unix)]
 fn write(bytes: &[u8]) -> bool {
-    // SAFETY: the pointer and the length are those of one slice.
+    // SAFETY: the pointer and the length belong to the same slice.
     unsafe { libc::write(libc::STDOUT_FILENO, bytes.as_ptr().cast(), bytes.len()) >= 0 }
 }
 
@@ -186,18 +184,18 @@ fn write(bytes: &[u8]) -> bool {
     io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()).is_ok()
 }
 
-/// Makes a stack overflow leave no image of the process on the disk.
+/// Disables core dumps, which a stack overflow would otherwise cause.
 #[cfg(unix)]
 fn leave_no_core() {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the pointer is to a value on this stack.
+    // SAFETY: the pointer refers to a live local variable.
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
 }
 
-/// Ends the process without destructors, which could wait for other threads.
+/// Exits without destructors, which could wait for other threads.
 #[cfg(unix)]
 fn exit(code: i32) -> ! {
-    // SAFETY: has no precondition.
+    // SAFETY: `_exit` has no preconditions.
     unsafe { libc::_exit(code) }
 }
 
@@ -206,16 +204,15 @@ fn exit(code: i32) -> ! {
     std::process::exit(code)
 }
 
-/// Returns the computing time of all threads.
 #[cfg(unix)]
 fn computed() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a value on this stack.
+    // SAFETY: the pointer refers to a live local variable.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Returns the time since the first call, where the system does not tell the computing time.
+/// Returns the wall time since the first call, where CPU time is unavailable.
 #[cfg(not(unix))]
 fn computed() -> Duration {
     static BEGUN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();

@@ -1,36 +1,36 @@
-//! Limits of a child process.
+//! Resource limits of a child process.
 
 use serde::{Deserialize, Serialize};
 
 use super::probe::Probe;
 use crate::files::limit::TextLimit;
 
-/// Heap of a child, with the default `--text`.
+/// Heap size of a child with the default `--text`, in bytes.
 const MIN_HEAP_BYTES: u64 = 400 << 20;
-/// Heap for each byte of the files that are read: compressed rows unpack fourfold and become trees of values.
+/// Heap size per byte of input files, which are unpacked and parsed into trees.
 const HEAP_PER_FILE_BYTE: u64 = 20;
-/// Computing time that every child has.
+/// Minimum computing time of a child.
 const BASE_MILLISECONDS: u64 = 4_000;
-/// Bytes of files that are read in a millisecond of computing at the slowest.
+/// Minimum reading rate, in bytes per millisecond of computing time.
 const FILE_BYTES_PER_MILLISECOND: u64 = 10_000;
-/// Computing time for each file of definitions or document. Most take a tenth.
+/// Computing time per definition file or document. Most need a tenth of it.
 const MICROSECONDS_PER_ITEM: u64 = 2_000;
-/// Stack of every thread of a child.
+/// Stack size of a child's threads.
 pub(super) const CHILD_STACK_BYTES: usize = 2 << 20;
-/// Stack of threads that use untrusted inputs after a child has tried them, with room for the frames of their callers.
+/// Stack size of threads that process untrusted inputs after a child, including the callers' frames.
 pub const STACK_BYTES: usize = 8 << 20;
 
-/// Limits of one child.
+/// Limits of a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Limits {
-    /// Most bytes of the heap.
+    /// Maximum heap size in bytes.
     pub(super) heap_bytes: u64,
-    /// Computing time of all threads, without that for items.
+    /// Maximum computing time of all threads, excluding the time per item.
     pub(super) milliseconds: u64,
 }
 
 impl Limits {
-    /// Returns the limits for a probe, which grow with the files that it reads.
+    /// Returns the limits for a probe, which grow with its files.
     pub(super) fn of(probe: &Probe) -> Self {
         let file_bytes = probe.file_bytes();
         Self {
@@ -39,13 +39,13 @@ impl Limits {
         }
     }
 
-    /// Returns the computing time after a number of items.
+    /// Returns the maximum computing time after `items` items.
     pub(super) fn milliseconds_after(self, items: u64) -> u64 {
         self.milliseconds + items * MICROSECONDS_PER_ITEM / 1_000
     }
 }
 
-/// A limit that a child exceeded.
+/// Limit that a child exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Exceeded {
@@ -55,7 +55,7 @@ pub(super) enum Exceeded {
 }
 
 impl Exceeded {
-    /// Returns what ran out, and the limit in words.
+    /// Returns the exhausted resource, and the limit in words.
     pub(super) fn in_words(self, limits: Limits) -> (&'static str, String) {
         match self {
             Self::Heap => ("memory", format!("at most {} MB of memory", limits.heap_bytes >> 20)),

@@ -1,4 +1,4 @@
-//! The parent: starts a child, reads its reports, and turns its death into an error.
+//! Parent process of the sandbox, which starts children and converts their deaths into errors.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,23 +18,23 @@ use crate::error::{Error, Result};
 use crate::files::limit::TextLimit;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
-/// Probes that a child of this process has passed.
+/// Probes that a child has already passed.
 static PASSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Seconds without a report after which a child is killed. A child reports twenty times a second.
+/// Seconds without a report after which a child is killed. A child reports twenty times per second.
 const MAX_SILENT_SECONDS: u32 = 120;
-/// Bytes of a child's standard error that are read.
+/// Maximum number of bytes read from a child's stderr.
 const MAX_STDERR_BYTES: u64 = 64 << 10;
 
-/// Makes [`check`] start children. Only the program can: a child is the program itself.
+/// Makes [`check`] start children, which run the current executable.
 pub fn enable() {
     ENABLED.store(true, Relaxed);
 }
 
-/// Tries a probe in a child process. Does nothing where the sandbox is not enabled, or the same probe has passed.
+/// Tries a probe in a child process, if the sandbox is enabled and the probe has not passed before.
 ///
 /// # Errors
-/// Bad input: the probe exceeds a limit. Kind `Job`: a child cannot be started.
+/// Fails with bad input if the probe exceeds a limit, and with kind `Job` if no child can be started.
 pub fn check(probe: Probe) -> Result<()> {
     if !ENABLED.load(Relaxed) {
         return Ok(());
@@ -56,7 +56,7 @@ fn passed() -> std::sync::MutexGuard<'static, BTreeSet<String>> {
     PASSED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the program's own file. On Linux this is the running file even after another was installed in its place.
+/// Returns the path of the running executable. On Linux, it stays valid if the executable is replaced.
 fn program() -> std::io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }
@@ -64,20 +64,20 @@ fn program() -> std::io::Result<PathBuf> {
 fn start() -> std::io::Result<Child> {
     let mut command = Command::new(program()?);
     command.arg(CHILD).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Ctrl-C is for the parent, whose end the child notices.
+    // Ctrl-C must not reach the child, which notices when the parent ends.
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     command.spawn()
 }
 
-/// Report of a child, and how it ended.
+/// Reports of a child, and its exit status.
 #[derive(Debug, Default)]
 struct Outcome {
     done: bool,
     exceeded: Option<(Exceeded, Option<String>)>,
-    /// Input that was started last for the first time.
+    /// Input that was started most recently.
     last_started: Option<String>,
-    /// Whether it was killed because it reported nothing.
+    /// Whether the child was killed because it stopped reporting.
     silent: bool,
     status: Option<ExitStatus>,
     stderr: String,
@@ -94,7 +94,7 @@ fn run(request: &Request, text: &str) -> Result<()> {
     let stderr = child.stderr.take();
     let reports = stdout.map(read_reports);
     let errors = stderr.map(read_errors);
-    // A child that has died reads nothing; how it died is told below.
+    // If the child has died, its exit status is reported below.
     stdin.map(|mut stdin| stdin.write_all(text.as_bytes()));
     let mut outcome = Outcome::default();
     if let Some(reports) = reports {
@@ -127,7 +127,6 @@ fn read_errors(stderr: ChildStderr) -> thread::JoinHandle<String> {
 }
 
 impl Outcome {
-    /// Reads reports until the child ends or falls silent.
     fn follow(&mut self, reports: &Receiver<Report>) {
         let mut silent_seconds = 0;
         loop {
@@ -142,7 +141,7 @@ impl Outcome {
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
-                // Counted one by one: both processes may have been stopped for a while.
+                // Count seconds, because both processes may have been suspended.
                 Err(RecvTimeoutError::Timeout) => silent_seconds += 1,
             }
             if silent_seconds > MAX_SILENT_SECONDS {
@@ -152,7 +151,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the limit that the child exceeded, as far as its end tells.
+    /// Returns the exceeded limit, as far as reports and exit status show.
     fn limit(&self) -> Option<Exceeded> {
         if let Some((limit, _)) = self.exceeded {
             return Some(limit);

@@ -1,4 +1,4 @@
-//! Inputs that a child can try.
+//! Work with untrusted inputs that a child process can try.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::tasks::{self, DocumentLimit};
 
-/// Work with untrusted inputs, as data.
+/// Description of work with untrusted inputs.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Probe {
-    /// Reads and compiles the definitions that a grid's entry means ([`Library::at`]).
+    /// Reads and compiles the definitions that a grid entry refers to ([`Library::at`]).
     Definitions { path: PathBuf, name: String, folder: Option<PathBuf> },
-    /// Compiles the chat template of a model's folder.
+    /// Compiles the chat template in a model's folder.
     Chat { folder: PathBuf },
-    /// Reads the rows of a definition and renders all requests and answers.
+    /// Reads the rows of a definition, and renders all requests and answers.
     Task(Box<TaskProbe>),
-    /// Same of a task that the program knows by itself, by its name.
+    /// Reads the rows of a built-in task, given by name, and renders its requests and answers.
     Known { task: String, path: PathBuf, limit: Option<f64> },
 }
 
-/// A definition with its rows, and how it is asked.
+/// A definition with its rows and prompt settings.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct TaskProbe {
     pub definition: Definition,
@@ -34,12 +34,11 @@ pub struct TaskProbe {
     pub shots: Option<usize>,
     pub seed: u64,
     pub system: Option<String>,
-    /// Folder of the model whose chat template is used, and whether examples are messages of their own.
+    /// Folder of the model whose chat template is used, and whether few-shot examples are separate messages.
     pub chat: Option<(PathBuf, bool)>,
 }
 
 impl Probe {
-    /// Does the work and discards the result.
     pub(super) fn run(&self) -> Result<()> {
         match self {
             Self::Definitions { path, name, folder } => {
@@ -56,8 +55,7 @@ impl Probe {
         }
     }
 
-    /// Returns how many threads do the work. Only rows are processed in parallel, and definitions are read before the program has
-    /// started its threads.
+    /// Returns the number of threads. Only rows are processed in parallel.
     pub(super) fn threads(&self) -> usize {
         match self {
             Self::Definitions { .. } | Self::Chat { .. } => 1,
@@ -65,7 +63,7 @@ impl Probe {
         }
     }
 
-    /// Returns the bytes of the files of rows, as they are on the disk.
+    /// Returns the total size of the row files.
     pub(super) fn file_bytes(&self) -> u64 {
         match self {
             Self::Definitions { .. } | Self::Chat { .. } => 0,
@@ -77,7 +75,7 @@ impl Probe {
         }
     }
 
-    /// Returns where the input comes from, for a child that dies before it reports what it does.
+    /// Returns the source of the input, in case the child dies without reports.
     pub(super) fn origin(&self) -> String {
         let path: &Path = match self {
             Self::Definitions { path, .. } | Self::Known { path, .. } => path,
@@ -87,7 +85,6 @@ impl Probe {
         path.display().to_string()
     }
 
-    /// Returns the task or file that messages name first.
     pub(super) fn subject(&self) -> Option<String> {
         match self {
             Self::Task(probe) => Some(format!("task {}", probe.definition.name)),
@@ -97,7 +94,7 @@ impl Probe {
     }
 }
 
-/// Reads the settings of generated answers, as the grid does.
+/// Checks the generation settings, as the grid does.
 fn read_generation(definition: &Definition) -> Result<()> {
     match definition.output {
         Output::Generate => Generating::read(&definition.generation).map(drop),

@@ -1,6 +1,4 @@
-//! Environment of a search: the executor of grids, the grids that measure times or score nothing; the items, in strata
-//! of one kind of numbers, with the gains of candidates; and the number of items per round (equal per stratum, doubling
-//! each round) and the number held out.
+//! Environment of a search: the executor, the items with the candidates' gains, and the schedule of rounds.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -15,26 +13,23 @@ use crate::plan::Plan;
 use crate::significance::stratified::Stratified;
 use ghostlab_store::Store;
 
-/// Environment of a search.
 pub struct Laboratory<'a> {
     pub store: &'a Store,
     pub settings: RunSettings,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,
-    /// Runs a grid to its end, alone or alongside others.
+    /// Runs a grid to completion, alone or together with workers.
     pub run: &'a dyn Fn(&Grid) -> Result<GridOutcome>,
-    /// Whether times may be measured here; those that are stored are read in any case.
+    /// Whether times may be measured here. Stored times are read in any case.
     pub times: bool,
 }
 
 impl Laboratory<'_> {
-    /// Plans a grid.
     pub(super) fn plan<'g>(&self, grid: &'g Grid) -> Result<Plan<'g>> {
         Plan::new(grid, self.store, self.settings.engine, self.settings.batch_tokens)
     }
 }
 
-/// Returns the backbone's config and engine.
 pub(super) fn backbone(grid: &Grid, lab: &Laboratory<'_>) -> Result<(Config, EngineChoice)> {
     let bare = Grid { cells: dense(grid), ..bare(grid) };
     let plan = lab.plan(&bare)?;
@@ -42,17 +37,15 @@ pub(super) fn backbone(grid: &Grid, lab: &Laboratory<'_>) -> Result<(Config, Eng
     Ok((backbone.config.clone(), backbone.engine))
 }
 
-/// Returns the grid without scores.
 pub(super) fn bare(grid: &Grid) -> Grid {
     Grid { evaluate: Evaluate::default(), ..grid.clone() }
 }
 
-/// Returns the dense cell of a grid.
 pub(super) fn dense(grid: &Grid) -> Vec<Cell> {
     grid.cells.iter().filter(|cell| cell.is_dense()).cloned().collect()
 }
 
-/// Returns the dense backbone's milliseconds over the prompt.
+/// Returns the dense backbone's latency in milliseconds.
 pub(super) fn dense_time(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result<f64> {
     let timed = Grid { cells: dense(grid), name: format!("{}.dense", grid.name), ..timed(grid, spec) };
     let outcome = times(&timed, lab)?;
@@ -60,12 +53,12 @@ pub(super) fn dense_time(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Re
     time.ok_or_else(|| Error::job("the dense backbone has no time").at(grid.backbone.join(", ")))
 }
 
-/// Returns the grid with only the prompt's time to measure.
+/// Returns the grid with only the prompt's latency to measure.
 pub(super) fn timed(grid: &Grid, spec: &Search) -> Grid {
     Grid { evaluate: Evaluate { latency: vec![spec.prompt], ..Evaluate::default() }, ..grid.clone() }
 }
 
-/// Runs a grid of times; without timings it reads the stored ones.
+/// Runs a timing grid, or reads stored times if none may be measured.
 pub(super) fn times(grid: &Grid, lab: &Laboratory<'_>) -> Result<GridOutcome> {
     if lab.times {
         return (lab.run)(grid);
@@ -83,8 +76,7 @@ pub(super) fn milliseconds(result: &CellResult, spec: &Search) -> Option<f64> {
     Some(took(result.prompt(&spec.prompt)?.sample.as_ref()?)?.0)
 }
 
-/// Returns the mean milliseconds of a variant, and its speedup if the dense backbone was timed with it, for prompt and
-/// decoding.
+/// Returns the mean time for prompt and decoding in milliseconds, and the speedup if the dense backbone was timed too.
 pub fn took(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
     let read = timed.spread()?.mean;
     let faster = timed.speedup().map(|speedup| speedup.ratio);
@@ -94,48 +86,46 @@ pub fn took(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
     Some((read + new, dense.map(|dense| dense / (read + new))))
 }
 
-/// Documents of all tasks in the first round.
+/// Number of documents in the first round, over all tasks.
 pub const FIRST_DOCUMENTS: usize = 64;
-/// Windows of all texts in the first round.
+/// Number of windows in the first round, over all texts.
 pub const FIRST_WINDOWS: usize = 16;
 
-/// Part of each stratum that is kept for the judgement.
+/// Share of each stratum that is held out for the final evaluation.
 pub const JUDGED: f64 = 0.2;
 
-/// Returns the number of items held out.
 pub fn judged(items: usize) -> usize {
     (items as f64 * JUDGED).round() as usize
 }
 
-/// The rounds of one objective.
+/// Schedule of the rounds for one objective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
-    /// Items of each stratum, a task or a text, that the race may use.
+    /// Number of items of each stratum (a task or a text) that the race may use.
     strata: Vec<usize>,
-    /// Items per stratum in the first round.
+    /// Number of items per stratum in the first round.
     each: usize,
 }
 
 impl Schedule {
-    /// Creates the rounds, starting with about `first` items over all strata, a power of two for each, so that races on
-    /// other task sets end at equal numbers of items.
+    /// Creates a schedule with about `first` items in the first round. The number per stratum is a power of two, so
+    /// that all races have rounds of equal sizes.
     pub fn new(strata: Vec<usize>, first: usize) -> Self {
         let each = first.div_ceil(strata.len().max(1)).next_power_of_two();
         Self { strata, each }
     }
 
-    /// Rounds until every stratum has ended.
     pub fn rounds(&self) -> usize {
         let most = self.strata.iter().copied().max().unwrap_or(0);
         (0..).find(|&round| self.reach(round) >= most).map_or(1, |round| round + 1)
     }
 
-    /// Returns the items of each stratum seen after a round, counted from 0.
+    /// Returns the number of items seen per stratum after a round (from 0).
     pub fn seen(&self, round: usize) -> Vec<usize> {
         self.strata.iter().map(|&items| items.min(self.reach(round))).collect()
     }
 
-    /// Returns the ranges of a stratum that are new in a round; those of the first round double, too.
+    /// Returns the ranges of a stratum that are new in a round. Ranges double in length.
     pub fn new_in(&self, round: usize, stratum: usize) -> Vec<(usize, usize)> {
         let items = self.strata[stratum];
         let first = if round == 0 { 0 } else { self.reach(round - 1) };
@@ -155,15 +145,15 @@ impl Schedule {
     }
 }
 
-/// Items in the first stretch of a stratum: no round is shorter.
+/// Length of the first and shortest range of a stratum.
 const MIN_STRETCH: usize = 4;
 
-/// A part of the items with one kind of score.
+/// Task or text whose items have one kind of score.
 pub(super) struct Stratum {
     pub(super) on: On,
-    /// All items.
+    /// Total number of items.
     pub(super) all: usize,
-    /// Items that the search may use: the rounds take the first, the final judgement the rest.
+    /// Number of items that the search may use, first in the race, then in the final evaluation.
     pub(super) used: usize,
 }
 
@@ -172,12 +162,12 @@ pub(super) enum On {
     Text(Perplexity),
 }
 
-/// Strata of one kind of numbers.
+/// Strata of one objective.
 pub(super) struct Track {
     pub(super) name: &'static str,
     pub(super) strata: Vec<Stratum>,
     pub(super) schedule: Schedule,
-    /// From gains to the unit that is shown.
+    /// Factor from gains to the displayed unit.
     pub(super) scale: f64,
 }
 
@@ -185,7 +175,6 @@ pub(super) struct Track {
 pub(super) type Gains = Vec<Vec<f64>>;
 
 impl Stratum {
-    /// Items that are kept for the judgement.
     pub(super) fn judged(&self) -> usize {
         judged(self.used)
     }
@@ -200,7 +189,7 @@ impl On {
     }
 }
 
-/// Returns the texts and tasks to race on, with their numbers of items, tokenizing all of them.
+/// Returns the objectives with their texts, tasks and item counts, tokenizing all of them.
 pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result<Vec<Track>> {
     let dense_grid = Grid { cells: dense(grid), ..grid.clone() };
     let plan = lab.plan(&dense_grid)?;
@@ -238,15 +227,12 @@ fn window_count(outcome: &GridOutcome, text: &Perplexity) -> usize {
     outcome.text_reads(text).next().map_or(0, |text| text.windows)
 }
 
-/// Which stretches of a stratum's order.
 pub(super) type Stretches<'a> = dyn Fn(&Track, usize) -> Vec<(usize, usize)> + 'a;
 
-/// Returns empty gains of a new candidate.
 pub(super) fn no_gains(tracks: &[Track]) -> Vec<Gains> {
     tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect()
 }
 
-/// Returns the evaluations of a round: some ranges of each stratum's order.
 pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -> Evaluate {
     let mut perplexity = Vec::new();
     let mut tasks = Vec::new();
@@ -264,7 +250,7 @@ pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -
     Evaluate { perplexity, tasks, ..Evaluate::default() }
 }
 
-/// Appends a candidate's new gains, in the order of the draws.
+/// Appends a candidate's new gains.
 pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, result: &CellResult) -> Result<()> {
     let lacking = |on: String| Error::job("a candidate has no scores").at(format!("{} on {on}", result.cell));
     for (track, gains) in tracks.iter().zip(gains) {
@@ -299,7 +285,6 @@ pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, r
     Ok(())
 }
 
-/// Converts a mean gain to a score for display.
 pub(super) fn score(stratified: Option<Stratified>, mean: f64, track: &Track) -> Score {
     Score {
         mean: track.scale * mean,
@@ -327,7 +312,7 @@ mod tests {
         assert_eq!(schedule.new_in(2, 1), [(16, 30)]);
         assert_eq!(schedule.new_in(3, 1), []);
         assert_eq!(schedule.new_in(4, 0), [(64, 100)]);
-        // With one task more of its items come in the first round.
+        // With a second task, the first round has fewer items per task.
         assert_eq!(Schedule::new(vec![100], 16).new_in(0, 0), [(0, 4), (4, 8), (8, 16)]);
     }
 }

@@ -1,4 +1,4 @@
-//! Differences of two variants on items that both saw: of a candidate to its rival, of the winner to plain removal.
+//! Score differences between two variants on common items.
 
 use super::candidates::Racer;
 use super::laboratory::{Gains, Track, score};
@@ -6,7 +6,7 @@ use super::race::mean_of_means;
 use super::{Fate, Lead, Score};
 use crate::significance::stratified::Stratified;
 
-/// Returns the scores of a variant less another's on the same items, by objective.
+/// Returns the score differences on the same items, by objective.
 pub(super) fn beyond(tracks: &[Track], gainses: &[Gains], other: &[Gains]) -> Vec<Score> {
     let pairs = tracks.iter().zip(gainses.iter().zip(other));
     pairs
@@ -17,7 +17,7 @@ pub(super) fn beyond(tracks: &[Track], gainses: &[Gains], other: &[Gains]) -> Ve
         .collect()
 }
 
-/// Returns a candidate's scores in the race less those of the rival that beat it, of a survivor those of the winner.
+/// Returns the score differences between a candidate and the one that eliminated it, or the winner for a survivor.
 pub(super) fn in_race(tracks: &[Track], racers: &[Racer], at: usize, winner: Option<usize>) -> Vec<Score> {
     let rival = match &racers[at].fate {
         Fate::Out { rival, .. } => racers.iter().position(|racer| racer.cell.name == *rival),
@@ -29,7 +29,7 @@ pub(super) fn in_race(tracks: &[Track], racers: &[Racer], at: usize, winner: Opt
     beyond(tracks, gains, &first_items(&racers[rival].gains, gains))
 }
 
-/// Returns the gains on as many items of each stratum as `like` has: all candidates see items in the same order.
+/// Returns the gains on the first items, as many per stratum as `like` has.
 fn first_items(gains: &[Gains], like: &[Gains]) -> Vec<Gains> {
     gains.iter().zip(like).map(|(gains, like)| gains.iter().zip(like).map(cut_to).collect()).collect()
 }
@@ -38,8 +38,8 @@ fn cut_to((values, like): (&Vec<f64>, &Vec<f64>)) -> Vec<f64> {
     values[..like.len().min(values.len())].to_vec()
 }
 
-/// Returns the winner's lead over plain removal on two sets of items, by objective. Each pair: the winner's gains and plain
-/// removal's.
+/// Returns the winner's lead over plain removal on the raced and held-out items. Each pair contains the gains
+/// of the winner and of plain removal.
 pub(super) fn leads(tracks: &[Track], raced: (&[Gains], &[Gains]), held_out: (&[Gains], &[Gains])) -> Vec<Lead> {
     let raced = beyond(tracks, raced.0, raced.1);
     let held_out = beyond(tracks, held_out.0, held_out.1);

@@ -1,14 +1,14 @@
-//! Computation shared between candidates: a pass over an item runs their common prefixes once.
+//! Computation shared by candidates, whose common program prefixes run once.
 
 use crate::error::{Error, Result};
 use crate::model::Cut;
 use crate::model::{Operator, Program, Trie};
 use crate::stage::operator::{self, BoundaryResult};
 
-/// Builds a candidate's program with placeholders for its operators: equal ones where the operators are equal.
+/// Builds a candidate's program, with a placeholder for each distinct operator.
 ///
 /// # Errors
-/// Results with an operator that has no place in a program.
+/// Fails if an operator has no place in the program.
 pub fn path(layers: usize, removed: &Cut, boundaries: &[BoundaryResult]) -> Result<Program> {
     operator::repaired(layers, removed, boundaries, |_, key: &str| {
         Operator::diagonal(key.bytes().map(f32::from).collect())
@@ -16,7 +16,7 @@ pub fn path(layers: usize, removed: &Cut, boundaries: &[BoundaryResult]) -> Resu
     .ok_or_else(|| Error::job("an operator of a branch has no layer before it"))
 }
 
-/// Counts the layers that one item runs through under some candidates, shared ones once.
+/// Counts the layers that an item runs through, shared ones once.
 pub fn layers<'a>(programs: impl IntoIterator<Item = &'a Program>) -> f64 {
     let programs: Vec<Program> = programs.into_iter().cloned().collect();
     Trie::new(&programs).sublayers() as f64 / 2.0
@@ -47,13 +47,13 @@ mod tests {
         assert_eq!(layers([&one, &one]), 7.0);
         let other = path(10, &Cut::layers([8, 9]), &[]).unwrap();
         assert_eq!(layers([&one, &two, &other]), 3.0 + 2.0 * 4.0 + 5.0);
-        // A map of the MLP shares the attention before it; one of both branches shares neither.
+        // An MLP map shares the attention before it, a map of both branches does not.
         assert_eq!(layers([&plain, &without_three(&[repair(3, "a", Mlp)])]), 2.5 + 2.0 * 4.5);
         assert_eq!(layers([&plain, &without_three(&[repair(3, "a", AttentionAndMlp)])]), 2.0 + 2.0 * 5.0);
         assert_eq!(layers([]), 0.0);
     }
 
-    /// Expected by hand: 10 layers without 3 to 5; 3 are shared by all, 4 follow each operator.
+    /// 10 layers without 3 to 5: all candidates share 3, and 4 follow each operator.
     fn without_three(repairs: &[BoundaryResult]) -> Program {
         path(10, &Cut::layers([3, 4, 5]), repairs).unwrap()
     }

@@ -1,37 +1,36 @@
-//! Decides after each round which candidates are eliminated, and which leads.
+//! Decides after each round which candidates are eliminated, and which one leads.
 //!
-//! The leader has the best mean of means. Who is worse than it by a paired t-test within strata, and on right and wrong answers by
-//! McNemar's exact test as well, leaves, at a level that is held over rounds (Bonferroni) and over those alive (Holm). Of two objectives a candidate leaves only when one rival is proven
-//! better in both. [`docs/search.md`](../../docs/search.md) has what this costs and loses, simulated on stored scores.
+//! The leader has the best mean of stratum means. A candidate is eliminated if it is worse by a paired t-test within
+//! strata and, for correct/wrong answers, by McNemar's exact test. The level is corrected for rounds (Bonferroni) and
+//! remaining candidates (Holm). With two objectives, a single rival must be better in both.
+//! [`docs/search.md`](../../docs/search.md) reports simulated savings and losses.
 
 use crate::significance::mcnemar_exact;
 use crate::significance::stratified::{Stratified, holm};
 
-/// Verdict of a round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// The best of the first objective.
+    /// Best candidate by the first objective.
     pub leader: usize,
-    /// Eliminated candidates, in order.
     pub out: Vec<Exit>,
 }
 
-/// Why a candidate leaves.
+/// Elimination of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Exit {
     pub candidate: usize,
-    /// The one that is better.
+    /// Candidate that is significantly better.
     pub rival: usize,
-    /// Two-sided, before the correction for many; of two objectives the larger one, times the rivals that were looked at.
+    /// Two-sided p-value before the correction. With two objectives, the larger one times the number of rivals.
     pub p: f64,
 }
 
-/// Judges a round. `objectives` holds the gains so far by candidate and stratum: larger is better, and an item has the
-/// same position for all candidates. `level` is the probability of any wrong elimination in this round.
+/// Judges a round. `objectives` contains the gains by candidate and stratum, with the same item at the same position.
+/// Larger is better. `level` bounds the probability of a wrong elimination.
 pub fn judge<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level: f64) -> Option<Verdict> {
     let mean = |objective: &Vec<Vec<S>>, candidate: usize| mean_of_means(&objective[candidate]);
     let best = |objective: &Vec<Vec<S>>| {
-        // The first of equal ones.
+        // On a tie, the first one wins.
         let better = |best, other| if mean(objective, other) > mean(objective, best) { other } else { best };
         alive.iter().copied().reduce(better)
     };
@@ -54,15 +53,14 @@ pub fn judge<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level
     Some(Verdict { leader, out })
 }
 
-/// Averages the means of nonempty strata.
 pub fn mean_of_means<S: AsRef<[f64]>>(strata: &[S]) -> f64 {
     let means = strata.iter().map(AsRef::as_ref).filter(|values| !values.is_empty());
     let means: Vec<f64> = means.map(|values| values.iter().sum::<f64>() / values.len() as f64).collect();
     means.iter().sum::<f64>() / means.len() as f64
 }
 
-/// Computes the p of a candidate being worse than a rival in every objective: the largest of the objectives' p (an
-/// intersection-union test needs no correction); 1 if it is not worse in one.
+/// Computes the p-value of a candidate being worse in every objective: the largest of the objectives
+/// (intersection-union test), or 1 if it is not worse in one.
 fn worse<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<S>>]) -> f64 {
     objectives
         .iter()
@@ -73,8 +71,8 @@ fn worse<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<
         .fold(0.0, f64::max)
 }
 
-/// Computes McNemar's exact p if gains are answers, because a t-test is too optimistic for few differences. 0, which bounds
-/// nothing, for other gains.
+/// Computes McNemar's exact p-value for correct/wrong answers, because a t-test is too optimistic for few differences.
+/// Returns 0, which has no effect, for other gains.
 fn exact<S: AsRef<[f64]>>(rival: &[S], candidate: &[S]) -> f64 {
     let pairs = || rival.iter().zip(candidate).flat_map(|(a, b)| a.as_ref().iter().zip(b.as_ref()));
     if !pairs().all(|(a, b)| [a, b].into_iter().all(|gain| *gain == 0.0 || *gain == 1.0)) {
@@ -84,7 +82,7 @@ fn exact<S: AsRef<[f64]>>(rival: &[S], candidate: &[S]) -> f64 {
     mcnemar_exact(only(|a, b| a > b), only(|a, b| a < b))
 }
 
-/// Returns the candidates that no other beats in every objective so far.
+/// Returns the candidates that no other one beats in every objective.
 pub fn front<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>]) -> Vec<usize> {
     let means =
         |racer: usize| -> Vec<f64> { objectives.iter().map(|objective| mean_of_means(&objective[racer])).collect() };
@@ -98,7 +96,7 @@ pub fn front<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>]) -> Ve
 mod tests {
     use super::*;
 
-    /// Returns gains of a candidate with `count` of 40 correct answers, the first ones of each of two tasks.
+    /// Returns the gains of a candidate with `count` of 40 correct answers in two tasks.
     fn right(count: usize) -> Vec<Vec<f64>> {
         vec![hits(count, 0), hits(count, 3)]
     }
@@ -114,13 +112,14 @@ mod tests {
         assert_eq!(verdict.leader, 0);
         assert_eq!(verdict.out.iter().map(|exit| (exit.candidate, exit.rival)).collect::<Vec<_>>(), [(1, 0)]);
         assert!(verdict.out[0].p < 1e-9);
-        // Only among the remaining ones.
+        // Only the given candidates are compared.
         assert!(judge(&[2, 3], &[gains], 0.01).unwrap().out.is_empty());
     }
 
     #[test]
     fn of_two_objectives_only_what_one_rival_beats_in_both_leaves() {
-        // 0 is the best of the first, 1 of the second; 2 is worse than 0 in both; 3 is worse than each in one.
+        // Candidate 0 is best in the first objective, 1 in the second. 2 is worse than 0 in both, 3 worse than each in
+        // one.
         let first = vec![right(38), right(20), right(20), right(30)];
         let second = vec![right(20), right(38), right(5), right(30)];
         let verdict = judge(&[0, 1, 2, 3], &[first, second], 0.01).unwrap();

@@ -1,18 +1,17 @@
-//! Names of candidates as the tables of a search print them.
+//! Short candidate names for the tables of a search.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Characters of a name in a table.
+/// Maximum length of a name, in characters.
 const MAX_LENGTH: usize = 40;
-/// Characters that stay at the end of a shortened name, which tell the recovery.
+/// Number of characters kept at the end, which identify the recovery.
 const TAIL_LENGTH: usize = 20;
 
-/// Short names by full name.
+/// Short names, by full name.
 pub(super) struct ShortNames(BTreeMap<String, String>);
 
 impl ShortNames {
-    /// Shortens names: without the backbone, which the title has, and without their middle where they are long. No two of
-    /// them become one.
+    /// Shortens names by removing the backbone and the middle of long names, keeping them distinct.
     pub(super) fn new<'a>(backbone: &str, names: impl IntoIterator<Item = &'a String>) -> Self {
         let full: BTreeSet<&String> = names.into_iter().collect();
         let mut used = BTreeSet::new();
@@ -30,19 +29,19 @@ impl ShortNames {
         Self(short.collect())
     }
 
-    /// Returns the short name, or the name itself where it was not shortened here.
+    /// Returns the short name, or `name` itself if unknown.
     pub(super) fn of<'a>(&'a self, name: &'a str) -> &'a str {
         self.0.get(name).map_or(name, String::as_str)
     }
 
-    /// Returns the pairs of short and full names whose middle is left out.
+    /// Returns the short and full names whose middle was removed.
     pub(super) fn without_middle(&self) -> impl Iterator<Item = (&str, &str)> {
         let cut = self.0.iter().filter(|(_, short)| short.contains('…'));
         cut.map(|(full, short)| (short.as_str(), full.as_str()))
     }
 }
 
-/// Returns a name of at most [`MAX_LENGTH`] characters, with `mark` in the place of what is left out.
+/// Replaces the middle of a name longer than [`MAX_LENGTH`] with `mark`.
 fn shortened(name: &str, mark: &str) -> String {
     let chars: Vec<char> = name.chars().collect();
     if chars.len() <= MAX_LENGTH && mark.chars().count() == 1 {

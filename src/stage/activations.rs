@@ -1,4 +1,4 @@
-//! Data from a calibration pass: the residual stream at sites, and sums of similarities, in groups of sequences.
+//! Data from a calibration pass: the residual stream and sums of similarities, in shards of sequences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -20,7 +20,7 @@ use crate::work::backbone::{BackbonePlan, CalibrationPlan};
 use crate::work::context::CalibrationJob;
 use ghostlab_store::{Draft, Key, Mapped, ObjectKind, Payload, Store, StoredObject, fault};
 
-// 3: as with scores' 3. 4: a shard each.
+// Version 3: see version 3 of the scores. Version 4: one object per shard.
 pub const KIND: ObjectKind = ObjectKind::new("activations", 5);
 
 pub const STAGE: Stage = Stage {
@@ -30,28 +30,27 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// The fields that tell one site's activations, or the sums of some similarities, over some sequences from the pass.
+/// Key fields that identify a site's activations, or some similarity sums, over some sequences.
 const SITE: &str = "site";
 const PAIRS: &str = "pairs";
 const SEQUENCES: &str = "sequences";
 
-/// A site's rows of f32.
+/// Payload with a site's rows as f32.
 pub const ROWS: &str = "rows.f32";
-/// The sums of some similarities, in the order of their pairs.
+/// Payload with the similarity sums, in the order of their pairs.
 pub const SUMS: &str = "sums.f64";
 
-/// Returns the key family of a calibration pass: the activations at all sites. Which of them are read is known only after
-/// layers are selected.
+/// Returns the key family of a calibration pass. The required sites are only known once layers are selected.
 pub(super) fn family(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, backbone.on_engine(), tokens, backbone)
 }
 
-/// Returns the key of the residual stream at one site over some sequences of a calibration.
+/// Returns the key of the residual stream at one site.
 pub fn rows(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, site: HookPoint, sequences: &Range<usize>) -> Key {
     family(backbone, tokens).member([(SITE, json!(site.to_string())), (SEQUENCES, range(sequences))])
 }
 
-/// Returns the key of similarity sums over some sequences of a calibration.
+/// Returns the key of similarity sums.
 pub fn sums(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, pairs: &BTreeSet<Pair>, sequences: &Range<usize>) -> Key {
     family(backbone, tokens).member([(PAIRS, json!(pairs)), (SEQUENCES, range(sequences))])
 }
@@ -60,23 +59,20 @@ pub(super) fn range(sequences: &Range<usize>) -> Value {
     json!([sequences.start, sequences.end])
 }
 
-/// Prefix of a calibration's claims.
+/// Prefix of calibration lease names.
 const CALIBRATING: &str = "calibrate-";
 
-/// Returns the lease name for making a backbone's repairs on one calibration.
 pub fn claim(backbone: KeyedBackbone<'_>, tokens: &Key) -> String {
     let work = format!("{} {}{}", backbone.content, tokens.hash(), backbone.other_engine());
     format!("{CALIBRATING}{}", sha256::of_bytes(work))
 }
 
 impl CalibrationPlan {
-    /// Returns the lease name for making the repairs of a calibration.
     pub fn claim(&self, plan: &BackbonePlan) -> String {
         claim(plan.calibrated().keyed(), &self.tokens)
     }
 }
 
-/// Returns whether a lease is for a calibration.
 pub(super) fn is_claim(name: &str) -> bool {
     name.starts_with(CALIBRATING)
 }
@@ -86,30 +82,31 @@ pub fn pass_flops(config: &Config, load: &Load) -> f64 {
     Trie::new(&[Program::trunk(config.layers)]).flops(config, load).shared
 }
 
-/// Cost of storing a byte, in floating-point operations: hashing it and waiting for the disk. Measured with two cores
-/// at 90 GFLOP/s and a disk of 160 MB/s.
+/// Cost of hashing and writing a byte, in floating-point operations. Measured with two cores at 90 GFLOP/s and a disk
+/// of 160 MB/s.
 pub(super) const KEPT_BYTE: f64 = 550.0;
 
-/// Returns the bytes of one site.
 pub fn site_bytes(config: &Config, load: &Load) -> u64 {
     (4 * load.tokens * config.hidden) as u64
 }
 
-/// Estimates keeping some sites, and writing others temporarily.
+/// Estimates the cost of storing `kept` and spooling `spooled` sites.
 pub fn cost(config: &Config, shape: ActivationShape, load: &Load, [kept, spooled]: [usize; 2]) -> Cost {
     let inodes = (kept + spooled) as u64 * shape.shard_count() as u64 * (STAGE.inodes)(false);
     let flops = KEPT_BYTE * ((kept + spooled) as u64 * site_bytes(config, load)) as f64;
     Cost { separate: flops, shared: flops, left: flops, disk: kept as u64 * site_bytes(config, load), inodes }
 }
 
-/// Reads stored sums, if there is one per pair.
+/// Reads stored sums. `None` if there is not one per pair.
 pub fn read_sums(object: &StoredObject, pairs: usize) -> Option<Vec<f64>> {
     let sums: Vec<f64> = object.read(SUMS).ok()?.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
     (sums.len() == pairs).then_some(sums)
 }
 
-/// Plans the first pass: all sites if they fit the limit or nothing has to be selected first; otherwise those read by the
-/// selection, if they fit.
+/// Plans the first pass.
+///
+/// It keeps all sites if they fit the limit or nothing has to be selected. Otherwise, it keeps the sites that the
+/// selection reads, if they fit.
 pub(crate) fn first(
     job: &CalibrationJob<'_>,
     pairs: BTreeSet<Pair>,
@@ -137,7 +134,7 @@ pub(crate) fn first(
     request
 }
 
-/// Runs the dense backbone over every shard of which something is missing.
+/// Runs the dense backbone over every shard with missing objects.
 pub(crate) fn run(
     job: &CalibrationJob<'_>,
     label: &str,
@@ -174,7 +171,7 @@ pub(crate) fn run(
     let mut measured: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     let mut next = 0;
     while next < shards.len() {
-        // Neighbouring shards with the same missing parts, as many as the engine processes together.
+        // Process adjacent shards with the same missing parts together, up to the engine's limit.
         let like = (next..shards.len()).take_while(|&index| work[index] == work[next]);
         let tokens = like.map(|index| shards[index].len() * job.shape.length);
         let end = next + together(tokens, job.engine.pass_tokens(work[next].streams()));
@@ -190,27 +187,24 @@ pub(crate) fn run(
     job.run.finish(id);
     let mut similarities = Similarities::new(&request.pairs);
     for (index, shard) in shards.iter().enumerate() {
-        // Sums are added shard by shard, so that they come out the same wherever a pass was cut off.
+        // Add the sums in shard order, independent of interruptions.
         let sums = stored[index].as_ref().or_else(|| measured.get(&index));
         similarities.add_sums(sums.map_or(&[], Vec::as_slice), shard.len());
     }
     Ok(similarities)
 }
 
-/// Returns the key of the residual stream at one site over some sequences.
 pub(super) fn rows_key(job: &CalibrationJob<'_>, site: HookPoint, shard: &Range<usize>) -> Key {
     self::rows(job.backbone.keyed(), job.tokens, site, shard)
 }
 
-/// Returns the key of similarity sums over some sequences.
 fn sums_key(job: &CalibrationJob<'_>, pairs: &BTreeSet<Pair>, shard: &Range<usize>) -> Key {
     self::sums(job.backbone.keyed(), job.tokens, pairs, shard)
 }
 
-/// Result of one shard: the rows by site, and the sums of the similarities.
+/// Results of one shard: rows by site, and similarity sums.
 type OfShard = (BTreeMap<HookPoint, StoredObject>, Vec<f64>);
 
-/// Runs some shards together and stores their results.
 fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &PassRequest) -> Result<Vec<OfShard>> {
     fault::here("activations");
     job.run.wait_while_timed()?;
@@ -232,7 +226,7 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
     let similarities = calibrate::run(&*job.engine, &mut pieces, batch, work, |tokens| {
         done += tokens;
         match job.run.advance(id, tokens) {
-            // Finished shards are stored before the pass stops.
+            // Store the finished shards before stopping.
             Err(error) if error.kind() == ErrorKind::Interrupted && done >= token_count => Ok(()),
             advanced => advanced,
         }
@@ -240,7 +234,7 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
     job.engine.notes().into_iter().for_each(|note| job.run.note(format!("{}: {note}", job.label)));
     let similarities = similarities.map_err(|error| error.at(job.label.clone()))?;
     job.unchanged()?;
-    // One pass made them all.
+    // Divide the time of the pass evenly among its objects.
     let seconds = started.elapsed().as_secs_f64() / (shards.len() * (work.sites.len() + 1)) as f64;
     let mut stored = Vec::new();
     for ((shard, drafts), similarities) in shards.iter().zip(drafts).zip(similarities) {
@@ -258,7 +252,7 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
     Ok(stored)
 }
 
-/// Commits the rows of all sites side by side, because each one is hashed and waits for the disk.
+/// Commits the rows of all sites in parallel, because each commit hashes its data and waits for the disk.
 fn commit_rows(
     store: &Store,
     drafts: Vec<(HookPoint, Key, (Draft, Payload))>,
@@ -274,7 +268,7 @@ fn commit_rows(
     committed.into_iter().collect()
 }
 
-/// The rows of some sites, on their way into the store. Whatever is not committed is gone with it.
+/// Uncommitted rows of some sites. Dropping the value discards them.
 struct Drafts(BTreeMap<HookPoint, (Draft, Payload)>);
 
 impl Drafts {
@@ -303,19 +297,17 @@ fn unwritten(site: HookPoint, error: &std::io::Error) -> Error {
     no_room("cannot write calibration activations", error).at(site.to_string())
 }
 
-/// Creates the error for temporary files that cannot be written.
 pub(super) fn no_room(what: &str, error: &std::io::Error) -> Error {
     Error::missing(what)
         .found(error.to_string())
         .hint("free some room on the store's disk, or name another folder with --store")
 }
 
-/// The shards that are stored, verified, of each site; none in the place of one that is not.
+/// Verified stored shards of each site.
 #[derive(Default)]
 pub(crate) struct KeptActivations(BTreeMap<HookPoint, Vec<Option<StoredObject>>>);
 
 impl KeptActivations {
-    /// Looks for the shards of some sites.
     pub(crate) fn find(&mut self, job: &CalibrationJob<'_>, sites: &BTreeSet<HookPoint>) {
         for &site in sites {
             let shards = job.shape.shards().map(|shard| job.run.get(&rows_key(job, site, &shard)));
@@ -323,18 +315,15 @@ impl KeptActivations {
         }
     }
 
-    /// Returns the sites that are not completely stored.
     pub(crate) fn lacking(&self, sites: &BTreeSet<HookPoint>) -> BTreeSet<HookPoint> {
         let is_complete = |site: &HookPoint| self.0.get(site).is_some_and(|shards| shards.iter().all(Option::is_some));
         sites.iter().copied().filter(|site| !is_complete(site)).collect()
     }
 
-    /// Returns whether a shard of a site is stored.
     pub(crate) fn has(&self, site: HookPoint, shard: usize) -> bool {
         self.0.get(&site).is_some_and(|shards| shards[shard].is_some())
     }
 
-    /// Adds the newly stored results of one shard.
     pub(crate) fn add(
         &mut self,
         shape: ActivationShape,
@@ -346,10 +335,10 @@ impl KeptActivations {
         }
     }
 
-    /// Maps the rows of some sites.
+    /// Memory-maps the rows of some sites.
     ///
     /// # Errors
-    /// A site that is not stored whole.
+    /// Fails if a site is not stored completely.
     pub(crate) fn open(&self, shape: ActivationShape, sites: &BTreeSet<HookPoint>) -> Result<Activations> {
         Activations::new(
             shape,
@@ -376,8 +365,8 @@ fn vanished_error() -> Error {
     Error::job("activations vanished from the store")
 }
 
-/// Removes objects of a pass that are no longer needed: sites that no selection chose, and the sums used for choosing.
-/// Inputs of trainings with other calibrations on the same text stay.
+/// Removes sites that no selection chose and the sums used for selecting, but keeps the training inputs of other
+/// calibrations.
 pub(crate) fn clear(job: &CalibrationJob<'_>, pass: &PassRequest, chosen: &BTreeSet<HookPoint>) -> Result<()> {
     let mut keys = Vec::new();
     for shard in job.shape.shards() {

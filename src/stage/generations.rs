@@ -1,4 +1,4 @@
-//! Answers of a variant to a task: a text for each prompt.
+//! Generated answers of a variant to a task, one text per prompt.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,22 +9,21 @@ use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 pub const KIND: ObjectKind = ObjectKind::new("generations", 1);
 
-/// Answers lie by themselves: they are as long as they are.
+/// Each variant is a separate object, because the length of its texts is not known in advance.
 pub const STAGE: Stage = Stage {
     inodes: |_| 2,
     words: Some(Words { part: "generations", about: "Its answers to a task.", what: "answers to", ..scores::WORDS }),
     ..Stage::new(KIND)
 };
 
-/// Text by text, in the order of the prompts.
+/// Payload with the texts, in prompt order.
 const ANSWERS: &str = "answers.json";
 
-/// A generated text, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GeneratedText {
     pub text: String,
-    /// How many tokens were generated, those of what ended it among them.
+    /// Number of generated tokens, including the stop sequence.
     pub tokens: usize,
     pub end: End,
 }
@@ -35,19 +34,19 @@ impl From<&Generation> for GeneratedText {
     }
 }
 
-/// Stores the texts that a variant answered.
+/// Stores the texts of a variant.
 ///
 /// # Errors
-/// A store that cannot be written.
+/// Fails if the store cannot be written.
 pub fn store(store: &Store, key: &Key, seconds: f64, answers: &[Generation]) -> Result<()> {
     let answers: Vec<GeneratedText> = answers.iter().map(GeneratedText::from).collect();
     store.put(key, seconds, &[(ANSWERS, &to_json(&answers)?)]).map(drop)
 }
 
-/// Reads the texts of a stored variant.
+/// Reads the texts of a variant.
 ///
 /// # Errors
-/// Damage.
+/// Fails if the object is damaged.
 pub fn read(object: &StoredObject) -> Result<Vec<GeneratedText>> {
     from_json(object, ANSWERS)
 }

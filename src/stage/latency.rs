@@ -1,4 +1,4 @@
-//! How long a variant takes over one prompt, and to decode behind it, on one machine.
+//! Prefill and decode latency of a variant on one machine.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::work::event::WorkKind;
 use crate::work::progress::{self, Progressed, timing_claim};
 use ghostlab_store::{Key, Lookup, ObjectKind, StoredObject};
 
-// 2: a tied table counts once if stored once, and operators are f32. 4: rounds continue until they are quiet, and ten
-// of them count.
+// Version 2: tied embeddings count once if stored once, and operators are f32. Version 4: rounds continue until they
+// are quiet, and ten of them count.
 pub const KIND: ObjectKind = ObjectKind::new("latency", 4);
 
 pub const STAGE: Stage = Stage {
@@ -39,11 +39,11 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// Times and bytes.
+/// Payload with times and memory sizes.
 pub const LATENCY: &str = "latency.json";
 
-/// Returns the key of a prompt's timings, which are measured together on one machine and so contain their cohort and
-/// machine. `what` is measured by `measure`. The number of decoded tokens is part of it if there are any.
+/// Returns the key of a variant's latency. It contains the cohort (`among`) of variants timed together, the machine (in
+/// `measure`), and the prompt with its number of decoded tokens (`what`).
 pub fn key(
     backbone: KeyedBackbone<'_>,
     operator: Option<&Arc<Key>>,
@@ -66,14 +66,14 @@ pub fn key(
     Key::new(KIND, identity, operator).named(backbone.name).about(what)
 }
 
-/// Estimates the fixed cost of a decoding step in prefill rows: all weights are read, and products of few rows fill neither
-/// tiles nor cores. Fitted to times at C = 128 and 256, and of one and 32 sequences at C = 4096.
+/// Estimates the fixed cost of a decoding step in prefill rows: all weights are read, and small products fill neither
+/// tiles nor cores. Fitted to times at C = 128, 256 and 4096.
 fn beside_rows(config: &Config, sequences: usize) -> f64 {
     12.0 + (512.0 / config.hidden as f64).min(2.0) * sequences as f64
 }
 
-/// Estimates timing each variant alone, and all of a cohort if one is missing. Decoding reads the prompt again. Extra
-/// rounds for unstable times are not included.
+/// Estimates the cost of timing a variant alone, and the whole cohort if one is missing, without additional rounds for
+/// noisy timings.
 pub fn cost(config: &Config, all: &Trie, prompt: &Latency, left: bool) -> Cost {
     let pass_flops = |length: usize| flops(config, all, length * prompt.batch, length);
     let pass = pass_flops(prompt.length)
@@ -89,15 +89,15 @@ fn flops(config: &Config, all: &Trie, tokens: usize, length: usize) -> f64 {
     all.flops(config, &Load::windows(tokens, length)).separate
 }
 
-/// Reads a stored variant's latency.
+/// Reads the latency of a variant.
 ///
 /// # Errors
-/// Damage.
+/// Fails if the object is damaged.
 pub fn read(object: &StoredObject) -> Result<LatencyResult> {
     from_json(object, LATENCY)
 }
 
-/// A variant that is measured: its program as it is deployed, in full and, where that is another one, by channel.
+/// Variant to be timed. `by_channel` is its program with channel-wise operators, if there are any.
 struct TimedVariant {
     key: Arc<Key>,
     is_dense: bool,
@@ -105,7 +105,7 @@ struct TimedVariant {
     by_channel: Option<Program>,
 }
 
-/// Describes what `--retime` will do.
+/// Describes the timings that `--retime` will repeat.
 pub(crate) fn announced(backbones: &[BackbonePlan]) -> String {
     let timed: Vec<String> = backbones
         .iter()
@@ -135,7 +135,7 @@ pub(crate) fn announced(backbones: &[BackbonePlan]) -> String {
     }
 }
 
-/// Timing the variants of a backbone over a prompt, side by side.
+/// Job group that times all variants of a backbone on a prompt.
 pub const GROUP: Group = Group {
     kind: WorkKind::Time,
     places: |backbone| backbone.latencies.len(),
@@ -143,7 +143,7 @@ pub const GROUP: Group = Group {
     claim: label,
     on: |backbone, index| Some(backbone.latencies[index].to_string()),
     made: |variant, index| variant.latencies.get(index).into_iter().collect(),
-    // Insufficient memory is a result of its own.
+    // Insufficient memory is recorded as a result.
     bytes: |_, _| 0,
     order: Order::Alone("latencies are not measured by workers: `ghostlab run` measures them on its machine"),
     make,
@@ -154,11 +154,11 @@ fn label(backbone: &BackbonePlan, position: usize) -> String {
     format!("time {} over {}", backbone.name, backbone.latencies[position])
 }
 
-/// Measures all variants of a backbone over the prompt at `place` again: times of two sessions are not comparable. A
-/// variant without a program fails alone.
+/// Times all variants of a backbone together, because times of different sessions are not comparable. A variant without
+/// a program only fails its own cells.
 ///
 /// # Errors
-/// What stops the whole run, and what all variants suffer from.
+/// Fails on errors that stop the run or affect all variants.
 fn make(
     tools: &Tools<'_>,
     backbone: &BackbonePlan,
@@ -207,7 +207,7 @@ fn make(
     }
     let sessions = results.first().map_or(1, |result| result.sessions);
     let seconds = started.elapsed().as_secs_f64() / (sessions * candidates.len().max(1)) as f64;
-    // Removes stored times first, so that a kill in between cannot leave times of two sessions side by side.
+    // Discard the old times first, so that a crash cannot mix two sessions.
     backbone.variants.iter().try_for_each(|variant| run.store.discard(&variant.latencies[position]))?;
     for (candidate, result) in candidates.iter().zip(results) {
         run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
@@ -216,7 +216,6 @@ fn make(
     Ok(Progressed::Done)
 }
 
-/// Returns the unique variants that have a program.
 fn candidates(
     run: &Context<'_>,
     programs: &Programs,
@@ -229,7 +228,7 @@ fn candidates(
         let Some(program) = programs.or_failed(run, backbone, variant)? else { continue };
         let program = deployed(&program, &backbone.config).program;
         let key = Arc::clone(&variant.latencies[position]);
-        // Two cells may be one variant.
+        // Two cells may share a variant.
         if !seen.insert(key.hash().to_string()) {
             continue;
         }
@@ -240,17 +239,17 @@ fn candidates(
     Ok(candidates)
 }
 
-/// One comparison.
+/// Timing session of the variants of a backbone on one prompt.
 struct TimedComparison<'a> {
     run: &'a Context<'a>,
     config: &'a Config,
     choice: EngineChoice,
     engine: &'a dyn Engine,
     prompt: Prompt,
-    /// Same as above, with the new tokens after it.
+    /// Prompt as in `prompt`, with the number of tokens to decode.
     asked: Latency,
     label: &'a str,
-    /// Bytes that weights and intermediates may take.
+    /// Memory available for weights and intermediates, in bytes.
     memory: u64,
 }
 
@@ -259,7 +258,6 @@ impl TimedComparison<'_> {
         let forms =
             candidates.iter().flat_map(|candidate| [Some(&candidate.full), candidate.by_channel.as_ref()]).flatten();
         let fit: Vec<Program> = forms.filter(|program| self.fits(program)).cloned().collect();
-        // Decoding reads the prompt first.
         let decode = self.asked.decode;
         let behind = decode.map_or(0, |new| self.prompt.tokens() + new * self.prompt.batch);
         let tokens = passes(fit.len(), Rounds::PAPER) * (self.prompt.tokens() + behind);
@@ -278,7 +276,6 @@ impl TimedComparison<'_> {
         let mut results = Vec::new();
         let mut timed = prefill.timed.into_iter();
         let mut behind = decoded.map(|decoded| (decoded.first, decoded.timed.into_iter()));
-        // Variants that did not fit have no timing.
         let next = |timed: &mut std::vec::IntoIter<Timed>, program: &Program| {
             let Timed::Milliseconds(times) = self.fits(program).then(|| timed.next())?? else { return None };
             Some(times)
@@ -325,7 +322,7 @@ impl TimedComparison<'_> {
         Ok(results)
     }
 
-    /// Times all that fit in rounds, as part of a job with `tokens` per pass.
+    /// Times all variants that fit in interleaved rounds. `tokens` is the progress per pass.
     fn session(
         &self,
         label: &str,
@@ -337,7 +334,7 @@ impl TimedComparison<'_> {
             if asked {
                 return self.run.advanced(job, tokens, None);
             }
-            // Timed rounds do not count towards the announced progress.
+            // Additional rounds do not count towards the announced progress.
             if !std::mem::replace(&mut goes_on, true) {
                 let (first, Patience { rounds, seconds }) = (Rounds::PAPER.timed, Patience::USUAL);
                 self.run.note(format!(
@@ -350,12 +347,11 @@ impl TimedComparison<'_> {
         rounds(&mut after).map_err(|error| error.at(self.label.to_string()))
     }
 
-    /// Returns whether weights and intermediates are in host memory. Other devices report out-of-memory themselves.
+    /// Returns whether weights and intermediates are in host memory. Other devices report running out of memory.
     fn in_memory(&self) -> bool {
         self.engine.id().is_on_cpu()
     }
 
-    /// Returns whether a pass probably fits in memory.
     fn fits(&self, program: &Program) -> bool {
         let Prompt { length, batch } = self.prompt;
         let cached =
@@ -365,10 +361,10 @@ impl TimedComparison<'_> {
         !self.in_memory() || wanted <= self.memory
     }
 
-    /// Measures the peak bytes of a pass besides the weights, on one new thread, so that thread caches count and the number
-    /// of threads does not matter.
+    /// Measures the peak memory besides the weights, on one new thread, so that thread-local caches are counted and the
+    /// number of threads does not matter.
     fn intermediates(&self, program: &Program) -> Result<Option<u64>> {
-        // Weights that are made when a step needs them would count as intermediates.
+        // Weights that are built on demand would count as intermediates.
         let by_need = self.choice.weight_bytes(self.config) > self.memory;
         if !self.in_memory() || by_need {
             return Ok(None);
@@ -384,7 +380,7 @@ impl TimedComparison<'_> {
         let trie = Trie::new(std::slice::from_ref(program));
         let (done, most) = thread.install(|| heap::high_water(|| self.engine.run(&trie, &batch, &mut ()).map(drop)));
         drop(thread);
-        // Its memory is freed before the next count begins.
+        // Wait until the thread has freed its memory.
         ends.into_iter().for_each(|end| drop(end.join()));
         done.map(|()| most)
     }

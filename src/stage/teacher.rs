@@ -1,4 +1,4 @@
-//! The likeliest tokens that a whole backbone predicts for some sequences of a text.
+//! Most likely tokens that the dense backbone predicts for sequences of a text.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -18,7 +18,7 @@ use crate::work::backbone::TrainingPlan;
 use crate::work::context::CalibrationJob;
 use ghostlab_store::{Key, ObjectKind, Payload, Pin, StoredObject, fault};
 
-// 2: as with scores' 4.
+// Version 2: see version 4 of the scores.
 pub const KIND: ObjectKind = ObjectKind::new("teacher", 3);
 
 pub const STAGE: Stage =
@@ -26,21 +26,19 @@ pub const STAGE: Stage =
 
 const SEQUENCES: &str = "sequences";
 
-/// The likeliest tokens of a shard's positions, and their logits.
+/// Payloads with the most likely tokens at a shard's positions, and their logits.
 const TOKENS: &str = "likeliest.u32";
 const LOGITS: &str = "logits.f32";
 
-/// Cost of choosing the likeliest tokens per logit, in floating-point operations. Measured on three texts at a
-/// vocabulary of 2,048.
+/// Cost of top-k selection per logit, in floating-point operations. Measured on three texts with a vocabulary of 2,048.
 const CHOSEN: f64 = 1400.0;
 
-/// Estimates reading text for training: a pass with its head, the choice of tokens, and writing tokens and stream.
+/// Estimates a pass with the head, top-k selection, and writing tokens and stream.
 pub(super) fn read_flops(config: &Config, load: &Load) -> f64 {
     let pass = Trie::new(&[Program::dense(config.layers)]).flops(config, load).shared;
     pass + CHOSEN * (load.tokens * config.vocab) as f64 + KEPT_BYTE * read_bytes(config, load.tokens) as f64
 }
 
-/// Returns the bytes kept for `tokens` tokens.
 pub(super) fn read_bytes(config: &Config, tokens: usize) -> u64 {
     ((4 * config.hidden + 8 * Finetune::TOP_TOKENS) * tokens) as u64
 }
@@ -52,25 +50,23 @@ pub(super) fn family(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, identity, tokens, backbone)
 }
 
-/// Returns the key of the teacher's predictions for some sequences.
 pub fn shard(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, sequences: &Range<usize>) -> Key {
     family(backbone, tokens).member([(SEQUENCES, range(sequences))])
 }
 
-/// Returns the lease name of a shard, common to all trainings on the text.
+/// Returns the lease name of a shard, shared by all trainings on the text.
 pub fn claim(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, sequences: &Range<usize>) -> String {
     format!("teach-{}", shard(backbone, tokens, sequences).hash())
 }
 
-/// Encodes the payloads of a shard.
 pub fn payloads<'a>(tokens: &'a [u32], logits: &'a [f32]) -> [(&'static str, &'a [u8]); 2] {
     [(TOKENS, bytemuck::cast_slice(tokens)), (LOGITS, bytemuck::cast_slice(logits))]
 }
 
-/// Reads the predictions at some `positions` of a shard with `all`.
+/// Reads the predictions at some `positions` of a shard with `all` positions.
 ///
 /// # Errors
-/// Damage.
+/// Fails if the object is damaged.
 pub fn read(object: &StoredObject, positions: Range<usize>, all: usize) -> Result<TopTokens> {
     let tokens = object.read(TOKENS)?;
     let logits = object.read(LOGITS)?;
@@ -89,23 +85,23 @@ fn damaged_error() -> Error {
     Error::damaged("a teacher's shard has another length")
 }
 
-/// Rows whose logits are there at a time.
+/// Number of rows whose logits are in memory at a time.
 const LOGIT_ROWS: usize = 256;
 
-/// Inputs of a training, sequence by sequence.
+/// Inputs of a training run, by sequence.
 pub(super) struct TrainingData {
     shape: ActivationShape,
     site: HookPoint,
     streams: Activations,
-    /// Indexed by shard.
+    /// Teacher predictions by shard.
     tops: Vec<StoredObject>,
     shards: Vec<Range<usize>>,
-    /// While they are read, no clean-up removes them.
+    /// Prevents a cleanup from removing the inputs in use.
     _pin: Pin,
 }
 
 impl TrainingData {
-    /// Returns the inputs of training at a boundary: stored shards, and the rest from a dense pass.
+    /// Loads the inputs of training, computing missing shards by a dense pass.
     pub(super) fn kept(
         job: &CalibrationJob<'_>,
         plan: &TrainingPlan,
@@ -125,7 +121,7 @@ impl TrainingData {
         let label = format!("read {} for fine-tuning {}", backbone.calibrations[plan.text].calibration, backbone.name);
         let engine = Arc::clone(&job.engine);
         let text = CalibrationJob { engine, tokens: text_tokens, windows, label: label.clone(), shape, ..*job };
-        // The text may be another calibration's, which clears up after itself.
+        // The text may belong to another calibration, which cleans up its objects.
         let pin = run.store.pin(shards.iter().map(|shard| rows_key(&text, site, shard)));
         let mut kept = KeptActivations::default();
         kept.find(&text, &sites);
@@ -138,7 +134,7 @@ impl TrainingData {
             while !left.is_empty() {
                 let mut others = Vec::new();
                 for at in left {
-                    // Trainings of other calibrations may ask for the same: each shard is made once.
+                    // The lease ensures that only one training computes a shard.
                     let name = self::claim(backbone.keyed(), text_tokens, &shards[at]);
                     let Some(_lease) = run.claim(&name, &format!("{label}, shard {}", at + 1))? else {
                         others.push(at);
@@ -188,7 +184,7 @@ impl TrainingData {
 }
 
 impl CalibrationJob<'_> {
-    /// Runs a dense pass over one shard: the stream at the boundary, and the head's output if it is not stored.
+    /// Runs a dense pass over one shard for the stream and, if not stored, the head's output.
     fn lesson(
         &self,
         id: usize,
@@ -228,7 +224,7 @@ impl CalibrationJob<'_> {
     }
 }
 
-/// Takes the stream at the boundary into the store, and keeps what enters the final norm.
+/// Writes the stream at the boundary to the store, and collects the input of the final norm.
 struct Both {
     site: HookPoint,
     payload: Payload,

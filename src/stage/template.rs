@@ -1,4 +1,4 @@
-//! Counts of each token in a text. (An example: replace it by the object that you store.)
+//! Example stage: counts each token of a text. Replace it with the object that you store.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 /// Increase the version when the output changes.
 pub const KIND: ObjectKind = ObjectKind::new("my-stage", 1);
 
-/// All of it is read before a run relies on it, and it belongs to no family ([`Stage`] says what else there is to say).
+/// The object is verified before use and belongs to no family ([`Stage`] has other options).
 pub const STAGE: Stage = Stage { inodes: |_| 2, ..Stage::new(KIND) };
 
-/// A number for each token id, as `u32` in little-endian order.
+/// Payload with a little-endian `u32` for each token id.
 const COUNTS: &str = "counts.u32";
 
-/// Returns the key: everything that the bytes depend on, and the keys of inputs.
+/// Returns the key: everything that affects the output, and the keys of the inputs.
 pub fn key(tokens: &Arc<Key>, vocab: usize) -> Key {
     Key::new(KIND, json!({"vocab": vocab}), [("tokens", Arc::clone(tokens))])
 }
 
-/// Estimates the cost for `tokens` tokens of text, if it is `left` to make.
+/// Estimates the cost for `tokens` tokens, if the object is missing (`left`).
 pub fn cost(tokens: usize, vocab: usize, left: bool) -> Cost {
     let flops = tokens as f64;
     let disk = 4 * vocab as u64;
@@ -31,10 +31,10 @@ pub fn cost(tokens: usize, vocab: usize, left: bool) -> Cost {
     Cost { separate: flops, shared: flops, left, disk, ..Cost::default() }
 }
 
-/// Makes and stores it.
+/// Computes and stores the counts.
 ///
 /// # Errors
-/// Kind `Job`: a token beyond the vocabulary. Else a store that cannot be written.
+/// Fails with kind `Job` if a token is outside the vocabulary, and if the store cannot be written.
 pub fn make(store: &Store, key: &Key, windows: &Windows, vocab: usize) -> Result<()> {
     let mut counts = vec![0_u32; vocab];
     for &id in &windows.ids {
@@ -45,10 +45,10 @@ pub fn make(store: &Store, key: &Key, windows: &Windows, vocab: usize) -> Result
     store.put(key, 0.0, &[(COUNTS, &bytes)]).map(drop)
 }
 
-/// Reads the stored object.
+/// Reads the stored counts.
 ///
 /// # Errors
-/// Damage.
+/// Fails if the object is damaged.
 pub fn read(object: &StoredObject) -> Result<Vec<u32>> {
     Ok(object.read(COUNTS)?.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect())
 }

@@ -1,4 +1,4 @@
-//! Contents of a folder: usable and unusable models, texts, tasks.
+//! Search for models, texts and tasks in a directory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,21 +10,20 @@ use crate::files::parts;
 use crate::linalg::hadamard;
 use crate::model::{Config, check_weights};
 
-/// A model that can be pruned.
+/// Model that can be pruned.
 #[derive(Debug, Clone)]
 pub(super) struct Model {
-    /// Name in the grid.
     pub(super) name: String,
     pub(super) path: PathBuf,
     pub(super) architecture: &'static str,
     pub(super) layers: usize,
-    /// The longest context of its training, in tokens.
+    /// Maximum context length in tokens.
     pub(super) context: Option<usize>,
-    /// Whether its stream can be turned by a Hadamard matrix.
+    /// Whether a Hadamard matrix of the hidden size exists, so that the residual stream can be rotated.
     pub(super) rotates: bool,
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) config: Config,
-    /// The depths of the grid as numbers of layers.
+    /// Depths in the grid, in layers.
     pub(super) depths: Vec<usize>,
 }
 
@@ -52,22 +51,21 @@ impl Model {
     }
 }
 
-/// A text.
+/// Text for calibration or scoring.
 #[derive(Debug, Clone)]
 pub(super) struct Corpus {
     pub(super) name: String,
     pub(super) path: PathBuf,
-    /// Whether it is to be calibrated on, and whether it is to be scored.
+    /// Whether the text is used for calibration, and whether it is scored.
     pub(super) calibrates: bool,
     pub(super) scored: bool,
-    /// Whether a program made it up.
     pub(super) generated: bool,
 }
 
-/// Files of the user's own: the first is calibrated on, the others are scored.
+/// Returns the user's texts. The first is used for calibration, and the others are scored.
 ///
 /// # Errors
-/// A file that cannot be read as a text; a single one.
+/// Fails if there is only one file, or a file cannot be read as a text.
 pub(super) fn own_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
     if let [single] = files {
         return Err(Error::bad_input("no text would be scored")
@@ -89,7 +87,7 @@ pub(super) fn own_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
     Ok(texts)
 }
 
-/// Returns the last part of a folder's name, resolving `.`.
+/// Returns the last part of a directory's path, resolving `.`.
 fn name_of(folder: &Path) -> String {
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let last = absolute.components().rev().find_map(|part| match part {
@@ -106,16 +104,16 @@ pub(super) fn stem(path: &Path) -> String {
     name.split('.').find(|part| !part.is_empty()).unwrap_or("text").to_owned()
 }
 
-/// Folders that cannot be used, each with the reason.
+/// Unusable directories, with reasons.
 pub(super) type LeftOut = Vec<(PathBuf, Error)>;
 
-/// How many folders below the named one are looked into: `models/org/name`.
+/// Depth of the search below the given directory: `models/org/name`.
 const LEVELS: usize = 2;
 
-/// Returns the models of a folder, and what looks like one but cannot be used.
+/// Returns the usable and unusable models of a directory.
 ///
 /// # Errors
-/// A folder that cannot be read, or in which nothing can be used.
+/// Fails if the directory cannot be read or contains no usable model.
 pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, LeftOut)> {
     let is_model_file = is_gguf(folder) && folder.is_file();
     let candidates = if is_model_file {
@@ -137,7 +135,7 @@ pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, LeftOut)> {
     if models.is_empty() {
         return Err(none(folder, &left_out));
     }
-    // `a/model` and `b/model`
+    // Disambiguate `a/model` and `b/model`.
     let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
     for model in &mut models {
         if names.iter().filter(|name| **name == model.name).count() > 1
@@ -149,7 +147,8 @@ pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, LeftOut)> {
     Ok((models, left_out))
 }
 
-/// Folders that hold a config or weights, and GGUF files, sorted by name; the contents of such a folder belong to it.
+/// Finds directories with a config or weights, and GGUF files, sorted by name. Such directories are not searched
+/// further.
 fn folders(folder: &Path, levels: usize) -> Vec<PathBuf> {
     let mut inner: Vec<PathBuf> =
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path()).collect();
@@ -168,7 +167,7 @@ fn is_hidden(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
-/// Creates the error that nothing can be used.
+/// Creates the error for a directory without a usable model.
 pub(super) fn none(folder: &Path, left_out: &[(PathBuf, Error)]) -> Error {
     let position = folder.display().to_string();
     let expected = "a folder with config.json, tokenizer.json and *.safetensors, a .gguf file, or folders of such";
@@ -182,7 +181,7 @@ pub(super) fn none(folder: &Path, left_out: &[(PathBuf, Error)]) -> Error {
         .found(each.collect::<Vec<_>>().join("\n"))
 }
 
-/// Returns the bundled synthetic texts: one to calibrate on, another to score.
+/// Returns the bundled synthetic texts: one for calibration, and one for scoring.
 pub(super) fn embedded_texts(folder: Option<&Path>) -> Result<Vec<Corpus>> {
     let folder = folder.ok_or_else(missing_text)?.join("corpora");
     let texts = vec![embedded_text(&folder, "train", true), embedded_text(&folder, "test", false)];
@@ -206,7 +205,6 @@ fn embedded_text(folder: &Path, name: &str, calibrates: bool) -> Corpus {
     }
 }
 
-/// Returns the bundled synthetic tasks.
 pub(super) fn embedded_tasks(folder: &Path, known: &[&str]) -> Vec<(String, PathBuf)> {
     let files = known.iter().map(|name| ((*name).to_owned(), folder.join("tasks").join(format!("{name}.jsonl.gz"))));
     files.filter(|(_, file)| file.is_file()).collect()

@@ -1,4 +1,4 @@
-//! A first grid for the models in a folder. Layer 4.
+//! Layer 4: starter grids for the models in a directory.
 
 mod find;
 mod sizes;
@@ -19,40 +19,41 @@ use crate::grid::{self, Grid};
 use crate::options::Described;
 use crate::{criterion, recovery};
 
-/// Tokens of a window where texts and models allow it: the reference code's.
+/// Default window length in tokens, as in the reference code.
 const LENGTH: usize = 2048;
-/// Same for the embedded texts, which are short, like those on which their models were trained.
+/// Window length for the embedded texts, which are short like the training texts of the bundled models.
 const EMBEDDED_LENGTH: usize = 256;
-/// Windows shorter than these tell nothing.
+/// Minimum useful window length.
 const SHORTEST: usize = 8;
 /// Calibration sequences of the paper.
 const SEQUENCES: usize = 128;
-/// Bytes of a text that are tokenised to determine the window length.
+/// Number of bytes of a text to tokenize for choosing the window length.
 const LOOKED_AT: usize = 1 << 20;
 
-/// Contents of a first grid.
+/// Starter grid for the models found in a directory.
 #[derive(Debug)]
 pub struct Starter {
-    /// The folder that was looked through.
     folder: PathBuf,
     models: Vec<Model>,
-    /// Folders of models that cannot be used, each with the reason.
+    /// Directories with unusable models, with reasons.
     left_out: Vec<(PathBuf, Error)>,
     corpora: Vec<Corpus>,
-    /// The tasks that come with the program, where their texts are used: name and file.
+    /// Name and file of each bundled task, if the bundled texts are used.
     tasks: Vec<(String, PathBuf)>,
     sizes: Sizes,
-    /// Whether smaller sizes than the paper's keep the plan's time short.
+    /// Whether sizes were reduced below the paper's to shorten the run.
     is_reduced: bool,
 }
 
 impl Starter {
-    /// Searches a folder: a model's, one with models, or one with folders of models. `texts` are files for calibration
-    /// and scoring, at least two ([`SplitText`] makes two of one); without any, those in `embedded` are used. The grid will be stored at `target`. Sizes are such that its
-    /// run takes at most [`sizes::MAX_SECONDS`] at `flop_per_second`.
+    /// Searches a directory for models: the model's own directory, or one with models up to two levels below.
+    ///
+    /// `texts` are at least two files for calibration and scoring ([`SplitText`] makes two of one). Without any,
+    /// those in `embedded` are used. The grid will be stored at `target`. Sizes are chosen so that a run takes at
+    /// most [`sizes::MAX_SECONDS`] at `flop_per_second`, if possible.
     ///
     /// # Errors
-    /// No model that can be used, with what is wrong with each; no text, or one that is too short.
+    /// Fails if there is no usable model, with the reason for each, or if a text is missing or too short.
     pub fn of(
         folder: &Path,
         texts: &[PathBuf],
@@ -76,7 +77,7 @@ impl Starter {
         let sizes = Sizes { length, sequences, windows: None };
         let mut starter = Self { folder, models: Vec::new(), left_out, corpora, tasks, sizes, is_reduced: false };
         for mut model in models {
-            // Tests whether a grid with this model alone is refused.
+            // Leave out the model if a grid with it alone is refused.
             match Grid::of_text(&starter.text(std::slice::from_ref(&model), target)?, target) {
                 Ok(grid) => {
                     model.depths = grid.depth.iter().map(|depth| depth.count).collect();
@@ -100,19 +101,15 @@ impl Starter {
     }
 
     /// Renders the grid for a file at `target`.
-    ///
-    /// # Errors
-    /// A template that does not fit, which is a fault of the program.
     pub fn yaml(&self, target: &Path) -> Result<String> {
         self.text(&self.models, target)
     }
 
-    /// Iterates over the models in use by name.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         self.models.iter().map(|model| model.name.as_str())
     }
 
-    /// Returns the inputs: model files and texts. A grid may be next to them.
+    /// Returns the input files: model files without grids next to them, and texts.
     pub fn inputs(&self) -> Vec<Input> {
         let listed =
             self.models.iter().flat_map(|model| std::fs::read_dir(&model.path).into_iter().flatten().flatten());
@@ -123,7 +120,7 @@ impl Starter {
         files.map(|file| Input::new("a model's file", file)).chain(texts).chain(tasks).collect()
     }
 
-    /// Returns the folders left out, with reasons.
+    /// Returns the directories left out, with reasons.
     pub fn left_out(&self) -> &[(PathBuf, Error)] {
         &self.left_out
     }
@@ -133,15 +130,14 @@ fn is_grid(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
 }
 
-/// Tokens of a text, by the tokenizer with the fewest.
+/// Token count of a text, by the tokenizer with the fewest tokens.
 struct Amount {
-    /// In the first [`LOOKED_AT`] bytes.
+    /// Tokens in the first [`LOOKED_AT`] bytes.
     first: usize,
-    /// In all of it, extrapolated.
+    /// Tokens in the whole text, extrapolated.
     tokens: usize,
 }
 
-/// Returns the tokens of a text.
 fn amount(corpus: &Corpus, models: &[Model]) -> Result<Amount> {
     let mut text = read_rows(&corpus.path, None)?.join("\n\n");
     let bytes = text.len();
@@ -152,14 +148,15 @@ fn amount(corpus: &Corpus, models: &[Model]) -> Result<Amount> {
     Ok(Amount { first, tokens: (first as f64 * bytes as f64 / end.max(1) as f64) as usize })
 }
 
-/// Chooses windows that fit each model's context, with two per text: their length, and the number for calibration.
+/// Chooses the window length and the number of calibration windows. Windows fit each model's context, and each text
+/// has at least two.
 fn windows(corpora: &[Corpus], amounts: &[Amount], models: &[Model], most: usize) -> Result<(usize, usize)> {
     let tokens = amounts.iter().map(|amount| amount.first);
     let Some((shortest, fewest)) = corpora.iter().zip(tokens).min_by_key(|(_, tokens)| *tokens) else {
         return Err(Error::missing("there is no text to calibrate on"));
     };
     let context = models.iter().filter_map(|model| model.context).min().unwrap_or(most);
-    // A tenth of a text is kept from calibration.
+    // Calibration leaves out a tenth of the text.
     let room = (fewest * 9 / 20).min(context).min(most);
     if room < SHORTEST {
         return Err(Error::bad_input("a text is too short")
@@ -172,19 +169,16 @@ fn windows(corpora: &[Corpus], amounts: &[Amount], models: &[Model], most: usize
     Ok((length, (fewest / length).clamp(8, SEQUENCES)))
 }
 
-/// Rule by which the starter joins texts: it gives windows for any text.
+/// Window rule of starter grids, which supports any text.
 const RULE: Rule = Rule::Wikitext2;
 
 const TEMPLATE: &str = include_str!("grid.yaml.j2");
 
-/// Tasks that are scored; the others are defined only.
+/// Scored tasks. Other bundled tasks are only defined.
 const SCORED: [&str; 2] = ["arc_easy", "hellaswag"];
 
 impl Starter {
-    /// Renders a grid of these models for a file at `target`.
-    ///
-    /// # Errors
-    /// A template that does not fit, which is a fault of the program.
+    /// Renders a grid of the given models for a file at `target`.
     fn text(&self, models: &[Model], target: &Path) -> Result<String> {
         let corpora = self.corpora.iter().map(|corpus| {
             context! {
@@ -241,7 +235,7 @@ fn render_error(error: &minijinja::Error) -> Error {
     Error::job("a grid cannot be written").found(format!("{error:#}"))
 }
 
-/// Formats a comment line per method with its label and options.
+/// Formats one comment line per method with its label and options.
 fn described(methods: &[Described]) -> Vec<String> {
     methods
         .iter()
@@ -270,7 +264,7 @@ fn quoted(text: &str) -> String {
         && text.chars().any(|c| c.is_ascii_alphabetic())
         && !text.starts_with("...")
         && !reserved.contains(&text.to_ascii_lowercase().as_str());
-    // Like `.5e3` or `.inf`.
+    // Numbers such as `.5e3` or `.inf`.
     let is_number = text.starts_with('.') && !text.contains('/');
     if is_word && !is_number && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c)) {
         text.to_owned()
@@ -279,10 +273,10 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// Returns a path relative to the grid's folder, or absolute if they share only the root.
+/// Returns a path relative to the grid's directory, or an absolute path if they share only the root.
 fn relative(path: &Path, target: &Path) -> String {
     let path = absolute(path);
-    // A file keeps its name: in the hub's cache it is a link to a file without an ending.
+    // Resolve only the directory: in the hub cache, the file is a link to a blob without an extension.
     let path = match (path.is_file(), path.parent(), path.file_name()) {
         (true, Some(folder), Some(name)) => canonical_or_same(folder.to_owned()).join(name),
         _ => canonical_or_same(path),

@@ -1,46 +1,42 @@
-//! Sizes of a first grid: the paper's, reduced until a run takes minutes on the machine at hand.
+//! Sizes of a starter grid: those of the paper, reduced until a run takes minutes on this machine.
 
 use super::find::Model;
 use crate::model::{Load, Program, Trie};
 use crate::stage::activations;
 
-/// Longest time of a run with default sizes, in seconds.
+/// Maximum time of a run with default sizes, in seconds.
 pub(super) const MAX_SECONDS: f64 = 900.0;
-/// Share of [`MAX_SECONDS`] that the estimate may take. The plan also counts solving and tokenizes the texts.
+/// Share of [`MAX_SECONDS`] for the estimate. The plan also counts solving and tokenizing.
 const ESTIMATE_SHARE: f64 = 0.7;
-/// Windows of a text below which bootstrap intervals are unreliable.
+/// Minimum number of windows for reliable bootstrap intervals.
 const MIN_WINDOWS: usize = 32;
-/// Calibration tokens per channel that are kept while other sizes can shrink, and at all.
+/// Calibration tokens per channel: minimum while other sizes can be reduced, and absolute minimum.
 const GOOD_TOKENS_PER_CHANNEL: usize = 56;
 const MIN_TOKENS_PER_CHANNEL: usize = 16;
-/// Shortest window to which long ones are reduced.
+/// Minimum window length when reducing.
 const MIN_LENGTH: usize = 512;
-/// Tokens of the scored documents of a task, roughly.
+/// Approximate number of tokens in the scored documents of a task.
 const TASK_TOKENS: usize = 20_000;
-/// Repairs of the grid at each depth, and plain removal.
+/// Number of cells per depth: repairs, and plain removal.
 const CELLS_PER_DEPTH: usize = 4;
 
-/// Sizes of a grid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sizes {
-    /// Tokens of a window.
+    /// Tokens per window.
     pub(super) length: usize,
-    /// Calibration sequences.
     pub(super) sequences: usize,
-    /// Windows of each text that are scored; all of them without a limit.
+    /// Maximum number of scored windows per text; `None` for all.
     pub(super) windows: Option<usize>,
 }
 
 /// Amounts of data that a grid scores.
 #[derive(Debug)]
 pub(super) struct Amounts {
-    /// Tokens of each scored text.
     pub(super) scored_tokens: Vec<usize>,
-    /// Number of scored tasks.
     pub(super) tasks: usize,
 }
 
-/// Reduces sizes until the estimated time is short enough: scored windows first, then sequences, then their length.
+/// Halves sizes until the estimated time fits the budget: first scored windows, then sequences, then their length.
 pub(super) fn fitting(mut sizes: Sizes, models: &[Model], amounts: &Amounts, flop_per_second: f64) -> Sizes {
     let channels = models.iter().map(|model| model.config.hidden).max().unwrap_or(1);
     let longest = amounts.scored_tokens.iter().max().copied().unwrap_or(0);
@@ -53,7 +49,7 @@ pub(super) fn fitting(mut sizes: Sizes, models: &[Model], amounts: &Amounts, flo
         } else if tokens / 2 >= GOOD_TOKENS_PER_CHANNEL * channels && sizes.sequences > 1 {
             sizes.sequences /= 2;
         } else if sizes.length > MIN_LENGTH {
-            // The calibration keeps its tokens.
+            // Keep the number of calibration tokens.
             sizes.length /= 2;
             sizes.sequences *= 2;
         } else if tokens / 2 >= MIN_TOKENS_PER_CHANNEL * channels && sizes.sequences > 1 {
@@ -65,7 +61,8 @@ pub(super) fn fitting(mut sizes: Sizes, models: &[Model], amounts: &Amounts, flo
     sizes
 }
 
-/// Estimates the floating-point operations of a grid: a calibration pass, and the scores of all cells with shared layers.
+/// Estimates the floating-point operations of a grid: a calibration pass, and scoring of all cells with shared
+/// layers.
 fn flops(sizes: Sizes, models: &[Model], amounts: &Amounts) -> f64 {
     let Sizes { length, sequences, windows } = sizes;
     let limit = windows.map_or(usize::MAX, |windows| windows * length);
@@ -76,7 +73,7 @@ fn flops(sizes: Sizes, models: &[Model], amounts: &Amounts) -> f64 {
     for model in models {
         let layers = model.layers;
         let calibration = Load::windows(sequences * length, length);
-        // Half of a pass again for what is stored and solved.
+        // Add half a pass for storing and solving.
         flops += 1.5 * activations::pass_flops(&model.config, &calibration);
         let mut programs = vec![Program::trunk(layers)];
         for depth in &model.depths {
@@ -87,7 +84,7 @@ fn flops(sizes: Sizes, models: &[Model], amounts: &Amounts) -> f64 {
         let dense = activations::pass_flops(&model.config, &Load::windows(1, length));
         for load in &loads {
             let trie = Trie::scoring(&programs).flops(&model.config, load);
-            // Repaired variants share the layers below the cut with plain removal, and none above it.
+            // Repaired variants share the layers below the cut with plain removal, but not the layers above it.
             let above: f64 = model.depths.iter().map(|depth| (layers - depth) as f64 / (2 * layers) as f64).sum();
             let head = 2.0 * load.scored as f64 * (model.config.hidden * model.config.vocab) as f64;
             let repaired = (CELLS_PER_DEPTH - 1) as f64;

@@ -1,4 +1,4 @@
-//! Two disjoint parts of one text, so that no text is both calibrated on and scored.
+//! Splitting of one text into two disjoint parts, for calibration and scoring.
 
 use std::path::{Path, PathBuf};
 
@@ -9,27 +9,25 @@ use crate::corpus::read_rows;
 use crate::error::{Error, Result};
 use crate::files::output::{Input, OutputFile};
 
-/// Share of a text that is calibrated on.
+/// Share of a text used for calibration.
 const CALIBRATION_SHARE: f64 = 0.8;
-/// Shares of a text in which a good place to cut is looked for.
+/// Range of shares in which to search for a good split position.
 const SHARES: [f64; 2] = [0.7, 0.9];
-/// What rows are joined by, as the rule of a first grid joins them.
+/// Separator between rows under the window rule of starter grids.
 const BETWEEN_ROWS: &str = "\n\n";
 
-/// A text as two files next to a grid.
+/// Text split into two files next to a grid.
 #[derive(Debug)]
 pub struct SplitText {
-    /// The file of the text.
     text: PathBuf,
-    /// Files to calibrate on and to score, with their contents.
     parts: [(PathBuf, String); 2],
 }
 
 impl SplitText {
-    /// Splits a text for a grid at `target`. Writes nothing.
+    /// Splits a text for a grid at `target`, without writing the files.
     ///
     /// # Errors
-    /// A file that cannot be read as a text, or holds a single word.
+    /// Fails if the file cannot be read as a text or has fewer than two words.
     pub fn of(text: &Path, target: &Path) -> Result<Self> {
         let rows = read_rows(text, None)?;
         let Some([calibration, scored]) = split_rows(&rows) else {
@@ -45,15 +43,15 @@ impl SplitText {
         Ok(Self { text: text.to_owned(), parts })
     }
 
-    /// Returns the file to calibrate on and the one to score.
+    /// Returns the paths of the calibration file and the scored file.
     pub fn files(&self) -> [&Path; 2] {
         [&self.parts[0].0, &self.parts[1].0]
     }
 
-    /// Writes the files that are not there yet. If one cannot be written, none is left.
+    /// Writes missing files. If writing fails, removes the files already written.
     ///
     /// # Errors
-    /// Another file is there and `force` does not allow to replace it, or a file cannot be written.
+    /// Fails if a file exists and `force` is not set, or if a file cannot be written.
     pub fn write(&self, force: bool) -> Result<WrittenParts> {
         let mut written = WrittenParts::default();
         for (path, content) in &self.parts {
@@ -68,7 +66,7 @@ impl SplitText {
     }
 }
 
-/// Files that were written for a grid. They are removed with this value unless they are kept.
+/// Guard for files written for a grid. Dropping it removes the files, unless they are kept.
 #[derive(Debug, Default)]
 pub struct WrittenParts(Vec<PathBuf>);
 
@@ -90,7 +88,7 @@ fn json_lines(rows: &[&str]) -> String {
     rows.iter().map(|row| json!({"text": row}).to_string() + "\n").collect()
 }
 
-/// Divides rows between two of them, or within one where rows are long. None for a text without two words.
+/// Splits between two rows, or within a long row. Returns `None` for a text without two words.
 fn split_rows(rows: &[String]) -> Option<[Vec<&str>; 2]> {
     let bytes: usize = rows.iter().map(String::len).sum();
     let mut before = 0;
@@ -115,7 +113,8 @@ fn has_words(part: &[&str]) -> bool {
     part.iter().any(|row| !row.trim().is_empty())
 }
 
-/// Returns the best place to cut a row that `before` bytes precede: a blank line, a line end, or white space.
+/// Returns the best split position within a row that starts at byte `before`: a blank line, a line end, or
+/// whitespace.
 fn cut_within(row: &str, before: usize, bytes: usize) -> Option<usize> {
     let place = |share: f64| ((share * bytes as f64) as usize).saturating_sub(before).min(row.len());
     let floor = |place: usize| (0..=place).rev().find(|place| row.is_char_boundary(*place)).unwrap_or(0);

@@ -1,5 +1,6 @@
-//! The randomly drawn part of a folder's numbers: its cost, and the comparison after recomputing it. The draw depends
-//! only on its seed and on the items: the same call draws the same on every machine.
+//! Samples a part of a folder's numbers, recomputes it, and compares.
+//!
+//! The sample depends only on its seed and the items, so it is the same on every machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,16 +18,15 @@ use crate::identity::{ComputeId, MeasureId};
 use crate::model::{EngineChoice, EngineRequest, KernelFamily};
 use crate::plan::{BackbonePlan, Evaluation};
 
-/// The drawn part of a folder.
 pub(super) struct DrawnPart {
-    /// Indexed by engine.
+    /// Sampled cells, by engine.
     parts: Vec<EngineGrid>,
-    /// Share of the chunks.
+    /// Share of the chunks to recompute.
     share: f64,
     inputs: Check,
 }
 
-/// Cells that one engine runs.
+/// Cells that run on one engine.
 #[derive(Clone)]
 struct EngineGrid {
     grid: Grid,
@@ -34,11 +34,10 @@ struct EngineGrid {
     engine: ComputeId,
 }
 
-/// Makes what the drawn cells of all folders need of each calibration in one pass over its text: by itself each folder would
-/// make its own pass, for the sites of its own cells.
+/// Runs each calibration of the sampled cells once for all folders.
 ///
 /// # Errors
-/// Fails when the user interrupts. Other failures are reported for the folders that need the result.
+/// Fails if the user interrupts. Other failures are reported for the folders that need the result.
 pub(super) fn calibrate(all: &[&DrawnPart], request: &VerifyRequest<'_>) -> Result<()> {
     let mut joined: Vec<EngineGrid> = Vec::new();
     for part in all.iter().flat_map(|drawn| &drawn.parts) {
@@ -71,7 +70,7 @@ impl EngineGrid {
         part
     }
 
-    /// Returns whether the same names mean the same in both, on the same engine.
+    /// Returns whether both grids use the same engine and mean the same by each name.
     fn takes(&self, other: &Self) -> bool {
         let grid = &self.grid;
         let two = &other.grid;
@@ -87,7 +86,6 @@ impl EngineGrid {
             .collect();
         let new_cells = other.grid.cells.iter().enumerate().filter(|(at, _)| !known.contains(at));
         self.grid.cells.extend(new_cells.map(|(_, cell)| cell.clone()));
-        // The cells of a backbone stand one after the other.
         self.grid.cells.sort_by(|one, two| one.backbone.cmp(&two.backbone));
         self.grid.backbones.extend(other.grid.backbones.clone());
         self.grid.corpora.extend(other.grid.corpora.clone());
@@ -98,7 +96,7 @@ fn without_name(cell: &Cell) -> Cell {
     Cell { name: String::new(), ..cell.clone() }
 }
 
-/// Draws cells and finds their inputs; missing ones are reported by the check of inputs.
+/// Samples cells and finds their inputs.
 pub(super) fn draw(
     recorded: &Recorded,
     request: &VerifyRequest<'_>,
@@ -113,7 +111,7 @@ pub(super) fn draw(
             return drawn;
         }
     };
-    // A whole backbone needs no calibration: it goes with the first cell of it that does.
+    // A dense cell joins the group of the backbone's first calibrated cell.
     let of_dense = |cell: &Cell| {
         let mut group_cells =
             grid.cells.iter().filter(|member| member.backbone == cell.backbone && member.calibration.is_some());
@@ -152,7 +150,6 @@ fn calibration_group(cell: &Cell) -> String {
     }
 }
 
-/// Returns the tokens of a scored batch.
 fn batch(id: &MeasureId) -> Option<usize> {
     match id {
         MeasureId::Windows { batch, .. } | MeasureId::Task { batch, .. } | MeasureId::Defined { batch, .. } => {
@@ -163,7 +160,7 @@ fn batch(id: &MeasureId) -> Option<usize> {
 }
 
 impl DrawnPart {
-    /// Selects chunks by what is measured, not by name.
+    /// Returns a function that samples chunks by what is measured, not by name.
     fn chunks(&self, request: &VerifyRequest<'_>) -> impl Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + use<> {
         let seed = request.seed;
         let share = self.share;
@@ -173,10 +170,10 @@ impl DrawnPart {
         }
     }
 
-    /// Estimates the work, as far as known in advance.
+    /// Estimates the work.
     ///
     /// # Errors
-    /// Fails when the user interrupts. Other failures are reported when it is computed.
+    /// Fails if the user interrupts. Other failures are reported when the sample is computed.
     pub(super) fn work(&self, request: &VerifyRequest<'_>) -> Result<Work> {
         let mut work = Work::default();
         for EngineGrid { grid, settings, .. } in &self.parts {
@@ -196,10 +193,10 @@ impl DrawnPart {
         Ok(work)
     }
 
-    /// Recomputes it and compares.
+    /// Recomputes the sample and compares it with the record.
     ///
     /// # Errors
-    /// That the user asked to stop.
+    /// Fails if the user interrupts.
     pub(super) fn check(
         self,
         recorded: &Recorded,
@@ -219,7 +216,7 @@ impl DrawnPart {
     }
 }
 
-/// Returns the engine that the record names, or the nearest one that runs here and a note that says why it is another.
+/// Returns the recorded engine, or the closest one that runs here and a note with the reason.
 fn asked(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<String>) {
     let Some((request, backbone)) = id.request().zip(grid.backbones.get(backbone)) else {
         return (EngineRequest::default(), is_elsewhere(id));
@@ -239,7 +236,7 @@ fn is_elsewhere(id: &ComputeId) -> Option<String> {
     Some(format!("{id} is not on this machine: computed here with what is"))
 }
 
-/// Reduces a grid to the inputs found here, at their local paths.
+/// Restricts a grid to the inputs found here.
 fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Check) {
     let inputs = &recorded.numbers.inputs;
     grid.backbones.retain(|name, _| grid.cells.iter().any(|cell| cell.backbone == *name));
@@ -251,7 +248,6 @@ fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Chec
     grid.corpora.retain(|name, corpus| is_here("text", name, &mut corpus.path));
     grid.tasks.retain(|name, task| is_here("task", name, &mut task.path));
     grid.definitions.retain(|name, definition| {
-        // All are looked for, so that all missing ones are reported.
         let mut here = true;
         for file in definition.rows.splits.values_mut().flatten() {
             here &= is_here("rows of the task", name, file);
@@ -269,17 +265,18 @@ fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Chec
     evaluate.groups.clear();
 }
 
-/// Samples a share of indices in ascending order, rounded up and at least one.
+/// Samples a share of indices, at least one, in ascending order.
 pub(super) fn drawn(seed: u64, what: &str, all: usize, share: f64) -> Vec<usize> {
     let names: Vec<String> = (0..all).map(|at| format!("{what}/{at}")).collect();
     let chosen = ranked(seed, &names.iter().collect::<Vec<_>>(), share);
     (0..all).filter(|&at| chosen.contains(names[at].as_str())).collect()
 }
 
-/// Samples cells, and the share of chunks of each, which together make the total share. `groups` says what each cell is
-/// calibrated with. Groups are sampled first, then their cells, then chunks: a calibration, which takes longest, serves all
-/// cells of its group, and a cell wrong as a whole is likelier found than a number. The sample does not depend on the
-/// folder, so shared work is done once.
+/// Samples cells, and returns the share of chunks to sample from each.
+///
+/// Groups (calibrations) are sampled first, then cells, then chunks, because a calibration is expensive and a
+/// completely wrong cell is easier to find than a single wrong number. The sample does not depend on the folder, so
+/// shared work is done once.
 pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share: f64) -> (Vec<usize>, f64) {
     let kinds: Vec<&String> = groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
     let chosen = ranked(seed, &kinds, share.sqrt());
@@ -292,9 +289,9 @@ pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share:
     (cells, part)
 }
 
-/// Selects a share of texts by a hash of each alone, rounded up and at least one.
+/// Samples a share of texts, at least one, ranked by a hash of seed and text.
 fn ranked<'a>(seed: u64, names: &[&'a String], part: f64) -> BTreeSet<&'a str> {
-    // A product like 0.05 × 100 may be a hair above 5.
+    // Rounding may push a product such as 0.05 × 100 above 5.
     let count = ((part * names.len() as f64 - 1e-9).ceil().max(1.0) as usize).min(names.len());
     let mut all: Vec<(String, &str)> =
         names.iter().map(|text| (sha256::of_bytes(format!("{seed}/{text}")), text.as_str())).collect();
@@ -328,7 +325,7 @@ mod tests {
             let kinds: BTreeSet<&String> = drawn.iter().map(|&at| &groups[at]).collect();
             assert!(share > 0.1 || kinds.len() <= 2, "{kinds:?}");
         }
-        // Equal cells in any order.
+        // The sample does not depend on the order of the cells.
         let (groups, names) = groups_and_names(57);
         let (first, _) = drawn_cells(7, &groups, &names, 0.02);
         let (again, _) = drawn_cells(7, &reversed(&groups), &reversed(&names), 0.02);

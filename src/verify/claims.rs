@@ -1,4 +1,4 @@
-//! Judges the recorded verdicts again from the numbers of the folders around the run.
+//! Judges the recorded claims again from the folder and its siblings.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -11,14 +11,13 @@ use crate::error::Result;
 use crate::files::regular;
 use crate::results::StoredResults;
 
-/// Judges the claims on the folders of one place and profile once, however many of these are checked.
+/// Cache of claim verdicts by sibling folders and profile.
 #[derive(Default)]
 pub(super) struct Judge(Mutex<HashMap<ProfilePlace, Arc<Verdicts>>>);
 
-/// Sibling folders, and the profile.
 type ProfilePlace = (Vec<PathBuf>, String);
 
-/// All claims, and the artifacts whose results are there.
+/// Verdicts on all claims, and the artifacts with results.
 struct Verdicts {
     there: BTreeSet<String>,
     judged: Vec<JudgedClaim<'static>>,
@@ -38,8 +37,10 @@ impl Judge {
     }
 }
 
+/// Checks the recorded verdicts of a folder.
+///
 /// # Errors
-/// A file that cannot be read.
+/// Fails if a file cannot be read.
 pub(super) fn check(folder: &Path, recorded: &Recorded, judge: &Judge) -> Result<Check> {
     let mut check = Check::new(CheckKind::Claims);
     let path = folder.join(CLAIMS);
@@ -62,7 +63,6 @@ pub(super) fn check(folder: &Path, recorded: &Recorded, judge: &Judge) -> Result
             continue;
         }
         let made = line(entry);
-        // Find the line by its sentence, the first column.
         let sentence = |line: &str| line.trim_start_matches("| ").split(" | ").next().unwrap_or_default().to_owned();
         let recorded_line = text.lines().find(|line| sentence(line) == sentence(&made));
         match recorded_line {
@@ -81,7 +81,7 @@ fn rest_of_line(line: &str) -> String {
     line.split(" | ").skip(2).collect::<Vec<_>>().join(" | ")
 }
 
-/// Returns the folders of all artifacts in the same place, including this one.
+/// Returns the folders of all artifacts in the same results directory and profile.
 fn around(folder: &Path) -> Vec<PathBuf> {
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let (Some(name), Some(results)) = (absolute.file_name(), absolute.parent().and_then(Path::parent)) else {

@@ -1,5 +1,4 @@
-//! Result of a check: the number of agreeing values, the differing ones with their difference, and those that cannot be
-//! checked with the missing parts.
+//! Result of a check: values that agree, differ, or cannot be checked.
 
 use std::path::Path;
 
@@ -8,35 +7,34 @@ use serde::Serialize;
 
 use crate::archive::{Altered, METADATA, Unpacked};
 
-/// Results folders that were checked.
+/// Checks of several results folders.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Verification {
-    /// The part of all items that was to be drawn.
+    /// Requested share of items to sample.
     pub share: f64,
-    /// The seed of the draw.
+    /// Seed of the sample.
     pub seed: u64,
-    /// Work to be done.
+    /// Work for recomputing the sample.
     pub work: Work,
     pub folders: Vec<FolderCheck>,
 }
 
-/// Work for recomputing the drawn part, as far as known in advance.
+/// Estimated work for recomputing the sample.
 #[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 pub struct Work {
-    /// Cells that are drawn.
+    /// Number of sampled cells.
     pub cells: usize,
-    /// The folders of the backbones that are loaded, each once.
+    /// Folders of the backbones to load, without duplicates.
     pub backbones: Vec<String>,
-    /// Passes over a calibration's text; what several folders share is counted for each.
+    /// Number of calibration passes. Passes shared by several folders count for each of them.
     pub calibrations: usize,
-    /// Batches of windows or documents, each scored for all drawn cells of its backbone.
+    /// Number of batches of windows or documents. Each batch is scored for all sampled cells of its backbone.
     pub chunks: usize,
-    /// Floating-point operations, by the cost model.
+    /// Estimated floating-point operations.
     pub flop: f64,
 }
 
 impl Work {
-    /// Combines two checks.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         let Self { cells, backbones, calibrations, chunks, flop } = other;
@@ -51,33 +49,33 @@ impl Work {
     }
 }
 
-/// One results folder.
+/// Checks of one results folder.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct FolderCheck {
-    /// Where it lies.
+    /// Path of the folder.
     pub folder: String,
-    /// The artifact, or the grid.
+    /// Name of the artifact or grid.
     pub name: String,
-    /// Version and commit of the program that wrote it.
+    /// Version and commit of the program that wrote the folder.
     pub program: String,
     pub checks: Vec<Check>,
-    /// Remarks for readers: parts not verified or left out.
+    /// Notes on parts that were not verified or left out.
     pub notes: Vec<String>,
 }
 
-/// Kind of comparison.
+/// Kind of check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckKind {
-    /// Each file with its hash in the folder's list.
+    /// Files, by the hashes in the folder's list.
     Files,
-    /// Each number with the items that it was made of.
+    /// Numbers, recomputed from their items.
     Items,
-    /// Each form of the table with the numbers, and with the others.
+    /// Tables, compared with the numbers and with their other formats.
     Tables,
-    /// The verdict on each sentence of the paper, judged again on the numbers.
+    /// Verdicts on the paper's sentences, judged again on the numbers.
     Claims,
-    /// The inputs, by their hashes.
+    /// Inputs, by their hashes.
     Inputs,
     /// Window losses, recomputed.
     Windows,
@@ -85,14 +83,13 @@ pub enum CheckKind {
     Documents,
     /// Log-likelihoods of choices and texts, recomputed.
     LogLikelihoods,
-    /// Removed layers, chosen again.
+    /// Removed layers, selected again.
     Selections,
-    /// Operators' figures, solved again.
+    /// Diagnostics of operators, solved again.
     Operators,
 }
 
 impl CheckKind {
-    /// Names the check in a few words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Files => "files by their hashes",
@@ -109,23 +106,23 @@ impl CheckKind {
     }
 }
 
-/// One kind of check.
+/// Result of one kind of check.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Check {
     pub kind: CheckKind,
-    /// Numbers that agree within the tolerance of engine and float type.
+    /// Number of values that agree within the tolerance of engine and float type.
     pub agreed: usize,
-    /// The largest difference among those that agree; 0 where all do to the last bit.
+    /// Largest difference among the agreeing values; 0 if all are bit-identical.
     pub largest: f64,
-    /// All numbers of the kind; those that were not drawn were not looked at.
+    /// Total number of values of this kind, including those that were not sampled.
     pub all: usize,
-    /// The chance that a single altered number of the kind is found.
+    /// Probability that a single altered value of this kind is found.
     pub chance: f64,
     pub differs: Vec<Differing>,
     pub cannot: Vec<Lacking>,
 }
 
-/// A number that is another one.
+/// A value that differs from the record.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Differing {
     /// Cell, column and item, or file and line.
@@ -134,16 +131,16 @@ pub struct Differing {
     pub recorded: String,
     /// Value computed here.
     pub found: String,
-    /// How far apart; none of what is no number.
+    /// Absolute difference; null if a value is not a number.
     pub by: Option<f64>,
 }
 
-/// An item that cannot be checked.
+/// A value that cannot be checked.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Lacking {
     /// Cell, column and item, or file.
     pub at: String,
-    /// The missing input.
+    /// Missing input.
     pub lacks: String,
 }
 
@@ -161,12 +158,10 @@ impl Check {
         self.differs.push(Differing { at: at.into(), recorded: recorded.into(), found: found.into(), by });
     }
 
-    /// Compares two values that must be equal.
     pub(super) fn same(&mut self, at: impl FnOnce() -> String, [recorded, found]: [String; 2]) {
         if recorded == found { self.agree(0.0) } else { self.differ(at(), [recorded, found], None) }
     }
 
-    /// Compares two numbers within a tolerance.
     pub(super) fn number(&mut self, at: impl Fn() -> String, recorded: f64, found: f64, tolerance: f64) {
         let by = (found - recorded).abs();
         match recorded.to_bits() == found.to_bits() || by <= tolerance || (recorded.is_nan() && found.is_nan()) {
@@ -175,7 +170,7 @@ impl Check {
         }
     }
 
-    /// Compares a printed number with a value, within half a unit of its last digit.
+    /// Compares a printed number with a value, within half a unit of the last digit.
     pub(super) fn rounded(&mut self, at: impl Fn() -> String, printed: f64, value: f64, half: f64) {
         match (printed - value).abs() <= half {
             true => self.agree(0.0),
@@ -190,12 +185,11 @@ impl Check {
         }
     }
 
-    /// Returns how many numbers were compared.
     pub fn compared(&self) -> usize {
         self.agreed + self.differs.len()
     }
 
-    /// Sets the total from which the compared numbers were sampled.
+    /// Sets the total from which the values were sampled.
     #[must_use]
     pub(super) fn of(mut self, all: usize) -> Self {
         self.all = all.max(self.compared());
@@ -205,7 +199,6 @@ impl Check {
 }
 
 impl FolderCheck {
-    /// Converts an archive's check of its own list.
     pub fn of_archive(path: &Path, unpacked: &Unpacked) -> Self {
         let mut check = Check::new(CheckKind::Files);
         (0..unpacked.sound).for_each(|_| check.agree(0.0));
@@ -228,12 +221,10 @@ impl Verification {
         self.folders.iter().flat_map(|folder| &folder.checks)
     }
 
-    /// Returns whether anything differs.
     pub fn differs(&self) -> bool {
         self.checks().any(|check| !check.differs.is_empty())
     }
 
-    /// Returns whether anything cannot be checked.
     pub fn cannot(&self) -> bool {
         self.checks().any(|check| !check.cannot.is_empty())
     }

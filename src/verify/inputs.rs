@@ -1,5 +1,5 @@
-//! Finds a run's inputs by hash: at the recorded paths, under the same names in another checkout, next to the program,
-//! or in the hub's cache. Also checks the folder's list of hashes against its files.
+//! Finds a run's inputs by hash: at the recorded paths, in another checkout, next to the program, or in the hub cache.
+//! Also checks the files of a folder.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
@@ -12,7 +12,6 @@ use crate::files::output::Manifest;
 use crate::files::sha256;
 use crate::results::may_be_left_out;
 
-/// Looks for inputs.
 pub(super) struct Finder {
     roots: Vec<PathBuf>,
     hashes: Mutex<HashMap<PathBuf, Option<String>>>,
@@ -28,8 +27,8 @@ impl Finder {
         known.entry(path.to_owned()).or_insert_with(|| sha256::of_file(path).ok().map(|(hash, _)| hash)).clone()
     }
 
-    /// Finds a recorded file or folder here. `None` if a file is missing or has other bytes, which `check` records.
-    /// `inputs` are the recorded hashes by path.
+    /// Finds a recorded file or folder. Returns `None` and notes it in `check` if one is missing or differs from the
+    /// recorded hashes (`inputs`).
     pub(super) fn find(
         &self,
         what: &str,
@@ -65,10 +64,10 @@ impl Finder {
         None
     }
 
-    /// Returns the path itself, then paths below each root that match its end, longest match first.
+    /// Returns the path itself, then paths below each root that share its last components, longest first.
     fn candidates(&self, path: &Path) -> Vec<PathBuf> {
         let parts: Vec<Component<'_>> = path.components().collect();
-        // Components before the last `..` do not locate the rest.
+        // Components before the last `..` do not locate the file.
         let first = parts.iter().rposition(|part| !matches!(part, Component::Normal(_))).map_or(0, |at| at + 1);
         let ends = (first..parts.len()).map(|at| parts[at..].iter().collect::<PathBuf>());
         let below = ends.flat_map(|end| self.roots.iter().map(move |root| root.join(&end)));
@@ -80,10 +79,10 @@ fn joined_file(base: &Path, path: &Path) -> PathBuf {
     if path.as_os_str().is_empty() { base.to_owned() } else { base.join(path) }
 }
 
-/// Checks each listed file; `notes` lists files left out.
+/// Checks each listed file, and notes how many were left out.
 ///
 /// # Errors
-/// A file that cannot be read.
+/// Fails if a file cannot be read.
 pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Check> {
     let mut check_files = Check::new(CheckKind::Files);
     let Some(listed) = archive::listed(&folder.join(Manifest::FILE))? else {

@@ -1,6 +1,7 @@
-//! Layer 4: checks results: files by hash, numbers from their items, tables from their numbers, and a random part of
-//! the items by recomputing it from the inputs. Recomputed objects go to a separate store, so that no stored score
-//! counts as recomputed. Latencies are not verified: they depend on the machine.
+//! Layer 4: verifies results.
+//!
+//! Files are checked by hash, numbers against their items, tables against their numbers, and a sample of items by
+//! recomputing it in a separate store. Latencies depend on the machine and are not verified.
 
 mod afresh;
 mod against;
@@ -27,26 +28,26 @@ use crate::exec::{Computed, Reporter, RunSettings};
 use crate::results::StoredResults;
 use ghostlab_store::Store;
 
-/// Folders and settings of a verification.
+/// Settings of a verification.
 pub struct VerifyRequest<'a> {
-    /// The part of all items that is drawn.
+    /// Share of items to sample.
     pub share: f64,
     pub seed: u64,
-    /// Folders in which to look for inputs, besides those named in a record.
+    /// Additional folders in which to look for inputs.
     pub roots: Vec<PathBuf>,
     pub settings: RunSettings,
-    /// An empty one.
+    /// Store for recomputed objects, initially empty.
     pub store: &'a Store,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,
 }
 
-/// Lists the results folders in or below a folder by path.
+/// Lists the results folders in or below `root`.
 ///
 /// # Errors
-/// There is none.
+/// Never fails.
 pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
-    /// `results/ARTIFACT/PROFILE`, and one more for who keeps several.
+    /// Depth of `results/ARTIFACT/PROFILE`, plus one for collections.
     const DEPTH: usize = 4;
     fn walk(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
         if folder.join(StoredResults::FILE).is_file() {
@@ -72,7 +73,7 @@ pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// A results folder of which all is checked that needs no model, and of which a part is drawn.
+/// A results folder after all checks that need no model, with its sample.
 pub struct Prepared {
     folder: PathBuf,
     recorded: Recorded,
@@ -81,10 +82,10 @@ pub struct Prepared {
     notes: Vec<String>,
 }
 
-/// Checks results folders as far as it can be without a model, and draws what is to be computed.
+/// Runs all checks that need no model, and draws the samples.
 ///
 /// # Errors
-/// Fails for an unreadable folder. Errors and omissions in it are reported by its checks.
+/// Fails if a folder cannot be read. Problems inside it are reported by its checks.
 pub fn prepare(folders: &[PathBuf], request: &VerifyRequest<'_>) -> Result<Vec<Prepared>> {
     let finder = Finder::new(request.roots.clone());
     let judge = Judge::default();
@@ -116,10 +117,10 @@ impl Prepared {
         Ok(Self { folder: folder.to_owned(), recorded, drawn, checks, notes })
     }
 
-    /// Returns what will be computed, reading texts to estimate it.
+    /// Estimates the work for the sample, which requires reading texts.
     ///
     /// # Errors
-    /// That the user asked to stop.
+    /// Fails if the user interrupts.
     pub fn work(&self, request: &VerifyRequest<'_>) -> Result<Work> {
         self.drawn.work(request)
     }
@@ -133,10 +134,10 @@ impl Prepared {
     }
 }
 
-/// Recomputes the drawn part of several folders and compares. Shared work is done once.
+/// Recomputes the samples of several folders, and compares them with the records.
 ///
 /// # Errors
-/// That the user asked to stop.
+/// Fails if the user interrupts.
 pub fn finish(prepared: Vec<Prepared>, request: &VerifyRequest<'_>) -> Result<Vec<FolderCheck>> {
     let drawn: Vec<&DrawnPart> = prepared.iter().map(|part| &part.drawn).collect();
     afresh::calibrate(&drawn, request)?;

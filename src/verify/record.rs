@@ -1,4 +1,4 @@
-//! A results folder: its numbers, details of each cell, and its documents if present.
+//! Recorded numbers, cells and documents of a results folder.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,14 +11,13 @@ use crate::model::Cut;
 use crate::results::{DOCUMENTS, Provenance, StoredNumber, StoredResults, damaged_frame, read_frame};
 use crate::tasks::ChoiceResult;
 
-/// The cells of `run.json`.
+/// Cells of `run.json`.
 #[derive(Debug, Deserialize)]
 struct RunCells {
     #[serde(default)]
     cells: Vec<RunCell>,
 }
 
-/// Details of a cell.
 #[derive(Debug, Deserialize)]
 pub(super) struct RunCell {
     cell: RunCellName,
@@ -28,13 +27,12 @@ pub(super) struct RunCell {
     pub(super) boundaries: Vec<RunBoundary>,
 }
 
-/// The value as named in the folder's own files.
 #[derive(Debug, Deserialize)]
 struct RunCellName {
     name: String,
 }
 
-/// The figures of one repaired span.
+/// Diagnostics of one repaired region.
 #[derive(Debug, Deserialize)]
 pub(super) struct RunBoundary {
     pub(super) region: (usize, usize),
@@ -47,7 +45,7 @@ pub(super) struct RunBoundary {
     pub(super) m_antisymmetric_norm: f64,
 }
 
-/// One document's right choice and its choices.
+/// Correct choice of a document, and the results of all choices.
 #[derive(Debug, Clone)]
 pub(super) struct RecordedDocument {
     pub(super) id: usize,
@@ -55,18 +53,19 @@ pub(super) struct RecordedDocument {
     pub(super) choices: Vec<ChoiceResult>,
 }
 
-/// All of a folder that is checked.
 #[derive(Debug)]
 pub(super) struct Recorded {
     pub(super) numbers: StoredResults,
     pub(super) cells: Vec<RunCell>,
-    /// Indexed by the record's own cell and column; `None` if the folder has no documents.
+    /// Documents by cell and column name; `None` if the folder has none.
     pub(super) documents: Option<HashMap<(String, String), Vec<RecordedDocument>>>,
 }
 
 impl Recorded {
+    /// Reads a results folder.
+    ///
     /// # Errors
-    /// A folder without numbers, or a damaged file.
+    /// Fails if the folder has no numbers or a file is damaged.
     pub(super) fn read(folder: &Path) -> Result<Self> {
         let numbers = StoredResults::read(folder)?;
         let RunCells { cells } = Provenance::read(folder)?;
@@ -75,7 +74,7 @@ impl Recorded {
         Ok(Self { numbers, cells, documents })
     }
 
-    /// Returns the single measurement of a number. `None` for means and derived numbers.
+    /// Returns the measurement of a number. `None` for means and derived numbers.
     pub(super) fn measure(&self, number: &StoredNumber) -> Option<&MeasureId> {
         match self.numbers.measures(number) {
             [one] => Some(one),
@@ -83,7 +82,6 @@ impl Recorded {
         }
     }
 
-    /// Returns the cell with this name in the folder, whose identity is in `identities`.
     pub(super) fn run_cell(&self, name: &str) -> Option<&RunCell> {
         self.cells.iter().find(|cell| cell.cell.name == name)
     }

@@ -1,4 +1,4 @@
-//! The forms of a folder's table against its numbers and against each other: every printed digit comes from a number.
+//! Checks the formats of a folder's table against its numbers and each other.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,10 @@ use crate::metric::{Metric, Spread};
 use crate::results::record::Record;
 use crate::results::{NOISY, deviation, mean, read_frame, spread_head, write_csv};
 
+/// Checks all tables of a folder.
+///
 /// # Errors
-/// A file that cannot be read.
+/// Fails if a file cannot be read.
 pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
     let mut check = Check::new(CheckKind::Tables);
     let mut tables: Vec<PathBuf> = std::fs::read_dir(folder)
@@ -42,7 +44,6 @@ pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
     Ok(check.of(all))
 }
 
-/// A CSV file.
 struct PrintedTable {
     name: String,
     heads: Vec<String>,
@@ -70,7 +71,7 @@ impl PrintedTable {
         self.rows[row].get(column)?.parse().ok()
     }
 
-    /// Reports a field that shows another number than was computed.
+    /// Reports a field whose number differs from the recorded one.
     fn differs(&self, at: String, (row, column): (usize, usize), made: Option<f64>, check: &mut Check) {
         let by = made.zip(self.number(row, column)).map(|(made, found)| (made - found).abs());
         let text = made.map_or("nothing".to_owned(), |made| made.to_string());
@@ -86,21 +87,18 @@ fn alike(one: f64, two: f64) -> bool {
     (one - two).abs() <= ROUNDING * one.abs().max(two.abs())
 }
 
-/// Returns whether two optional numbers agree.
 fn both_alike(one: Option<f64>, two: Option<f64>) -> bool {
     one.zip(two).map_or(one.is_none() && two.is_none(), |(one, two)| alike(one, two))
 }
 
-/// Head of the uncertainties in a run's table, and in an artifact's, before each kind had a column of its own.
+/// Heading of the uncertainty column in older versions.
 const OLD_SPREAD: &str = "±";
 const OLD_TIDY_SPREAD: &str = "std";
 
-/// Returns the kind of a number's error.
 fn spread(record: &Record) -> Spread {
     Metric::find(&record.metric).ok().and_then(|metric| metric.spread).unwrap_or(Spread::StandardError)
 }
 
-/// A number as a line of an artifact's table should show it.
 struct ExpectedLine {
     value: Option<f64>,
     error: Option<(Spread, f64)>,
@@ -120,7 +118,7 @@ impl ExpectedLine {
     }
 }
 
-/// A row for each number, with its cell: over seeds the cells, their mean and deviation.
+/// Checks a table with one row per number, or per mean and deviation over seeds.
 fn tidy(table: &PrintedTable, recorded: &Recorded, metric: usize, cell: usize, check: &mut Check) {
     let Some(value) = table.place("value") else { return };
     let kinds: Vec<(usize, Spread)> =
@@ -168,7 +166,7 @@ fn recorded_failure(recorded: &Recorded, cells: &[&str]) -> bool {
     recorded.numbers.numbers.iter().any(|number| cells.contains(&number.cell.as_str()) && number.failure.is_some())
 }
 
-/// Checks a table with a row per cell and a column per number.
+/// Checks a table with one row per cell.
 fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
     let mut cells: BTreeMap<&str, BTreeMap<String, Option<f64>>> = BTreeMap::new();
     for number in &recorded.numbers.numbers {
@@ -179,7 +177,7 @@ fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
     }
     let heads = table.heads.iter().enumerate().filter(|(_, head)| is_known_column(&cells, head));
     let text_cells: Vec<(usize, &str)> = heads.map(|(at, head)| (at, head.as_str())).collect();
-    // Over seeds a row is a mean of several cells.
+    // A row over seeds is a mean of several cells.
     if table.heads.iter().any(|head| head.ends_with(" n")) {
         return;
     }
@@ -218,7 +216,7 @@ fn missing_columns(
         .collect()
 }
 
-/// Checks that the Parquet form, written as CSV, equals the CSV form.
+/// Checks that the Parquet table equals the CSV table.
 fn parquet(csv: &Path, check: &mut Check) -> Result<()> {
     let path = csv.with_extension("parquet");
     if !path.is_file() {
@@ -250,9 +248,9 @@ fn line_of(line: usize, text: &str) -> String {
     text.lines().nth(line).unwrap_or_default().to_owned()
 }
 
-/// Parses a printed number and its rounding error.
+/// Parses a printed number and its maximum rounding error.
 fn printed(text: &str) -> Option<(f64, f64)> {
-    // A time that is noise has its sign before it.
+    // A noisy timing is marked before the number.
     let text = text.trim().trim_start_matches(NOISY).replace('−', "-").replace(',', "");
     let end = text.find(|c: char| !c.is_ascii_digit() && !".-+".contains(c)).unwrap_or(text.len());
     let number = &text[..end];
@@ -261,7 +259,7 @@ fn printed(text: &str) -> Option<(f64, f64)> {
     Some((number.parse().ok()?, half * 1.000_001))
 }
 
-/// Checks the page's table against the CSV form, and the printed forms against it.
+/// Checks the page's table against the CSV table, and the Markdown and LaTeX tables against the page.
 fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &Path, check: &mut Check) -> Result<()> {
     let value: Value = serde_json::from_slice(&regular::read(page)?).map_err(|error| {
         Error::damaged("an artifact of the page cannot be read").at(page.display().to_string()).found(error.to_string())
@@ -299,8 +297,7 @@ fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &Path, check
         check.differ(&file, [format!("{} rows", body.len()), format!("{} rows in page.json", rows.len())], None);
     }
     for (line, (texts, cells)) in body.iter().zip(&rows).enumerate().filter(|_| body.len() == rows.len()) {
-        // From the right: what stands before the numbers may be shown in fewer columns.
-        // An empty one only keeps groups of columns apart.
+        // Compare from the right, because labels may occupy fewer columns. Empty cells separate groups.
         let filled = texts.iter().rev().filter(|text| !text.trim().is_empty());
         for (shown_text, cell) in filled.zip(cells.iter().rev()).filter(|(_, cell)| !cell["key"].is_null()) {
             let text = cell["text"].as_str().unwrap_or_default();
@@ -320,8 +317,7 @@ fn row_label(row: usize, key: &str) -> String {
     format!("page.json, row {}: {key}", row + 1)
 }
 
-/// Checks the LaTeX form against the page's rows. It has the paper's columns, and some tables are transposed: each number
-/// of a row is in the page's row or its column.
+/// Checks the LaTeX table, which may be transposed: each number of a row must occur in a row or column of the page.
 fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<()> {
     let file = name(latex);
     let body = latex_rows(latex)?;
@@ -340,12 +336,12 @@ fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Che
         return Ok(());
     }
     for (line, cells) in body.iter().enumerate() {
-        // Turned round, a row is a column, and those of other metrics of the same prompt.
+        // A transposed row contains a column of the page, and other metrics of the same prompt.
         let texts = match as_rows {
             true => rows[line].clone(),
             false => rows.iter().flat_map(|row| row.iter().skip(line).step_by(body.len()).cloned()).collect(),
         };
-        // Before them stand the length and the batch.
+        // Prompt length and batch size come first.
         let before = if as_rows { 0 } else { cells.len().saturating_sub(rows.len()) };
         for cell in strangers(&cells[before..], texts, check) {
             let position = format!("{file}, row {}", line + 1);
@@ -355,10 +351,10 @@ fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Che
     Ok(())
 }
 
-/// Shading of a LaTeX row, and of a cell as an earlier version wrote it: its number is none of the table.
+/// Shading of LaTeX rows, and of cells in older versions.
 const SHADES: [&str; 2] = ["\\rowcolor{gray!15}", "\\cellcolor{gray!15}"];
 
-/// Returns the cells with numbers that no text shows, using each text once.
+/// Returns the cells with numbers that no text shows.
 fn strangers(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec<String> {
     let mut strange = Vec::new();
     for cell in cells {
@@ -377,7 +373,7 @@ fn strangers(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec
     strange
 }
 
-/// Extracts the printed numbers of a text, ignoring marks and markup.
+/// Extracts the printed numbers of a text, ignoring markup.
 fn numbers(text: &str) -> Vec<String> {
     let text = text.replace("$-$", "-").replace('−', "-").replace("{,}", "").replace(',', "");
     let words = text.split(|c: char| !c.is_ascii_digit() && !".-".contains(c));
@@ -385,7 +381,7 @@ fn numbers(text: &str) -> Vec<String> {
     words.filter(|word| word.contains(|c: char| c.is_ascii_digit())).collect()
 }
 
-/// Returns whether a printed cell shows the numbers of a text in order.
+/// Returns whether a cell shows the numbers of a text in order.
 fn shows(cell: &str, text: &str) -> bool {
     let mut shown = numbers(cell).into_iter();
     numbers(text).iter().all(|number| shown.any(|known| known == *number))
@@ -400,7 +396,7 @@ fn markdown_rows(path: &Path) -> Result<Vec<Vec<String>>> {
         .collect())
 }
 
-/// Reads the numeric cells of a LaTeX table row by row.
+/// Reads the numeric cells of a LaTeX table by row.
 fn latex_rows(path: &Path) -> Result<Vec<Vec<String>>> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let columns = text.split_once("\\begin{tabular}{").and_then(|(_, after)| after.split_once('}'));
@@ -415,7 +411,7 @@ fn latex_rows(path: &Path) -> Result<Vec<Vec<String>>> {
         .collect())
 }
 
-/// Checks the Markdown form of a run's table against its CSV form.
+/// Checks the Markdown table against the CSV table.
 fn run_markdown(table: &PrintedTable, recorded: &Recorded, path: &Path, check: &mut Check) -> Result<()> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let Some(heads) = text.lines().find(|line| line.starts_with("| ")) else { return Ok(()) };

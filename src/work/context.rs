@@ -1,4 +1,4 @@
-//! Shared state of a run's jobs, and common parts of calibration stages, with their claim.
+//! State shared by a run's jobs, and the context of a calibration job.
 
 use std::cell::Cell;
 use std::collections::btree_map::Entry;
@@ -23,36 +23,34 @@ use crate::grid::Grid;
 use crate::model::Engine;
 use ghostlab_store::{ClaimResult, Key, Lease, Lookup, Store, StoredObject};
 
-/// Inputs of a run, alone or as one of several workers.
+/// Environment of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Conditions<'a> {
     pub(crate) store: &'a Store,
     pub(crate) settings: RunSettings,
     pub(crate) reporter: &'a dyn Reporter,
     pub(crate) stop: &'a AtomicBool,
-    /// For a worker.
+    /// Limits of a worker; `None` if the run is not a worker.
     pub(crate) terms: Option<WorkerLimits>,
 }
 
-/// A run at work.
 pub(crate) struct Context<'a> {
     pub(crate) grid: &'a Grid,
     pub(crate) inputs: &'a Inputs,
     pub(crate) conditions: Conditions<'a>,
     pub(crate) known_objects: KnownObjects,
-    /// The hashes of the scores that were stored here.
+    /// Hashes of the scores that this process stored.
     scores: Mutex<BTreeSet<String>>,
     idle: Mutex<Idle>,
-    /// Why cells have no result, by their place in the grid.
+    /// Reasons why cells have no result, by cell index.
     failures: Mutex<BTreeMap<usize, String>>,
-    /// The cells that nothing is left to do for.
+    /// Cells without remaining work.
     complete: Mutex<BTreeSet<usize>>,
     jobs: AtomicUsize,
-    /// Reported damage.
+    /// Messages about damaged objects and contended leases that were already reported.
     reported_damage: Mutex<BTreeSet<String>>,
 }
 
-/// Gives access to its conditions.
 impl<'a> Deref for Context<'a> {
     type Target = Conditions<'a>;
 
@@ -61,12 +59,12 @@ impl<'a> Deref for Context<'a> {
     }
 }
 
-/// Since when nothing was done here, and how long to wait before the next look.
+/// Time since the last work, and the interval until the next poll.
 struct Idle {
-    /// Time by the store's clock.
+    /// Time of the store's clock.
     since: Duration,
     pause: Pause,
-    /// The patience of a worker has ended.
+    /// Whether the idle timeout of a worker has expired.
     left: bool,
 }
 
@@ -90,7 +88,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Notes that a cell has no result. The first reason stays.
+    /// Records that a cell has no result, keeping the first reason.
     pub(crate) fn fail(&self, cell: usize, reason: String) {
         let mut failures = lock(&self.failures);
         if let Entry::Vacant(free) = failures.entry(cell) {
@@ -100,7 +98,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Records the failure of a cell at an object, as an attempt that other workers see.
+    /// Records a cell's failure as an attempt that other workers see.
     pub(crate) fn fail_at(&self, cell: usize, key: &Key, reason: String) {
         if !self.failed(cell) {
             self.store.note_attempt(key.hash(), &self.grid.cells[cell].to_string(), &reason);
@@ -108,7 +106,7 @@ impl<'a> Context<'a> {
         self.fail(cell, reason);
     }
 
-    /// Returns why a lease or object must not be tried again. A standalone run always tries again.
+    /// Returns the reason why a lease or object must not be retried. A run that is not a worker always retries.
     pub(crate) fn given_up(&self, name: &str) -> Option<String> {
         self.terms?.given_up(&self.store.attempts(name))
     }
@@ -121,12 +119,11 @@ impl<'a> Context<'a> {
         lock(&self.failures).clone()
     }
 
-    /// Notes the cells that are complete before the run begins.
     pub(crate) fn found_complete(&self, cells: impl Iterator<Item = usize>) {
         lock(&self.complete).extend(cells);
     }
 
-    /// Tells which of some variants are complete now and were not before.
+    /// Reports the variants that have become complete.
     pub(crate) fn look_complete(&self, variants: &[&Variant]) {
         for variant in variants.iter().filter(|variant| !self.failed(variant.cell)) {
             let mut complete = lock(&self.complete);
@@ -142,18 +139,17 @@ impl<'a> Context<'a> {
         lock(&self.complete).len()
     }
 
-    /// Notes that scores were stored here.
     pub(crate) fn stored_scores(&self, key: &Key) {
         self.known_objects.found(key);
         lock(&self.scores).insert(key.hash().to_owned());
     }
 
-    /// Returns whether new scores are reported. A worker reports its own and reads no others.
+    /// Returns whether new scores are reported. A worker reports its own only.
     pub(crate) fn tells_of(&self, key: &Key) -> bool {
         self.terms.is_none() || lock(&self.scores).contains(key.hash())
     }
 
-    /// Tells that a job begins; its number.
+    /// Reports the start of a job, and returns its id.
     pub(crate) fn start(&self, work: &str, label: &str, tokens: usize, cells: usize, flops: f64) -> usize {
         let id = self.jobs.fetch_add(1, Relaxed);
         self.reporter.event(Event::Started(JobStarted {
@@ -167,12 +163,12 @@ impl<'a> Context<'a> {
         id
     }
 
-    /// Records progress of a job, and waits while times are measured on this machine.
+    /// Reports progress, then waits while another process measures times on this machine.
     pub(crate) fn advance(&self, job: usize, tokens: usize) -> Result<()> {
         self.advance_running(job, tokens, None)
     }
 
-    /// Records progress of a job with the number of tokens that ran.
+    /// Reports progress like [`advance`](Self::advance), with the number of processed tokens.
     pub(crate) fn advance_running(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
         self.advanced(job, tokens, ran)?;
         self.wait_while_timed()
@@ -181,7 +177,7 @@ impl<'a> Context<'a> {
     /// Waits while another process measures times on this machine.
     ///
     /// # Errors
-    /// As [`progress::claim`].
+    /// Fails like [`progress::claim`].
     pub(crate) fn wait_while_timed(&self) -> Result<()> {
         if self.store.with_claims(|claims| claims.contains(timing_claim()))? {
             let what = "measuring times on this machine";
@@ -190,14 +186,13 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// Records progress without waiting, for the measuring job itself.
+    /// Reports progress without waiting, for the job that measures times.
     pub(crate) fn advanced(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
         self.worked();
         self.reporter.event(Event::Advanced { job, tokens, ran, elsewhere: false });
         self.check_stop()
     }
 
-    /// Tells that another process has done a part of a job.
     pub(crate) fn advance_elsewhere(&self, job: usize, tokens: usize) {
         self.reporter.event(Event::Advanced { job, tokens, ran: None, elsewhere: true });
     }
@@ -206,7 +201,7 @@ impl<'a> Context<'a> {
         self.reporter.event(Event::Finished { job });
     }
 
-    /// Reports that finished work is stored.
+    /// Reports that all finished work is stored.
     pub(crate) fn kept(&self) {
         self.reporter.event(Event::Kept);
     }
@@ -222,13 +217,12 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// # Errors
-    /// The user asked to stop.
+    /// Fails if the user interrupts.
     pub(crate) fn check_stop(&self) -> Result<()> {
         progress::check_stop(self.stop)
     }
 
-    /// Reads a verified object; reports damage and treats it as absent.
+    /// Reads a verified object. Reports a damaged one and treats it as absent.
     pub(crate) fn get(&self, key: &Key) -> Option<StoredObject> {
         match self.store.get(key) {
             Lookup::Whole(artifact) => Some(artifact),
@@ -241,7 +235,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Claims a unit of work; `None` if another process has it, which is reported once.
+    /// Acquires a lease. Returns `None` if another process holds it, and reports that once.
     pub(crate) fn claim(&self, name: &str, what: &str) -> Result<Option<Lease>> {
         if self.store.still_theirs(name) {
             return Ok(None);
@@ -258,16 +252,16 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Records that this worker did something.
+    /// Records activity, which resets the idle timeout.
     pub(crate) fn worked(&self) {
         let mut idle = lock(&self.idle);
         (idle.since, idle.pause) = (self.store.now(), Pause::default());
     }
 
-    /// Waits for other processes, the longer the longer nothing was done here.
+    /// Waits for other processes, with exponential backoff.
     ///
     /// # Errors
-    /// The user asked to stop, or a worker's patience has ended ([`Self::left`]).
+    /// Fails if the user interrupts, or if a worker's idle timeout expires ([`Self::left`]).
     pub(crate) fn pause(&self) -> Result<()> {
         let mut pause = lock(&self.idle).pause;
         pause.wait(self.store, self.stop)?;
@@ -280,13 +274,13 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// Returns whether the worker exited for lack of work.
+    /// Returns whether the worker's idle timeout has expired.
     pub(crate) fn left(&self) -> bool {
         lock(&self.idle).left
     }
 }
 
-/// One calibration of one backbone.
+/// Context of the calibration of a backbone on one text.
 pub(crate) struct CalibrationJob<'a> {
     pub(crate) run: &'a Context<'a>,
     pub(crate) models: &'a Models<'a>,
@@ -294,21 +288,22 @@ pub(crate) struct CalibrationJob<'a> {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) tokens: &'a Arc<Key>,
     pub(crate) windows: Windows,
-    /// How reports name it.
+    /// Label in messages.
     pub(crate) label: String,
     pub(crate) shape: ActivationShape,
     pub(crate) hold: &'a Hold<'a>,
 }
 
 impl CalibrationJob<'_> {
-    /// Refuses to store what other weights than those that were hashed may have made, or what another process is at by now.
+    /// Fails if the weights may have changed since hashing, or if the lease is lost. Must be called before storing
+    /// results.
     pub(crate) fn unchanged(&self) -> Result<()> {
         self.hold.check()?;
         self.models.unchanged(self.backbone)
     }
 }
 
-/// Guard for the lease of running work. Tracks whether the lease is still held and whether progress was made.
+/// Guard for the lease of running work, which tracks whether progress was made.
 pub(crate) struct Hold<'a> {
     run: &'a Context<'a>,
     lease: Lease,
@@ -324,12 +319,11 @@ impl<'a> Hold<'a> {
     /// Checks the lease before storing.
     ///
     /// # Errors
-    /// It is another's, or about to be: this process was halted for longer than others wait ([`Self::is_lost`]).
+    /// Fails if the lease is lost after a pause of this process ([`Self::is_lost`]).
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_lost() { Err(Error::interrupted("its claim is not held any more")) } else { Ok(()) }
     }
 
-    /// Returns the lease's name.
     pub(crate) fn name(&self) -> &str {
         self.name
     }

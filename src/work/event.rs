@@ -5,77 +5,75 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// A piece of work whose progress is counted in tokens.
+/// A unit of work with progress in tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobStarted {
-    /// Its place in the run, by which every event names it; several may be under way at a time.
+    /// Job id, which is unique within the run. Several jobs may run at a time.
     #[serde(rename = "job")]
     pub id: usize,
     pub label: String,
-    /// The piece of the plan that it belongs to.
+    /// Piece of the plan that the job belongs to.
     pub work: String,
-    /// Tokens of text that are left to do, each counted once however many variants read it.
+    /// Number of remaining tokens, each counted once for all variants.
     pub tokens: usize,
-    /// Cells that this job scores; 0 where it scores none.
+    /// Number of cells that the job scores; may be 0.
     pub cells: usize,
-    /// Remaining work, in floating-point operations by the cost model.
+    /// Remaining work estimated by the cost model, in floating-point operations.
     pub flops: f64,
 }
 
-/// Kind of a piece of a plan: each kind has its own rate.
+/// Kind of a piece of work. Each kind has its own rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
-    /// Passes over a calibration, selections, operators, training.
+    /// Calibration passes, selections, operators, and training.
     Calibrate,
-    /// Scoring a text or a task.
+    /// Scoring of a text or task.
     Score,
-    /// Timing prompts.
+    /// Timing of prompts.
     Time,
 }
 
-/// A piece of a plan that is left to do: a calibration, a text or task to score, a prompt to time.
+/// Remaining piece of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// Identifier: the prefix of its claims, or the prompt's name.
+    /// Lease name prefix, or name of the prompt.
     pub work: String,
     pub backbone: String,
     pub kind: WorkKind,
-    /// Remaining work, in floating-point operations by the cost model.
+    /// Remaining work estimated by the cost model, in floating-point operations.
     pub flops: f64,
 }
 
-/// A step of a run.
+/// Event of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The planned work: cells and their scores, the stored number of both, and the remaining work by the cost model.
+    /// The plan: total and stored numbers of cells and scores, and the estimated remaining work.
     Planned {
         cells: usize,
         complete: usize,
         scores: usize,
         scored: usize,
         flops: f64,
-        /// The pieces of that.
+        /// Pieces of the remaining work.
         work: Vec<Work>,
-        /// Engine, device and float type.
         engine: String,
-        /// The machine with its device that computes, as keys of times name it.
+        /// Machine and device, as named in the keys of latencies.
         machine: String,
-        /// The outline of what there is to do, in the store.
+        /// Id of the stored plan outline.
         plan: String,
     },
-    /// Something worth a line.
+    /// A message for the user.
     Note {
         text: String,
     },
     Started(JobStarted),
-    /// Tokens done since the last event of the job.
-    /// `elsewhere`: another process, or an earlier run, has done them.
+    /// Tokens done since the last event of the job. `elsewhere` indicates another process or an earlier run.
     Advanced {
         job: usize,
         tokens: usize,
-        /// How many of them really ran, where that is known only now: a text that is generated may end early.
+        /// Number of processed tokens, if generation may have ended early.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ran: Option<usize>,
         elsewhere: bool,
@@ -83,29 +81,28 @@ pub enum Event {
     Finished {
         job: usize,
     },
-    /// A piece of the plan is complete.
     WorkDone {
         work: String,
     },
-    /// All work so far is stored: ending now loses nothing.
+    /// All work so far is stored, so stopping now loses nothing.
     Kept,
-    /// A cell has been scored: a perplexity, or an accuracy in percent.
+    /// A cell was scored (perplexity or accuracy in percent).
     Scored {
         cell: String,
         on: String,
         value: f64,
     },
-    /// A cell is complete, with the number of complete cells.
+    /// A cell is complete. `complete` counts all complete cells.
     Complete {
         cell: String,
         complete: usize,
     },
-    /// A cell failed, with the reason; the others continue.
+    /// A cell failed. Other cells continue.
     Failed {
         cell: String,
         reason: String,
     },
-    /// The end of the run; no event follows.
+    /// The run ended. No event follows.
     Ended {
         complete: usize,
         failed: usize,
@@ -113,13 +110,13 @@ pub enum Event {
     },
 }
 
-/// Takes events. For each job comes `Started`, any number of `Advanced`, and `Finished` unless the run stops; several
-/// threads may tell at once.
+/// Consumer of events. Each job sends `Started`, `Advanced` and, unless the run stops, `Finished`, possibly from
+/// several threads.
 pub trait Reporter: Sync {
     fn event(&self, event: Event);
 }
 
-/// Reporter that passes each note on once. The grids of a search share their warnings.
+/// Reporter that forwards each distinct note once.
 pub struct DistinctNotes<'a> {
     reporter: &'a dyn Reporter,
     reported: Mutex<BTreeSet<String>>,
@@ -143,7 +140,7 @@ impl Reporter for DistinctNotes<'_> {
     }
 }
 
-/// Shows nothing.
+/// Discards all events.
 impl Reporter for () {
     fn event(&self, _: Event) {}
 }
@@ -152,7 +149,6 @@ impl Reporter for () {
 mod tests {
     use super::*;
 
-    /// Reporter that counts events.
     struct Counter(Mutex<usize>);
 
     impl Reporter for Counter {

@@ -1,4 +1,4 @@
-//! Hashes of everything that a grid reads.
+//! Hashes of all files that a grid reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,27 +22,26 @@ use ghostlab_store::{Input, Store};
 
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
-/// SHA-256 of each input file of a grid.
+/// Hashes of a grid's input files.
 pub struct Inputs {
     by_path: BTreeMap<PathBuf, Input>,
-    /// The documents of each task that has a limit, by the task's name in the grid.
+    /// Number of documents of each task with a limit.
     documents: BTreeMap<String, usize>,
-    /// Identity of each backbone, by folder.
+    /// Content hash of each backbone, by folder.
     contents: BTreeMap<PathBuf, String>,
-    /// Hash of each backbone's tokenizer, by its folder.
+    /// Hash of each backbone's tokenizer, by folder.
     tokenizers: BTreeMap<PathBuf, String>,
 }
 
-/// A grid and what it reads.
 #[derive(Clone, Copy)]
 pub(crate) struct Given<'a> {
     pub(crate) grid: &'a Grid,
     pub(crate) inputs: &'a Inputs,
 }
 
-/// The hashes that tell one backbone from another.
+/// Hashes that identify a backbone.
 pub(crate) struct BackboneFiles {
-    /// Hash of the inputs of its forward pass.
+    /// Hash of all inputs of the forward pass.
     pub(crate) content: String,
     pub(crate) tokenizer: String,
 }
@@ -54,7 +53,7 @@ fn appeared(file: &Path) -> Error {
 }
 
 impl Inputs {
-    /// Reads the files: configs, tokenizers, weights, corpora, tasks. (Not the grid: its meaning counts, not its bytes.)
+    /// Hashes all input files except the grid, of which only the meaning matters.
     pub(crate) fn read(grid: &Grid, store: &Store) -> Result<Self> {
         let mut files = BTreeSet::new();
         for backbone in grid.backbones.values() {
@@ -104,7 +103,7 @@ impl Inputs {
         })
     }
 
-    /// Returns the hash of a backbone's tokenizer: that of its file, and of the tokens that files next to it add.
+    /// Returns the hash of a tokenizer file and of the tokens that adjacent files add.
     fn tokenizer(&self, folder: &Path) -> Result<String> {
         let file = parts::tokenizer(folder);
         let file_hash = self.of(&file)?.to_owned();
@@ -117,7 +116,7 @@ impl Inputs {
         })
     }
 
-    /// Returns a backbone's content hash, using weight file hashes that the store remembers.
+    /// Returns a backbone's content hash, using cached hashes of weight files.
     fn content(&self, folder: &Path, store: &Store) -> Result<String> {
         self.guarded(&[folder], || {
             model::content(&Config::read_with_attachments(folder)?, folder, |file: &Path| {
@@ -127,8 +126,8 @@ impl Inputs {
         })
     }
 
-    /// Reads a backbone's `config.json` and `tokenizer_config.json`, with the roles of tokens that other files of the tokenizer
-    /// give; null where there is none.
+    /// Reads `config.json` and `tokenizer_config.json`, with special tokens of other tokenizer files. A missing file
+    /// yields null.
     pub fn configs(&self, folder: &Path) -> Result<[Value; 2]> {
         let [config, tokenizer] = [parts::config(folder), parts::beside(folder, TOKENIZER_CONFIG)];
         let roles = corpus::files_beside(&tokenizer);
@@ -136,10 +135,10 @@ impl Inputs {
         self.guarded(&files, || Ok([read_config(&config)?, corpus::tokenizer_config(&tokenizer)?]))
     }
 
-    /// Reads the generation settings of a backbone, whose `config.json` is given.
+    /// Reads the generation settings of a backbone.
     ///
     /// # Errors
-    /// A setting that is not run.
+    /// Fails if a setting is not supported.
     pub(crate) fn generation(&self, folder: &Path, config: &Value) -> Result<GenerationConfig> {
         let file = parts::beside(folder, GENERATION_CONFIG);
         self.guarded(&[&file], || GenerationConfig::read(&read_json(&file)?, config))
@@ -149,7 +148,7 @@ impl Inputs {
     /// Reads a backbone's chat template.
     ///
     /// # Errors
-    /// A backbone that has none.
+    /// Fails if the backbone has none.
     pub(crate) fn chat(&self, folder: &Path) -> Result<ChatTemplate> {
         let files = [TOKENIZER_CONFIG, "chat_template.jinja"].map(|name| parts::beside(folder, name));
         self.guarded(&[&files[0], &files[1]], || {
@@ -158,11 +157,11 @@ impl Inputs {
         })
     }
 
-    /// Reads some files, or all files in some folders, with `read`, and checks that they are unchanged since hashing:
-    /// otherwise results would be stored under the hash of other inputs.
+    /// Calls `read`, and checks that the files at or below `paths` have not changed since hashing. Otherwise, results
+    /// would be stored under the hash of other inputs.
     ///
     /// # Errors
-    /// What `read` refuses; exit code 2, naming the file, where one has changed since it was hashed.
+    /// Fails like `read`, or with exit code 2 if a file has changed.
     pub fn guarded<T>(&self, paths: &[&Path], read: impl FnOnce() -> Result<T>) -> Result<T> {
         let files = self.by_path.iter().map(|(path, input)| (path.as_path(), input));
         let files: Vec<_> = files.filter(|(file, _)| paths.iter().any(|path| file.starts_with(path))).collect();
@@ -172,7 +171,6 @@ impl Inputs {
         }
     }
 
-    /// Counts the documents of each task with a limit.
     fn documents(&self, grid: &Grid) -> Result<BTreeMap<String, usize>> {
         let limited: BTreeSet<&str> =
             grid.evaluate.tasks.iter().filter(|used| used.limit.is_some()).map(|used| used.name.as_str()).collect();
@@ -193,7 +191,8 @@ impl Inputs {
             .collect()
     }
 
-    /// Returns the effective limit of a task. A limit that excludes nothing is none, so that both are one cell.
+    /// Returns the effective limit of a task. A limit that excludes no document is dropped, because it does not change
+    /// the results.
     pub(crate) fn limit(&self, used: &TaskUse) -> Result<Option<f64>> {
         let (Some(limit), Some(&documents)) = (used.limit, self.documents.get(&used.name)) else {
             return Ok(used.limit);
@@ -201,7 +200,7 @@ impl Inputs {
         Ok((DocumentLimit::new(limit)?.of(documents) < documents).then_some(limit))
     }
 
-    /// Returns the hashes by path as text, for the record of a run.
+    /// Returns the hashes by path, for a run's record.
     pub fn by_path(&self) -> BTreeMap<String, String> {
         self.by_path.iter().map(|(path, hash)| (path.display().to_string(), hash.sha256().to_string())).collect()
     }
@@ -211,7 +210,7 @@ fn read_config(config: &Path) -> Result<Value> {
     if is_gguf(config) { model::gguf_config(config) } else { read_json(config) }
 }
 
-/// Reads a JSON file; null if missing.
+/// Reads a JSON file; null if it is missing.
 fn read_json(path: &Path) -> Result<Value> {
     if !path.exists() {
         return Ok(Value::Null);
@@ -222,8 +221,8 @@ fn read_json(path: &Path) -> Result<Value> {
     })
 }
 
-/// Returns warnings about a grid: what a search cannot select, texts used for both calibration and evaluation, and
-/// calibrations with too few tokens. `hashes` are the inputs' by path.
+/// Returns warnings: cuts that a search cannot select, texts used for calibration and evaluation, and calibrations with
+/// too few tokens.
 pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
     let unselectable = grid.search.iter().flat_map(|search| &search.unselectable);
     let mut warnings: Vec<String> = unselectable
@@ -251,7 +250,7 @@ pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
     warnings
 }
 
-/// Returns the warnings about calibrations with too few tokens for an operator, each once.
+/// Returns the warnings about calibrations with too few tokens.
 fn shortages(grid: &Grid) -> Vec<String> {
     let mut channels: BTreeMap<&str, Option<usize>> = BTreeMap::new();
     let mut warnings = Vec::new();
@@ -260,7 +259,7 @@ fn shortages(grid: &Grid) -> Vec<String> {
         if !recovery.rule.repairs() {
             continue;
         }
-        // A config that cannot be read is refused elsewhere.
+        // An unreadable config is reported elsewhere.
         let hidden = *channels.entry(&cell.backbone).or_insert_with(|| {
             let backbone = grid.backbones.get(&cell.backbone)?;
             Config::read_with_attachments(&backbone.path).ok().map(|config| config.hidden)

@@ -1,5 +1,4 @@
-//! Objects that a run knows to be stored. They cannot disappear, because the run has noted that it uses them. So the
-//! file server is asked once per object, however many jobs look it up.
+//! Cache of stored objects, which cannot disappear because the run has reserved them.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -13,7 +12,7 @@ pub(crate) struct KnownObjects(Mutex<ObjectSets>);
 #[derive(Default)]
 struct ObjectSets {
     there: HashSet<String>,
-    /// Damaged objects: only reading shows whether they were replaced.
+    /// Damaged objects. Only reading them again shows whether they were replaced.
     damaged: HashSet<String>,
 }
 
@@ -22,7 +21,7 @@ impl KnownObjects {
         Self(Mutex::new(ObjectSets { there, damaged }))
     }
 
-    /// Marks an object that was read or written completely.
+    /// Records an object that was read or written completely.
     pub(crate) fn found(&self, key: &Key) {
         let mut known = lock(&self.0);
         known.damaged.remove(key.hash());
@@ -35,17 +34,15 @@ impl KnownObjects {
         known.damaged.insert(key.hash().to_owned());
     }
 
-    /// Returns whether an object is stored.
     pub(crate) fn has(&self, store: &Store, key: &Key) -> bool {
         lock(&self.0).has(store, key)
     }
 
-    /// Returns whether an object is known to be stored, without asking.
+    /// Returns whether an object is known to be stored, without a query.
     pub(crate) fn knows(&self, hash: &str) -> bool {
         lock(&self.0).there.contains(hash)
     }
 
-    /// Returns whether some objects are all stored.
     pub(crate) fn all<'k>(&self, store: &Store, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> bool {
         let mut known = lock(&self.0);
         keys.into_iter().all(|key| known.has(store, key))

@@ -1,5 +1,4 @@
-//! Layer 1: the environment of a job: the backbone with its keys, engines, the store, claims, limits, and the reporter.
-//! It knows no stage.
+//! Layer 1: the environment of a job: backbones, engines, the store, leases, limits, and the reporter.
 
 pub mod backbone;
 pub(crate) mod context;

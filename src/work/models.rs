@@ -1,4 +1,4 @@
-//! The backbones in memory.
+//! Backbones in memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,16 +9,15 @@ use super::progress::lock;
 use crate::error::Result;
 use crate::model::Engine;
 
-/// Where engines come from: of a test, somewhere else than from weight files.
+/// Loader of engines, replaced in tests.
 pub(crate) trait Engines: Sync {
-    /// Prepares a backbone with limits in bytes on its weights in memory, and on another device's memory.
+    /// Loads a backbone, with limits in bytes on weights in memory and on device memory.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Fails if the backbone cannot be read.
     fn load(&self, backbone: &BackbonePlan, weights: u64, device: Option<u64>) -> Result<Arc<dyn Engine>>;
 }
 
-/// The engines of a plan.
 pub(crate) struct FromFiles;
 
 impl Engines for FromFiles {
@@ -27,12 +26,12 @@ impl Engines for FromFiles {
     }
 }
 
-/// Engines by the names of their backbones.
+/// Loaded engines, by backbone name.
 pub(crate) struct Models<'a> {
     inputs: &'a Inputs,
-    /// Bytes of weights that each backbone may have in memory, by name.
+    /// Maximum bytes of weights in memory, by backbone name.
     budgets: HashMap<&'a str, u64>,
-    /// Most bytes of another device's memory.
+    /// Maximum device memory in bytes.
     device: Option<u64>,
     engines: &'a dyn Engines,
     loaded: Mutex<HashMap<String, Arc<dyn Engine>>>,
@@ -61,11 +60,10 @@ impl<'a> Models<'a> {
         Ok(engine)
     }
 
-    /// Refuses results computed with weights other than the hashed ones: files of a backbone whose layers are loaded on
-    /// demand may have changed.
+    /// Checks that the weights of a backbone that loads layers on demand are unchanged.
     ///
     /// # Errors
-    /// Exit code 2, naming the file.
+    /// Fails with exit code 2, naming the file.
     pub(crate) fn unchanged(&self, backbone: &BackbonePlan) -> Result<()> {
         let engine = backbone.engine;
         if engine.id().is_on_cpu() && self.budget(backbone) >= engine.weight_bytes(&backbone.config) {
@@ -74,10 +72,10 @@ impl<'a> Models<'a> {
         self.inputs.guarded(&[&backbone.folder], || Ok(()))
     }
 
-    /// Reads further files of a backbone, and checks that they are unchanged since hashing.
+    /// Reads additional files of a backbone.
     ///
     /// # Errors
-    /// What `read` refuses; exit code 2, naming the file, where one has changed.
+    /// Fails like `read`, or with exit code 2 if a file has changed since hashing.
     pub(crate) fn read<T>(&self, backbone: &BackbonePlan, read: impl FnOnce() -> Result<T>) -> Result<T> {
         self.inputs.guarded(&[&backbone.folder], read)
     }
@@ -86,7 +84,7 @@ impl<'a> Models<'a> {
         self.budgets.get(&*backbone.name).copied().unwrap_or(u64::MAX)
     }
 
-    /// Frees a backbone whose jobs are done.
+    /// Unloads a backbone whose jobs are done.
     pub(crate) fn forget(&self, backbone: &BackbonePlan) {
         lock(&self.loaded).remove(&backbone.name);
     }

@@ -1,6 +1,7 @@
-//! Progress of work in the presence of other processes: a panic fails only its own work; waiting for other processes is
-//! reported, polls less and less often, and ends when the user interrupts. While times are measured on a machine, no
-//! other process of the same store computes there.
+//! Coordination with other processes.
+//!
+//! A panic only fails its own job. Waiting is reported and uses exponential backoff. While a process measures times on
+//! a machine, no other process of the same store computes there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
@@ -13,19 +14,19 @@ use crate::error::{Error, Result};
 use crate::files::{owner, sha256};
 use ghostlab_store::{ClaimResult, Lease, Store};
 
-/// How far a task got.
+/// Progress of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Progressed {
     Done,
-    /// Other processes have done all of it.
+    /// Other processes did all of the work.
     Found,
-    /// Other processes work on the rest: other work can be done meanwhile.
+    /// Other processes are working on the rest.
     Busy,
-    /// The permitted attempts are used up, with the last reason.
+    /// The permitted attempts are exhausted. Contains the last reason.
     GivenUp(String),
 }
 
-/// Runs a job; a panic in it is its failure.
+/// Runs a job, converting a panic into an error.
 pub(crate) fn caught<T>(job: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| {
         let message = panic.downcast_ref::<&str>().map(ToString::to_string);
@@ -40,8 +41,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// # Errors
-/// The user asked to stop.
+/// Fails if the user interrupts.
 pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
     if stop.load(Relaxed) {
         return Err(Error::interrupted("stopped before the grid was finished")
@@ -50,8 +50,7 @@ pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// How long to wait before asking again: each time half as long again, so that a wait is found ended after half its own
-/// length at most, and hundreds of processes that wait for hours ask a file server little.
+/// Polling interval, which grows by half each time to limit the load on file servers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pause(Duration);
 
@@ -59,8 +58,10 @@ impl Pause {
     const FIRST: Duration = Duration::from_millis(50);
     const MAX: Duration = Duration::from_secs(10);
 
+    /// Waits, then extends the interval.
+    ///
     /// # Errors
-    /// The user asked to stop.
+    /// Fails if the user interrupts.
     pub(crate) fn wait(&mut self, store: &Store, stop: &AtomicBool) -> Result<()> {
         store.sleep(self.0, stop);
         check_stop(stop)?;
@@ -75,10 +76,10 @@ impl Default for Pause {
     }
 }
 
-/// Claims a unit of work, waiting for another process that holds it.
+/// Acquires a lease, waiting while another process holds it.
 ///
 /// # Errors
-/// The store cannot be written to, or the user asked to stop.
+/// Fails if the store is not writable, or if the user interrupts.
 pub fn claim(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Lease> {
     let mut warned = false;
     let mut pause = Pause::default();
@@ -98,8 +99,8 @@ pub fn claim(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, sto
     }
 }
 
-/// Returns the lease name for timing on this machine, for any number of threads, because concurrent timings would disturb
-/// each other. Work of other processes ends with its batch, during warm-up.
+/// Returns the lease name for timing on this machine. Other processes pause after their current batch, during the
+/// warm-up.
 pub fn timing_claim() -> &'static str {
     static NAME: LazyLock<String> = LazyLock::new(|| format!("timing-{}", sha256::of_bytes(owner::host())));
     &NAME

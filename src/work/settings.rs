@@ -1,5 +1,4 @@
-//! How to run a grid; and what makes a run a worker: it shares the grid with others, tries a failed job no more often than all
-//! together may, and may leave when nothing is left for it to do.
+//! Settings of a run, and limits of workers.
 
 use std::time::Duration;
 
@@ -7,30 +6,29 @@ use crate::machine;
 use crate::model::EngineRequest;
 use ghostlab_store::Attempt;
 
-/// How to run, as far as it may not change a result beyond the rounding of the float type.
+/// Settings of a run, which change results by rounding at most.
 #[derive(Debug, Clone, Copy)]
 pub struct RunSettings {
-    /// Engine, device and float type.
+    /// Requested engine, device and float type.
     pub engine: EngineRequest,
-    /// Most bytes of another device's memory; most of what is free there where none is given.
+    /// Maximum device memory in bytes; most of the free memory by default.
     pub device_memory: Option<u64>,
-    /// Tokens of a batch; what suits the engine where none are given.
+    /// Number of tokens per batch; the default depends on the engine.
     pub batch_tokens: Option<usize>,
-    /// Most bytes of activations to spool in one pass. Where all sites that a selection may need are more, a second
-    /// pass spools only those that the selections chose.
+    /// Maximum bytes of activations spooled in one pass. If a selection may need more, a second pass spools only the
+    /// chosen sites.
     pub spool_bytes: u64,
-    /// Jobs at a time.
+    /// Maximum number of parallel jobs.
     pub jobs: usize,
-    /// Bytes of memory that jobs may take together, with the weights that they run; most of what is free where none is
-    /// given.
+    /// Maximum memory of all jobs in bytes, including weights; most of the free memory by default.
     pub memory: Option<u64>,
-    /// Bytes that the store may have, as far as the grid does not need more.
+    /// Maximum size of the store in bytes, unless the grid needs more.
     pub store_limit: Option<u64>,
-    /// How often a job that failed is tried again.
+    /// Number of retries of a failed job.
     pub retries: u32,
-    /// Whether stored latencies are measured again.
+    /// Whether to repeat stored latency measurements.
     pub retime: bool,
-    /// Whether sessions with unstable times are measured again, because the times will be recorded.
+    /// Whether to repeat timing sessions that are too noisy, because the times will be recorded.
     pub settle: bool,
 }
 
@@ -52,37 +50,37 @@ impl Default for RunSettings {
 }
 
 impl RunSettings {
-    /// Returns the memory that jobs may take together.
+    /// Returns the maximum memory of all jobs together.
     pub fn memory_bytes(&self) -> u64 {
         self.memory.unwrap_or_else(|| machine::free_memory() / 5 * 4)
     }
 
-    /// Returns the bytes of keys and values kept during generation.
+    /// Returns the maximum bytes of the KV cache during generation.
     pub fn cache_bytes(&self) -> u64 {
         Self::cache_part(self.memory_bytes())
     }
 
-    /// Returns the share of memory for keys and values next to weights, operators and a batch.
+    /// Returns the share of memory for the KV cache.
     pub fn cache_part(memory: u64) -> u64 {
         memory / 4
     }
 }
 
-/// The terms on which a worker works.
+/// Limits of a worker.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WorkerLimits {
-    /// How often all workers together try a job again that failed.
+    /// Number of retries of a failed job by all workers together.
     pub retries: u32,
-    /// For how long it waits for work before it leaves; until all is done where none is given.
+    /// Time after which an idle worker exits. `None` means to wait until all work is done.
     pub idle_exit: Option<Duration>,
 }
 
 impl WorkerLimits {
-    /// Number of processes that may die during a job, for any reason, before it is given up. Workers are killed for
-    /// many reasons; a job that kills its workers is recognized by the count.
+    /// Number of worker deaths during a job after which it is abandoned. Workers die for many reasons, so only repeated
+    /// deaths point to the job.
     pub const DEATHS: usize = 5;
 
-    /// Returns why a job must not be tried again after these attempts, if so.
+    /// Returns the reason why a job must not be retried.
     pub(crate) fn given_up(self, attempts: &[Attempt]) -> Option<String> {
         let died = attempts.iter().filter(|attempt| attempt.died).count();
         let failed = attempts.len() - died;

@@ -1,4 +1,5 @@
-//! The perplexity of a backbone on a text: `cargo run --release -p ghostlab-core --example perplexity -- FOLDER TEXT`.
+//! Computes the perplexity of a backbone on a text:
+//! `cargo run --release -p ghostlab-core --example perplexity -- FOLDER TEXT`.
 #![allow(clippy::disallowed_macros, reason = "an example prints")]
 
 use std::path::Path;

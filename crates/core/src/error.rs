@@ -1,6 +1,6 @@
 //! The error type used across the workspace: failed action, location, expected and found values, and a hint.
 //!
-//! All crates build errors with the same methods, so that all messages have the same form:
+//! All crates build errors with the same methods, so that messages have a consistent format:
 //!
 //! ```
 //! use ghostlab_core::error::Error;
@@ -21,33 +21,33 @@ use serde::Serialize;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Kind of a failure. Each kind has its own exit code.
+/// Error kind. Each kind has its own exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
     /// Invalid user input: a grid, a config, a weight file.
     BadInput,
-    /// Something is not there: a model, a corpus, room on the disk, the right to write.
+    /// Missing resource: a model, a corpus, disk space, a write permission.
     Missing,
-    /// A job failed while it ran.
+    /// Failure of a running job.
     Job,
-    /// Stored data differs from the written data.
+    /// Stored data that differs from the written data.
     Damaged,
-    /// The user stopped it.
+    /// Run interrupted by the user.
     Interrupted,
 }
 
-/// A failure with everything that its reader needs to mend it.
+/// Error with all information needed to fix the problem.
 #[derive(Debug)]
 pub struct Error(Box<ErrorParts>);
 
-/// A failure, part by part.
+/// Parts of an error.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ErrorParts {
     pub kind: ErrorKind,
     /// Description of the failure.
     pub what: String,
-    /// Where: a file, a line of YAML, a tensor, a cell.
+    /// Location: a file, a line of YAML, a tensor, a cell.
     #[serde(rename = "where")]
     pub place: Option<String>,
     /// Expected value.
@@ -70,7 +70,7 @@ impl Error {
         }))
     }
 
-    /// Creates an error for wrong user input (exit code 2).
+    /// Creates an error for invalid user input (exit code 2).
     pub fn bad_input(what: impl fmt::Display) -> Self {
         Self::new(ErrorKind::BadInput, what)
     }
@@ -108,7 +108,7 @@ impl Error {
         }
     }
 
-    /// Adds the location: a file, a line of YAML, a tensor, a cell. An outer call puts its location in front.
+    /// Adds the location: a file, a line of YAML, a tensor, a cell. Repeated calls prepend the outer location.
     #[must_use]
     pub fn at(mut self, location: impl fmt::Display) -> Self {
         self.0.place = Some(match self.0.place.take() {
@@ -136,14 +136,14 @@ impl Error {
         self
     }
 
-    /// Adds the known names to an error about an unknown name, and suggests the nearest one.
+    /// Adds the known names to an error about an unknown name, and suggests the closest one.
     #[must_use]
     pub fn none_of<'a>(self, name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
         let known: Vec<&str> = known.into_iter().collect();
         self.expected(format!("one of {}", known.join(", "))).found(format!("`{name}`")).near(name, known)
     }
 
-    /// Hints at the nearest of some names; where none is near the hint stays as it is.
+    /// Suggests the closest of some names as a hint. Keeps the current hint if none is close.
     #[must_use]
     pub fn near<'a>(self, name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
         match nearest(name, known) {
@@ -152,12 +152,10 @@ impl Error {
         }
     }
 
-    /// Returns the hint, if there is one.
     pub fn advice(&self) -> Option<&str> {
         self.0.hint.as_deref()
     }
 
-    /// Replaces the location.
     #[must_use]
     pub fn placed(mut self, location: impl fmt::Display) -> Self {
         self.0.place = Some(location.to_string());
@@ -168,7 +166,7 @@ impl Error {
         &self.0
     }
 
-    /// Changes the kind. Damage in stored data is bad input in a user's file.
+    /// Changes the kind, for example to treat damage in a user's file as bad input.
     #[must_use]
     pub fn of_kind(mut self, kind: ErrorKind) -> Self {
         self.0.kind = kind;
@@ -179,7 +177,6 @@ impl Error {
         self.0.kind
     }
 
-    /// Returns the process exit code.
     pub fn exit_code(&self) -> u8 {
         match self.0.kind {
             ErrorKind::BadInput => 2,
@@ -225,14 +222,14 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Returns whether a character controls the terminal or changes the direction of writing.
+/// Returns whether a character is a terminal control or changes the text direction.
 pub fn hidden(c: char) -> bool {
     (c.is_control() && c != '\n' && c != '\t')
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// Escapes control characters and characters that change the direction of writing, so that untrusted text cannot move the
-/// cursor or hide text. Line breaks stay.
+/// Escapes control characters and text direction marks, so that untrusted text cannot move the cursor or hide text.
+/// Keeps line breaks.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(hidden) {
         return Cow::Borrowed(text);
@@ -242,14 +239,14 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 
 impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {
-        // With RUST_BACKTRACE candle's errors end in a backtrace.
+        // With `RUST_BACKTRACE`, candle's errors end in a backtrace, which is cut off.
         let message = error.to_string();
         let message: Vec<&str> = message.lines().take_while(|line| !line.trim_start().starts_with("0: ")).collect();
         Self::job("a tensor operation failed").found(message.join("\n"))
     }
 }
 
-/// Shortens a text for a message to at most `most` characters.
+/// Truncates a text to at most `most` characters, for a message.
 pub fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -257,7 +254,7 @@ pub fn shortened(text: &str, most: usize) -> String {
     }
 }
 
-/// Returns the candidate nearest to a misspelt `word`, if one is close enough.
+/// Returns the candidate closest to a misspelled `word`, if any is close enough.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .into_iter()
@@ -267,7 +264,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Describes a value that is none of the known ones, with the nearest of them as a suggestion.
+/// Describes an unknown value with the known ones, and suggests the closest.
 pub fn unknown_value(value: &str, known: &[&str]) -> String {
     let hint = nearest(value, known.iter().copied()).map(|near| format!("; did you mean `{near}`?"));
     format!("`{value}` is not one of {}{}", known.join(", "), hint.unwrap_or_default())

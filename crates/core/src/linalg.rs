@@ -1,4 +1,17 @@
-//! Dense linear algebra on plain slices (`ghostlab-kernels`), and what its failures are called here.
+//! Dense linear algebra on slices (re-exported from `ghostlab-kernels`), and conversion of its errors.
+//!
+//! ```
+//! use ghostlab_core::linalg::solve::NormalEquations;
+//!
+//! # fn main() -> ghostlab_core::error::Result<()> {
+//! y = 2·x₀ and 3·x₁ for two tokens and two channels, so M is diagonal.
+//! let mut equations = NormalEquations::new(2);
+//! equations.add(&[1.0, 0.0, 0.0, 1.0], &[2.0, 0.0, 0.0, 3.0]);
+//! let solved = equations.solve(0.0)?;
+//! assert!(solved.iter().zip([2.0, 0.0, 0.0, 3.0]).all(|(found, expected)| (found - expected).abs() < 1e-12));
+//! # Ok(())
+//! # }
+//! ```
 
 pub use ghostlab_kernels::linalg::*;
 

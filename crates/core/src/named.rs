@@ -1,14 +1,13 @@
-//! Enums whose values files and commands call by name.
+//! Macros for enums whose values have names in files and commands.
 
-/// Gives an enum all its values, and each a name, which is how it is shown.
+/// Implements `ALL`, `name` and `Display` for an enum.
 #[macro_export]
 macro_rules! names {
     ($type:ident: $($value:ident = $name:literal),+ $(,)?) => {
         impl $type {
-            /// All of them.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$value),+];
 
-            /// Returns the name in files and commands.
+            /// Returns the name used in files and commands.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$value => $name),+
@@ -24,7 +23,7 @@ macro_rules! names {
     };
 }
 
-/// Gives an enum all its values, each a name, and a way back from that.
+/// Implements `ALL`, `name`, `Display` and `FromStr` for an enum.
 #[macro_export]
 macro_rules! named {
     ($type:ident: $($value:ident = $name:literal),+ $(,)?) => {

@@ -1,4 +1,13 @@
-//! Registries of methods: names, appearance, and strictly parsed options.
+//! Method registries: names, appearance and strictly parsed options.
+//!
+//! ```
+//! use ghostlab_core::recovery;
+//! use serde_json::json;
+//!
+//! let options = json!({"slover": "svd"});
+//! let error = recovery::build("ghosted", options.as_object().unwrap()).err().unwrap();
+//! assert!(error.to_string().contains("unknown field `slover`"));
+//! ```
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -10,70 +19,67 @@ use crate::deviation::{Deviation, PruneCase};
 use crate::error::{Error, Result};
 use crate::style::Style;
 
-/// A method's options by name.
 pub type Options = Map<String, Value>;
 
-/// How tables and figures show a method.
+/// Appearance of a method in tables and figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appearance {
-    /// Its name in a grid.
     pub name: &'static str,
-    /// The paper's label, or the name.
+    /// Label in the paper, or the name.
     pub label: &'static str,
-    /// `None` if figures choose the style.
+    /// Style in figures. `None` lets figures choose.
     pub style: Option<Style>,
-    /// Whether it is the paper's own method: its rows are shaded, and tested against the best other.
+    /// Whether this is the paper's own method. Its rows are highlighted and tested against the best other method.
     pub ours: bool,
 }
 
-/// A way to use a method that tables tell apart by the value of an option: `ghosted:svd`.
+/// Variant of a method that tables distinguish by an option value, such as `ghosted:svd`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variant {
     pub option: &'static str,
-    /// Value in a grid.
+    /// Option value in a grid.
     pub value: &'static str,
     /// Suffix of the method's name in tables.
     pub word: &'static str,
-    /// The paper's label.
+    /// Label in the paper.
     pub label: &'static str,
 }
 
-/// A method in a registry: how it is shown, what builds it (a `dyn M`), and what its options are.
+/// Registry entry of a method: its appearance, builder (of a `dyn M`) and options.
 pub struct Registered<M: ?Sized> {
     pub shown: Appearance,
     pub variants: &'static [Variant],
-    /// The reference: the official repository, or where else the method is described. Empty where there is nothing to cite.
+    /// Reference: the official repository or another description of the method. Empty if there is none.
     pub source: &'static str,
-    /// Whether the paper has it not: its tables of methods leave it out.
+    /// Whether the method is not part of the paper. Tables of the paper's methods leave it out.
     pub beyond: bool,
-    /// Version of its results. It must be raised when a method's numbers change, so that older results are not reused.
+    /// Version of the method's results. Increase it when they change, so that cached results are not reused.
     pub version: u32,
-    /// Short form in cell names.
+    /// Short name used in cell names.
     pub short: &'static str,
-    /// Where the official code departs from its formula.
+    /// Cases in which the official code deviates from the formulas.
     pub deviations: &'static [Deviation],
     build: Build<M>,
     resolve: fn(&str, &Options) -> Result<Options>,
     schema: fn() -> Value,
 }
 
-/// A method as the grid sees it before it is built.
+/// Description of a method, available without building it.
 #[derive(Debug, Clone)]
 pub struct Described {
     pub name: String,
-    /// The paper's label.
+    /// Label in the paper.
     pub label: &'static str,
-    /// The JSON schema of its options, an object.
+    /// JSON schema of the options, an object.
     pub options: Value,
-    /// The reference.
+    /// Reference, see [`Registered::source`].
     pub source: &'static str,
-    /// Whether the paper has it not.
+    /// Whether the method is not part of the paper.
     pub beyond: bool,
-    /// Short form in cell names.
+    /// Short name used in cell names.
     pub short: &'static str,
 }
 
-/// Function that builds a method from its name and options.
 type Build<M> = fn(&str, &Options) -> Result<Box<M>>;
 
 impl<M: ?Sized> Registered<M> {
@@ -98,14 +104,12 @@ impl<M: ?Sized> Registered<M> {
         }
     }
 
-    /// Sets the paper's label.
     #[must_use]
     pub const fn label(mut self, label: &'static str) -> Self {
         self.shown.label = label;
         self
     }
 
-    /// Sets the style in figures.
     #[must_use]
     pub const fn style(mut self, style: Style) -> Self {
         self.shown.style = Some(style);
@@ -119,42 +123,39 @@ impl<M: ?Sized> Registered<M> {
         self
     }
 
-    /// Marks the entry as beyond the paper.
+    /// Marks the entry as not part of the paper.
     #[must_use]
     pub const fn beyond(mut self) -> Self {
         self.beyond = true;
         self
     }
 
-    /// Sets the version of the results.
     #[must_use]
     pub const fn version(mut self, version: u32) -> Self {
         self.version = version;
         self
     }
 
-    /// Sets a shorter name for cell names.
     #[must_use]
     pub const fn short(mut self, short: &'static str) -> Self {
         self.short = short;
         self
     }
 
-    /// Same with the deviations of its official code.
+    /// Sets the deviations of the official code.
     #[must_use]
     pub const fn deviations(mut self, deviations: &'static [Deviation]) -> Self {
         self.deviations = deviations;
         self
     }
 
-    /// Sets the variants.
     #[must_use]
     pub const fn variants(mut self, variants: &'static [Variant]) -> Self {
         self.variants = variants;
         self
     }
 
-    /// Sets a function that derives options that were left out from others.
+    /// Sets a function that derives omitted options from others.
     #[must_use]
     pub const fn resolving(mut self, resolve: fn(&str, &Options) -> Result<Options>) -> Self {
         self.resolve = resolve;
@@ -164,15 +165,15 @@ impl<M: ?Sized> Registered<M> {
     /// Builds the method with options.
     ///
     /// # Errors
-    /// An unknown option or a wrong value.
+    /// Fails if an option is unknown or a value is invalid.
     pub fn build(&self, options: &Options) -> Result<Box<M>> {
         (self.build)(self.shown.name, options)
     }
 
-    /// Fills in all default options: the form that keys contain.
+    /// Fills in all default options, the form used in cache keys.
     ///
     /// # Errors
-    /// As [`read`].
+    /// See [`read`].
     pub fn resolve(&self, options: &Options) -> Result<Options> {
         (self.resolve)(self.shown.name, options)
     }
@@ -188,12 +189,12 @@ impl<M: ?Sized> Registered<M> {
 }
 
 impl Described {
-    /// Returns whether an option of this name exists.
+    /// Returns whether an option with this name exists.
     pub fn has(&self, option: &str) -> bool {
         self.options["properties"].get(option).is_some()
     }
 
-    /// Returns whether an option is itself a list, so that only a list of lists is an axis.
+    /// Returns whether an option takes a list, so that only a list of lists is a sweep axis.
     pub fn takes_list(&self, option: &str) -> bool {
         match &self.options["properties"][option]["type"] {
             Value::String(kind) => kind == "array",
@@ -203,22 +204,22 @@ impl Described {
     }
 }
 
-/// Generates a draft 7 schema without references, the dialect that editors' YAML servers read.
+/// Generates a JSON schema (draft 7) without references, which YAML language servers support.
 pub fn schema<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
     settings.into_generator().into_root_schema_for::<T>().to_value()
 }
 
-/// Reads options into the method's own struct (which has `#[serde(default, deny_unknown_fields)]`).
+/// Deserializes options into the method's struct, which must have `#[serde(default, deny_unknown_fields)]`.
 ///
 /// # Errors
-/// An unknown option or a wrong value, in serde's words with the method's name.
+/// Fails if an option is unknown or a value is invalid. The error contains serde's message and the method's name.
 pub fn read<T: DeserializeOwned>(method: &str, options: &Options) -> Result<T> {
     serde_json::from_value(Value::Object(options.clone()))
         .map_err(|error| Error::bad_input(format!("wrong options for `{method}`")).found(error))
 }
 
-/// Options with every default filled in, in the form that their type gives them: `0` and `0.0` come to the same.
+/// Fills in all defaults and normalizes values, so that `0` and `0.0` are equal.
 fn resolve<T: Serialize + DeserializeOwned>(method: &str, options: &Options) -> Result<Options> {
     written(method, &read::<T>(method, options)?)
 }
@@ -226,7 +227,7 @@ fn resolve<T: Serialize + DeserializeOwned>(method: &str, options: &Options) -> 
 /// Converts a method's struct back to options.
 ///
 /// # Errors
-/// A number that is none: no grid can say it.
+/// Fails if the struct does not serialize to a map.
 pub fn written(method: &str, settings: &impl Serialize) -> Result<Options> {
     match serde_json::to_value(settings) {
         Ok(Value::Object(options)) => Ok(options),
@@ -234,10 +235,10 @@ pub fn written(method: &str, settings: &impl Serialize) -> Result<Options> {
     }
 }
 
-/// Finds the entry of a registry by its name.
+/// Returns the registry entry with this name.
 ///
 /// # Errors
-/// An unknown name, with the known ones and the nearest.
+/// Fails if the name is unknown, listing the known names and the closest match.
 pub fn lookup<'a, M: ?Sized>(what: &str, name: &str, entries: &'a [Registered<M>]) -> Result<&'a Registered<M>> {
     entries.iter().find(|entry| entry.shown.name == name).ok_or_else(|| {
         let names = entries.iter().map(|entry| entry.shown.name);
@@ -245,25 +246,25 @@ pub fn lookup<'a, M: ?Sized>(what: &str, name: &str, entries: &'a [Registered<M>
     })
 }
 
-/// Returns what the official code of a method does otherwise in a case; nothing of an unknown name.
+/// Returns the deviations of a method's official code that apply to a case. Returns none for an unknown method.
 pub fn deviations<M: ?Sized>(name: &str, entries: &[Registered<M>], case: &PruneCase<'_>) -> Vec<&'static str> {
     let known = entries.iter().find(|entry| entry.shown.name == name).map_or(&[][..], |entry| entry.deviations);
     known.iter().filter(|deviation| (deviation.applies)(case)).map(|deviation| deviation.text).collect()
 }
 
-/// Returns the appearance for a table name: an entry's name, with a colon and a word if an option is part of it. A variant
-/// has its own label, otherwise that of its method.
+/// Returns the appearance for a table name: a method's name, optionally followed by a colon and the words of options. A
+/// variant has its own label, otherwise the method's label applies.
 pub fn appearance<M: ?Sized>(name: &str, entries: &[Registered<M>]) -> Option<Appearance> {
     let (entry, variant, _) = parse_name(name, entries)?;
     Some(Appearance { label: variant.map_or(entry.shown.label, |variant| variant.label), ..entry.shown })
 }
 
-/// Returns the words after the colon of a table name that no variant has a label for.
+/// Returns the words after the colon of a table name that are not part of a variant.
 pub fn further<'a, M: ?Sized>(name: &'a str, entries: &[Registered<M>]) -> Option<&'a str> {
     parse_name(name, entries)?.2
 }
 
-/// Splits a table name into its entry, the variant that its first word names, and the other words.
+/// Splits a table name into its entry, the variant named by the first word, and the remaining words.
 fn parse_name<'a, 'n, M: ?Sized>(
     name: &'n str,
     entries: &'a [Registered<M>],

@@ -1,4 +1,4 @@
-//! Numbers in command lines and files: the only place with their bounds.
+//! Bounded numbers of the command line and of files.
 //!
 //! ```
 //! use ghostlab_core::quantity::Gigabytes;
@@ -11,18 +11,17 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// The most of anything that is counted: sequences, tokens of a window, windows, documents. Two of them multiplied fit a
-/// u64.
+/// Maximum of any count: sequences, tokens of a window, windows, documents. The product of two counts fits a `u64`.
 pub const MAX: usize = 1 << 30;
-/// The most tokens of a text that is drawn, to calibrate or to train on. The paper's has 10,240,000 at the most; one of this
-/// size would take months.
+/// Maximum tokens of a text drawn for calibration or training. The paper uses at most 10,240,000; this many would take
+/// months.
 pub const MAX_TOKENS: usize = 1 << 32;
-/// The most that a failed job is tried again.
+/// Maximum retries of a failed job.
 pub const MAX_RETRIES: u32 = 1000;
-/// The most seconds that anything waits: a year. Added to any time there is they do not overflow.
+/// Maximum seconds of any wait: one year, which cannot overflow when added to a timestamp.
 pub const MAX_SECONDS: u64 = 366 * 86_400;
 
-/// A size, in bytes, that was written in gigabytes: above nothing, and less than any disk has.
+/// Size in bytes, given in gigabytes. Positive and at most 10⁶ GB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "f64")]
 pub struct Gigabytes(u64);
@@ -39,7 +38,7 @@ impl Gigabytes {
     }
 }
 
-/// Formats the number as written: `1.5`.
+/// Formats the size in gigabytes, such as `1.5`.
 impl fmt::Display for Gigabytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (self.0 as f64 / 1e9).fmt(f)
@@ -66,7 +65,6 @@ impl FromStr for Gigabytes {
     }
 }
 
-/// An age that was written in days.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Days(Duration);
 
@@ -89,7 +87,7 @@ impl FromStr for Days {
     }
 }
 
-/// Writes two sizes, each in its own unit, with as many decimals as tell them apart.
+/// Formats two sizes, each in its own unit, with enough decimals to distinguish them.
 pub fn distinct_sizes(one: u64, other: u64) -> [String; 2] {
     (1..=9)
         .map(|decimals| written_sizes(decimals, one, other))
@@ -101,7 +99,7 @@ fn written_sizes(decimals: usize, one: u64, other: u64) -> [String; 2] {
     [one, other].map(|bytes| size(bytes, decimals))
 }
 
-/// Writes a size in the largest unit of which it has one.
+/// Formats a size in the largest unit that does not exceed it.
 fn size(bytes: u64, decimals: usize) -> String {
     const UNITS: [(&str, u64); 3] = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)];
     match UNITS.into_iter().find(|(_, unit)| bytes >= *unit) {
@@ -110,12 +108,12 @@ fn size(bytes: u64, decimals: usize) -> String {
     }
 }
 
-/// Parses a number. Its type rejects NaN and infinity.
+/// Parses a number. The caller's type rejects NaN and infinity.
 pub(crate) fn number(text: &str) -> Result<f64, String> {
     text.trim().parse().map_err(|_| format!("`{text}` is no number"))
 }
 
-/// Writes a count with its noun: `1 cell`, `2 cells`. The plural adds an `s`.
+/// Formats a count with its noun: `1 cell`, `2 cells`. The plural adds an `s`.
 pub fn counted(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
@@ -124,7 +122,7 @@ pub fn counted(count: usize, noun: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Values that every kind of number rejects.
+    /// Values that every bounded number rejects.
     const NONE: [&str; 9] = ["nan", "inf", "-inf", "-1", "1e30", "1e400", "-0.001", "", "many"];
 
     #[test]

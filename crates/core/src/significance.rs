@@ -1,10 +1,11 @@
-//! Whether two variants differ by more than chance: exact tests of counts, and a bootstrap of paired losses.
+//! Significance tests for differences between variants: exact tests of counts, and a paired bootstrap of losses.
 //!
-//! All of it is paired or exact: two variants answer the same questions and read the same windows, so the question is
-//! not how far each mean is from its own truth but whether their differences lean to one side.
+//! All tests are paired or exact. Two variants answer the same questions and read the same windows, so only their
+//! differences matter, not the uncertainty of each mean.
 //!
-//! The tails of the binomial are summed here and not taken from statrs 0.18, whose incomplete beta function loses digits
-//! with the counts: of 4,800 against 5,200 answers ten are right there, thirteen here (sums of whole numbers in Python).
+//! Binomial tails are summed here because the incomplete beta function of statrs 0.18 loses precision for large counts:
+//! for 4,800 against 5,200 answers it has ten correct digits, this code thirteen (compared with exact integer sums in
+//! Python).
 //!
 //! ```
 //! // Five documents answered correctly only by the second model: p = 2·(1/2)⁵.
@@ -19,52 +20,52 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Where a difference lies.
+/// Confidence interval of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// The difference as measured.
     pub difference: f64,
-    /// The 2.5 % quantile of the resampled differences.
+    /// 2.5 % quantile of the resampled differences.
     pub low: f64,
-    /// The 97.5 % quantile of the resampled differences.
+    /// 97.5 % quantile of the resampled differences.
     pub high: f64,
-    /// Two-sided: how easily the difference could be on the other side of zero, or zero.
+    /// Two-sided p-value of the difference being zero.
     pub p: f64,
 }
 
-/// Computes the exact two-sided p of McNemar's test: among questions that only one variant answers correctly, `only_a` are
-/// a's and `only_b` are b's. Under the null hypothesis each is equally likely to be either's.
+/// Computes the exact two-sided p-value of McNemar's test. `only_a` and `only_b` are the numbers of questions that only
+/// variant a or only variant b answers correctly. Under the null hypothesis each discordant question is equally likely
+/// to be either's.
 ///
-/// Twice the smaller tail of a binomial with chance ½, at most 1; 1 where the variants never differ.
+/// The p-value is twice the smaller tail of a binomial with probability ½, at most 1. It is 1 if the variants never
+/// differ.
 pub fn mcnemar_exact(only_a: u64, only_b: u64) -> f64 {
     let few = only_a.min(only_b);
     let differing = only_a.saturating_add(only_b);
     (2.0 * at_most(few, differing, 0.5)).min(1.0)
 }
 
-/// Questions of one task that exactly one of two variants answers correctly. Tasks have equal weight in a mean,
-/// whatever their size.
+/// Paired results of two variants on one task. A question is discordant if exactly one variant answers it correctly.
+/// Tasks have equal weight in a mean regardless of their size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Discordant {
-    /// Questions of the task.
     pub questions: u64,
-    /// Counts of questions that only the first, or only the second variant answers correctly.
+    /// Number of questions that only the first variant answers correctly. `only_b` is the number for the second.
     pub only_a: u64,
     pub only_b: u64,
 }
 
-/// Number of outcomes from which a sign-flip test samples instead of enumerating.
+/// Number of outcomes above which a sign-flip test samples instead of enumerating.
 const COUNTED: u64 = 1 << 20;
 
-/// Computes the two-sided p of a difference of two means of task accuracies by sign flips: under the null hypothesis each
-/// question that only one variant answers correctly could be the other's, within its task. p is the share of assignments
-/// whose difference is at least as far from zero.
+/// Computes the two-sided p-value of a difference between two means of task accuracies by sign flips. Under the null
+/// hypothesis each discordant question could be the other variant's. The p-value is the share of assignments whose
+/// difference is at least as far from zero.
 ///
-/// Exact where the assignments make few enough different outcomes, as for a single task (McNemar's test) or for tasks of
-/// few sizes; else of `draws` random assignments, with one added to both counts so that p is never 0. The same seed gives
-/// the same p on every machine.
+/// Exact if there are few enough distinct outcomes, as for a single task (McNemar's test) or tasks of few sizes.
+/// Otherwise estimated from `draws` random assignments, with one added to both counts so that it is never 0. A seed
+/// gives the same p-value on every machine.
 pub fn sign_flips(tasks: &[Discordant], draws: usize, seed: u64) -> f64 {
-    // Questions of tasks of one size weigh the same: they are one pile.
+    // Questions of tasks with equal size have equal weight, so pool them.
     let mut piles: Vec<Discordant> = Vec::new();
     for task in tasks.iter().filter(|task| task.only_a + task.only_b > 0) {
         match piles.iter_mut().find(|pile| pile.questions == task.questions) {
@@ -99,12 +100,13 @@ fn pile_weight(pile: &Discordant) -> f64 {
     1.0 / whole(pile.questions)
 }
 
-/// Sums in another order differ in their last digits; the least true difference is far larger.
+/// Returns whether a difference is at least as far from zero as the observed one. The tolerance covers rounding from
+/// the order of summation and is far smaller than any true difference.
 fn is_as_far(difference: f64, observed: f64) -> bool {
     difference.abs() >= observed * (1.0 - 1e-9)
 }
 
-/// Computes the probability of all extreme outcomes of the piles, given the partial sum.
+/// Computes the probability of outcomes at least as extreme as observed, given a partial sum over the preceding piles.
 fn counted(
     piles: &[Discordant],
     sum: f64,
@@ -129,24 +131,24 @@ fn heads(random: &mut Mt64, count: u64) -> u64 {
     whole_words + u64::from(rest.count_ones())
 }
 
-/// Computes the probability of `correct` or more correct answers among `total` by guessing with the chance `chance`: the
-/// exact one-sided p of being above chance. NaN for impossible arguments.
+/// Computes the probability of `correct` or more correct answers out of `total` when guessing with probability
+/// `chance`, which is the exact one-sided p-value of being above chance. Returns NaN for invalid arguments.
 pub fn binomial_above_chance(correct: u64, total: u64, chance: f64) -> f64 {
     if correct > total || !(0.0..=1.0).contains(&chance) {
         return f64::NAN;
     }
-    // At least this many successes equals at most the remaining failures.
+    // At least `correct` successes is the same as at most `total - correct` failures.
     at_most(total - correct, total, 1.0 - chance)
 }
 
 /// Computes the difference of the mean losses, mean(a) − mean(b), of two variants on the same windows, with its 95 %
-/// percentile interval and two-sided p from `samples` paired resamples.
+/// percentile interval and two-sided p-value from `samples` paired resamples.
 ///
-/// p is twice the smaller of the shares of resampled differences that are ≤ 0 and ≥ 0, each share with one added to
-/// its count and to `samples` (so p is never 0), at most 1. The same seed gives the same interval on every machine.
+/// The p-value is twice the smaller of the shares of resampled differences that are ≤ 0 and ≥ 0, at most 1. One is
+/// added to each count and to `samples`, so it is never 0. A seed gives the same interval on every machine.
 ///
 /// # Errors
-/// Lists of different lengths, no windows, no samples, a loss that is not finite.
+/// Fails if the lists differ in length or are empty, `samples` is 0, or a loss is not finite.
 pub fn paired_bootstrap(a: &[f64], b: &[f64], samples: usize, seed: u64) -> Result<Interval> {
     if a.len() != b.len() || a.is_empty() {
         return Err(Error::bad_input("the losses are not pairs")
@@ -168,7 +170,7 @@ pub fn paired_bootstrap(a: &[f64], b: &[f64], samples: usize, seed: u64) -> Resu
         .map(|_| mean((0..differences.len()).map(|_| differences[below(&mut random, differences.len())])))
         .collect();
     means.sort_by(f64::total_cmp);
-    // −0 and 0 are both no difference, so values are compared, not bits.
+    // Compare values, because −0 and 0 both mean no difference.
     let (not_above, not_below) =
         (means.iter().filter(|mean| **mean <= 0.0).count(), means.iter().filter(|mean| **mean >= 0.0).count());
     let smaller = to_f64(not_above.min(not_below));
@@ -190,7 +192,8 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     values.sum::<f64>() / count
 }
 
-/// Draws an integer below `count`, which is positive, from the high half of a product; uniform up to 1 part in 2⁶⁴ / count.
+/// Draws an integer below `count`, which must be positive, from the high half of a product. The bias is below `count` /
+/// 2⁶⁴.
 fn below(random: &mut Mt64, count: usize) -> usize {
     ((u128::from(random.next_u64()) * count as u128) >> 64) as usize
 }
@@ -198,13 +201,13 @@ fn below(random: &mut Mt64, count: usize) -> usize {
 /// Computes a quantile of sorted values by linear interpolation.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let position = share * to_f64(sorted.len() - 1);
-    // Not negative and below the length, so the conversion keeps the whole part.
+    // The position is nonnegative and below the length, so the cast truncates it to its integer part.
     let index = position as usize;
     let next = sorted[(index + 1).min(sorted.len() - 1)];
     sorted[index] + (next - sorted[index]) * position.fract()
 }
 
-/// Computes P(X ≤ k) of a binomial with n draws and chance p; k ≤ n, 0 ≤ p ≤ 1.
+/// Computes P(X ≤ k) of a binomial distribution with n trials and probability p, for k ≤ n and 0 ≤ p ≤ 1.
 fn at_most(k: u64, n: u64, p: f64) -> f64 {
     if k == n || p == 0.0 {
         return 1.0;
@@ -212,7 +215,7 @@ fn at_most(k: u64, n: u64, p: f64) -> f64 {
     if p == 1.0 {
         return 0.0;
     }
-    // The tail that does not hold the mode, whose terms fall from its edge on: it is summed until a term adds nothing.
+    // Sum the tail that does not contain the mode. Its terms decrease, so stop once a term no longer changes the sum.
     if whole(k) <= whole(n) * p { lower_tail(k, n, p) } else { 1.0 - lower_tail(n - k - 1, n, 1.0 - p) }
 }
 
@@ -235,7 +238,8 @@ fn whole(count: u64) -> f64 {
     count as f64
 }
 
-/// Computes P(X = k) of a binomial by Loader's saddle point expansion, which neither overflows nor cancels. 0 < p < 1.
+/// Computes P(X = k) of a binomial distribution by Loader's saddle-point expansion, which avoids overflow and
+/// cancellation, for 0 < p < 1.
 fn probability(k: u64, n: u64, p: f64) -> f64 {
     let q = 1.0 - p;
     let x = whole(k);
@@ -260,7 +264,7 @@ fn stirling_error(n: u64) -> f64 {
         return factorial.ln() - (x + 0.5) * x.ln() + x - 0.5 * std::f64::consts::TAU.ln();
     }
     let square = x * x;
-    // Stirling's series, whose remainder is below 1e-15 from 16 on.
+    // Stirling's series has a remainder below 1e-15 from 16 on.
     (1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - (1.0 / 1680.0 - 1.0 / 1188.0 / square) / square) / square) / square)
         / x
 }
@@ -273,7 +277,7 @@ fn deviance(x: f64, m: f64) -> f64 {
     let v = (x - m) / (x + m);
     let mut sum = (x - m) * v;
     let mut power = 2.0 * x * v;
-    // Σ 2 x v^(2j+1) / (2j+1): v is below 0.1, so each term is a hundredth of the one before.
+    // Σ 2 x v^(2j+1) / (2j+1). |v| is below 0.1, so each term is at most a hundredth of the previous one.
     for j in 1..20 {
         power *= v * v;
         sum += power / f64::from(2 * j + 1);

@@ -1,4 +1,4 @@
-//! The tests of differences, against values by hand.
+//! Tests of the significance tests against values computed by hand.
 
 use super::*;
 
@@ -22,11 +22,11 @@ fn mcnemar_is_the_binomial_by_hand() {
 
 #[test]
 fn mcnemar_holds_for_thousands() {
-    // Sums of exact integers, by Python: 2 * sum(comb(n, i) for i in range(k + 1)) / 2**n.
+    // Exact integer sums in Python: 2 * sum(comb(n, i) for i in range(k + 1)) / 2**n.
     close(mcnemar_exact(4800, 5200), 6.593515598672442e-05);
     close(mcnemar_exact(1000, 1200), 2.1817026407914712e-05);
     close(mcnemar_exact(100, 900), 1.3403435580012592e-161);
-    // Below the smallest number it is zero, not an error.
+    // Underflow gives zero, not an error.
     assert_eq!(mcnemar_exact(0, 1_000_000), 0.0);
     let huge = mcnemar_exact(5_000_000_000, 5_000_100_000);
     // The normal tail at z = (100000 − 1) / √10¹⁰ ≈ 1 is 0.3173.
@@ -53,24 +53,24 @@ fn sign_flips_equal_mcnemar_for_equally_sized_tasks() {
 
 #[test]
 fn flipping_signs_counts_every_assignment_where_they_are_few() {
-    // Weights 1/2 and 1/3, observed 1/2 + 1/3: of the four assignments two are as far. By hand 2/4.
+    // Weights 1/2 and 1/3, observed difference 1/2 + 1/3: two of the four assignments are as extreme.
     close(sign_flips(&[task(2, 1, 0), task(3, 1, 0)], 10, 0), 0.5);
-    // The observed difference is 1/2 − 1/3; all four assignments are at least as extreme.
+    // The observed difference is 1/2 − 1/3, and all four assignments have at least this difference.
     close(sign_flips(&[task(2, 1, 0), task(3, 0, 1)], 10, 0), 1.0);
-    // Weights 1/2, 1/2 and 1/3 (twice one way, once the other): |1 − 1/3| = 2/3. The sums ±1 ± 1/3 are far, ±1/3 are
-    // not: 4 of 8.
+    // Weights 1/2, 1/2 and 1/3, the last in the other direction: |1 − 1/3| = 2/3. The sums ±1 ± 1/3 are as extreme,
+    // ±1/3 are not: 4 of 8.
     close(sign_flips(&[task(2, 2, 0), task(3, 0, 1)], 10, 0), 0.5);
 }
 
 #[test]
 fn one_large_task_does_not_decide_a_mean_of_tasks() {
-    // Eight tasks of 100 gain 6 questions each, one of 10,000 loses 200: the mean of tasks gains 5.1 points, all
-    // questions together lose 152.
+    // Eight tasks of 100 questions gain 6 questions each, one of 10,000 loses 200. The mean over tasks gains 5.1
+    // points, the total over questions loses 152.
     let mut tasks = vec![task(100, 8, 2); 8];
     tasks.push(task(10_000, 300, 500));
     let p = sign_flips(&tasks, 10_000, 0);
     assert!(p < 1e-3, "{p}");
-    // The pooled test, whose answer is about something else: it finds the loss.
+    // The pooled test answers a different question and finds the loss.
     assert!(mcnemar_exact(300 + 64, 500 + 16) < 1e-6);
 }
 
@@ -78,11 +78,11 @@ fn one_large_task_does_not_decide_a_mean_of_tasks() {
 fn exact_and_sampled_assignments_agree_for_a_seed() {
     let tasks = [task(100, 9, 4), task(150, 12, 6), task(210, 3, 7)];
     let exact = sign_flips(&tasks, 10, 0);
-    // Sizes that differ in nothing that matters, but make too many outcomes to count: each task split in parts.
+    // Slightly different sizes give too many distinct outcomes to enumerate.
     let many: Vec<Discordant> = (0..12).map(|seed| task(1_000 + seed, 6 + seed % 3, 4)).collect();
     assert_eq!(sample_flips(1, &many), sample_flips(1, &many));
     assert!((sample_flips(1, &many) - sample_flips(2, &many)).abs() < 0.02);
-    // With nearly equal weights it is nearly McNemar's test on all of them.
+    // With nearly equal weights the result is close to McNemar's test on all questions.
     let (a, b) = many.iter().fold((0, 0), |(a, b), discordant| (a + discordant.only_a, b + discordant.only_b));
     assert!(
         (sample_flips(1, &many) - mcnemar_exact(a, b)).abs() < 0.02,
@@ -90,7 +90,8 @@ fn exact_and_sampled_assignments_agree_for_a_seed() {
         sample_flips(1, &many),
         mcnemar_exact(a, b)
     );
-    // Sums of exact integers, by Python: comb(13, i) · comb(18, j) · comb(10, k) over the far assignments, over 2⁴¹.
+    // Exact integer sums in Python: comb(13, i) · comb(18, j) · comb(10, k) over the extreme assignments, divided by
+    // 2⁴¹.
     close(exact, 0.14217691735848348);
 }
 
@@ -130,7 +131,7 @@ fn what_cannot_be_is_nan() {
     assert!(binomial_above_chance(1, 2, f64::NAN).is_nan());
 }
 
-/// Losses with a spread of 1 and a difference of `shift` with a spread of its own.
+/// Returns losses that vary by about 1 between windows, and differ by `shift` plus a small variation.
 fn losses(shift: f64) -> (Vec<f64>, Vec<f64>) {
     let b: Vec<f64> = (0..200).map(|i| 3.0 + (f64::from(i) * 0.7).sin()).collect();
     let a = b.iter().zip(0..).map(|(b, i)| b + shift + 0.1 * (f64::from(i) * 1.3).cos()).collect();
@@ -142,9 +143,9 @@ fn paired_difference_shows_despite_window_spread() {
     let (a, b) = losses(0.05);
     let interval = paired_bootstrap(&a, &b, 2000, 1).unwrap();
     assert!(interval.low > 0.0 && interval.low < interval.difference && interval.difference < interval.high);
-    // The differences have a spread of 0.1 / √2, so ±1.96 standard errors of 200 are a width of 0.0196.
+    // The differences have a standard deviation of 0.1 / √2, so ±1.96 standard errors of 200 windows span 0.0196.
     assert!((interval.high - interval.low - 0.0196).abs() < 0.003, "{interval:?}");
-    // No sample was on the other side.
+    // No resample was on the other side of zero.
     close(interval.p, 2.0 / 2001.0);
 }
 

@@ -1,10 +1,15 @@
-//! How a method looks in every figure: the same hue, marker and dash wherever it is drawn. What a hue is on light and on
-//! dark paper is the figures' own.
+//! Style of a method in figures: hue, marker and dash, the same in every figure. The figures define each hue's color in
+//! light and dark mode.
+//!
+//! ```
+//! use ghostlab_core::style::{Dash, Hue, Marker, Style};
+//!
+//! let style = Style::new(Hue::Blue, Marker::Circle, Dash::Solid);
+//! assert_eq!((style.hue, style.marker), (Hue::Blue, Marker::Circle));
+//! ```
 
-/// A colour by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hue {
-    /// The colour of text.
     Ink,
     Grey,
     Purple,
@@ -19,7 +24,6 @@ pub enum Hue {
     Brown,
 }
 
-/// Shape of a data point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Marker {
     Circle,
@@ -32,7 +36,6 @@ pub enum Marker {
     Star,
 }
 
-/// Dash pattern of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dash {
     Solid,
@@ -43,7 +46,6 @@ pub enum Dash {
     Dotted,
 }
 
-/// The three together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     pub hue: Hue,

@@ -1,4 +1,5 @@
-//! The block with the smallest angular distance at the last token. (An example: replace its rule by yours.)
+//! Example criterion: removes the block with the smallest angular distance at the last token. Replace its rule with
+//! yours.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,8 +14,8 @@ const NAME: &str = "my-criterion";
 const SOURCE: &str = "https://example.org/my-criterion";
 pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<MyCriterion>(NAME, SOURCE, build::<MyCriterion>);
 
-/// Selects the block start `s` in `0..=L−n` with the smallest mean of `arccos(cos(X_s, X_{s+n}))/π` at the last token.
-/// The first minimum wins.
+/// Selection of the block start `s` in `0..=L−n` with the smallest mean of `arccos(cos(X_s, X_{s+n}))/π` at the last
+/// token. The first minimum wins.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct MyCriterion {}

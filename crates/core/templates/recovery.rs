@@ -1,4 +1,5 @@
-//! One factor for all channels, which restores the magnitude of the stream. (An example: replace its rule by yours.)
+//! Example recovery: restores the magnitude of the stream with one factor for all channels. Replace its rule with
+//! yours.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,11 +15,11 @@ const SOURCE: &str = "https://example.org/my-recovery";
 pub(super) const ENTRY: RecoveryEntry =
     RecoveryEntry::new::<MyRecovery>(NAME, SOURCE, build::<MyRecovery>).label("My Recovery").beyond();
 
-/// `W = d·I` with `d = (Σ|X_post| / Σ|X_pre|)^power` over all sequences.
+/// Operator `W = d·I` with `d = (Σ|X_post| / Σ|X_pre|)^power` over all sequences.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct MyRecovery {
-    /// 1 compensates the full difference, 0 nothing.
+    /// Exponent: 1 compensates the full difference, 0 none of it.
     power: f64,
 }
 
@@ -32,7 +33,7 @@ impl Recovery for MyRecovery {
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let mut pre = 0.0;
         let mut post = 0.0;
-        // Reads blocks of rows, because the corpus may exceed the memory.
+        // Read blocks of rows, because the activations may exceed memory.
         for rows in boundary.blocks(boundary.fitted) {
             pre += magnitude(boundary.pre(rows.clone())?);
             post += magnitude(boundary.post(rows)?);

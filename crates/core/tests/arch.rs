@@ -1,6 +1,6 @@
-//! Tiny random models of each architecture against transformers' forward pass (oracle `arch`; its tolerance: relative
-//! Frobenius error 1e-5; Mistral and Qwen2 by tools/arch_fixtures.py), and against candle-transformers' own models on the
-//! same weights.
+//! Tiny random models of each architecture against transformers' forward pass (oracle `arch` with a relative Frobenius
+//! error of at most 1e-5; Mistral and Qwen2 from tools/arch_fixtures.py), and against candle-transformers' models with
+//! the same weights.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;
@@ -12,7 +12,7 @@ use ghostlab_core::model::{Batch, CandlesOwn, Config, Decoder, Engine, Observer,
 const TOLERANCE: f64 = 1e-5;
 const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
 
-/// Returns the oracle's two sequences as one ragged batch.
+/// Returns the oracle's two sequences as a ragged batch.
 fn batch(name: &str) -> (Batch, Tensor) {
     let ids = tensors(&fixture(&format!("arch/{name}/forward.safetensors")))["input_ids"].clone();
     let rows: Vec<Vec<u32>> = ids.to_dtype(DType::U32).unwrap().to_vec2().unwrap();
@@ -24,7 +24,7 @@ fn engines(name: &str, config: &str) -> Vec<Box<dyn Engine>> {
     common::engines_with(&folder.join(config), &folder)
 }
 
-/// Keeps the stream after every node.
+/// Observer that keeps the stream after every node.
 #[derive(Default)]
 struct Streams(Vec<Vec<f32>>);
 
@@ -39,7 +39,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&v| v.into()).collect()
 }
 
-/// Computes the residual stream entering each layer, `[2 * 96, C]`, and the logits, `[2 * 96, vocab]`.
+/// Computes the input of each layer, `[2 * 96, C]`, and the logits, `[2 * 96, vocab]`.
 fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
     let layers = engine.config().layers;
     let mut streams = Streams::default();
@@ -118,7 +118,7 @@ fn models_without_windows_equal_candle_transformers() {
     }
 }
 
-/// Changes entries of a fixture's hub-style config, and returns file and map.
+/// Changes entries of a fixture's hub-style config. Returns the file and the map.
 fn changed(name: &str, changes: &serde_json::Value) -> (tempfile::NamedTempFile, serde_json::Value) {
     let mut config = common::json(&fixture(&format!("arch/{name}/config.hub-style.json")));
     changes.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());
@@ -127,8 +127,8 @@ fn changed(name: &str, changes: &serde_json::Value) -> (tempfile::NamedTempFile,
     (file, config)
 }
 
-/// candle sees one key more than transformers: its query at `i` sees the key at `j` where `i − j ≤ sliding_window`,
-/// transformers' where `i − j < sliding_window`.
+/// candle's window includes one key more than transformers': a query at `i` sees the key at `j` if
+/// `i − j ≤ sliding_window`, in transformers if `i − j < sliding_window`.
 #[test]
 fn mistral_equals_candle_transformers_with_and_without_a_window() {
     use candle_transformers::models::mistral::{Config, Model};
@@ -141,7 +141,7 @@ fn mistral_equals_candle_transformers_with_and_without_a_window() {
     }
 }
 
-/// candle's Qwen2 has its window in every layer, whatever `use_sliding_window` says.
+/// candle's Qwen2 applies its window in every layer and ignores `use_sliding_window`.
 #[test]
 fn qwen2_equals_candle_transformers_with_and_without_windows() {
     use candle_transformers::models::qwen2::{Config, ModelForCausalLM};
@@ -165,7 +165,7 @@ fn qwen2_equals_candle_transformers_with_and_without_windows() {
 fn a_bias_that_is_missing_or_left_over_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     for (config, weights, message) in [
-        // Biases that a Llama has not: left out without a word the logits would be wrong.
+        // Llama has no biases, so silently ignoring them would give wrong logits.
         ("llama-gqa", "qwen2", "self_attn.k_proj.bias"),
         ("qwen2", "llama-gqa", "self_attn.q_proj.bias"),
     ] {
@@ -179,7 +179,7 @@ fn a_bias_that_is_missing_or_left_over_is_refused_by_name() {
     }
 }
 
-/// Writes the fixture's weights in a float type, in two shards with an index or in one file.
+/// Writes the fixture's weights in a float type, as two shards with an index or as one file.
 fn rewrite(name: &str, folder: &std::path::Path, dtype: DType, sharded: bool) {
     let weights = tensors(&fixture(&format!("arch/{name}/model.safetensors")));
     std::fs::copy(fixture(&format!("arch/{name}/config.json")), folder.join("config.json")).unwrap();
@@ -209,7 +209,7 @@ fn half_precision_shards_give_logits_of_rounded_weights() {
         rewrite("qwen3", folders[1].path(), dtype, true);
         let [one, sharded] = folders.map(|f| forward(&Decoder::load(f.path()).unwrap(), &batch).1);
         assert_eq!(one, sharded);
-        // Rounded to 11 or 8 bits: near the f32 logits, and not equal to them.
+        // Rounded to 11 or 8 significant bits: close to the f32 logits, but not equal.
         let exact = forward(&Decoder::load(&fixture("arch/qwen3")).unwrap(), &batch).1;
         let error = relative_error(&one, &exact);
         assert!(error > 1e-6 && error < 3e-2, "{dtype:?}: {error:e}");
@@ -230,15 +230,15 @@ fn tied_embeddings_use_the_embedding_as_head() {
         logits.extend(common::engines(folder.path()).iter().map(|engine| forward(&**engine, &batch("llama-gqa").0).1));
         weights.remove("lm_head.weight");
     }
-    // Each run has the same number of engines: two on this processor, and a GPU's if present, whose products round
-    // differently in other layouts.
+    // Both lists have the same engines: two on the CPU, and a GPU if present, whose products round differently in other
+    // layouts.
     let (untied, tied) = logits.split_at(logits.len() / 2);
     assert_eq!(untied[..2], tied[..2]);
     assert!(untied.iter().zip(tied).all(|(untied, tied)| relative_error(tied, untied) < 1e-6));
 }
 
-/// transformers 5.23.0 (`tie_weights` in modeling_utils.py): with tie_word_embeddings and a lm_head.weight that is another
-/// table than the embedding both are used; where only one of the two is there it is both.
+/// transformers 5.23.0 (`tie_weights` in modeling_utils.py): with `tie_word_embeddings`, a `lm_head.weight` that
+/// differs from the embedding is still used. If only one of the two exists, it serves as both.
 #[test]
 fn untied_head_is_used_whatever_the_config_says() {
     let folder = tempfile::tempdir().unwrap();
@@ -264,7 +264,7 @@ fn untied_head_is_used_whatever_the_config_says() {
     let head = weights.remove("lm_head.weight").unwrap();
     let (config, embedding) = logits(&weights);
     assert!(config.tied_embeddings && embedding != expected);
-    // A file with the one table under the head's name.
+    // File with the single table under the head's name.
     let table = weights.remove("model.embed_tokens.weight").unwrap();
     weights.insert("lm_head.weight".into(), table);
     let (config, alone) = logits(&weights);

@@ -1,8 +1,9 @@
-//! Every architecture and rope type against transformers' forward pass and greedy tokens, on random models that
-//! tools/arch_models.py makes: grouped heads of an odd size, windows shorter and longer than a text, tied and untied heads,
-//! experts in all and in some layers. Tolerance: relative Frobenius error 1e-5, as of the committed models (arch.rs).
+//! Every architecture and rope type against transformers' forward pass and greedy tokens, on random models from
+//! tools/arch_models.py: grouped-query attention with an unusual head width, windows shorter and longer than the text,
+//! tied and untied output projections, experts in all or some layers. The tolerance is a relative Frobenius error of
+//! 1e-5, as for the committed models (arch.rs).
 //!
-//! Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has transformers. `.ci/run` makes one.
+//! Skipped with a message if `GHOSTLAB_PYTHON` does not name an interpreter with transformers. `.ci/run` creates one.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 #![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
 
@@ -23,13 +24,13 @@ use half::bf16;
 use tempfile::TempDir;
 
 const TOLERANCE: f64 = 1e-5;
-/// Two logits that are nearer to each other, as rounding of f32 in another order may put either first.
+/// Maximum distance of two logits that counts as a tie, because the order of f32 summation may decide between them.
 const TIE: f64 = 1e-4;
-/// Prompts of each model and new tokens of each, as the script makes them.
+/// Prompts per model, as created by the script. [`NEW`] is the number of new tokens of each.
 const PROMPTS: usize = 3;
 const NEW: usize = 12;
 
-/// Returns the models' folders. `None` without an interpreter.
+/// Creates the models. Returns their folder, or `None` without an interpreter.
 fn made() -> Option<TempDir> {
     let python = common::python::python("transformers")?;
     let out = tempfile::tempdir().unwrap();
@@ -43,7 +44,7 @@ fn folders(out: &TempDir) -> Vec<PathBuf> {
     folders
 }
 
-/// Keeps the stream after every node.
+/// Observer that keeps the stream after every node.
 #[derive(Default)]
 struct Streams(Vec<Vec<f32>>);
 
@@ -58,7 +59,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&v| v.into()).collect()
 }
 
-/// Computes the residual stream entering each layer, and the logits.
+/// Computes the input of each layer, and the logits.
 fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
     let layers = engine.config().layers;
     let mut streams = Streams::default();
@@ -69,8 +70,8 @@ fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
     (inputs, wide(&logits.values().unwrap()))
 }
 
-/// Compares each text alone and both in one batch, on each f32 engine, under both config dialects, and with weights on
-/// demand.
+/// Compares each text alone and both in one batch, on each f32 engine, with both config formats, and with weights
+/// loaded on demand.
 fn compare(folder: &Path) -> usize {
     let name = folder.file_name().unwrap().to_string_lossy().into_owned();
     let expected = tensors(&folder.join("forward.safetensors"));
@@ -78,7 +79,7 @@ fn compare(folder: &Path) -> usize {
         (0..2).map(|text| expected[&format!("ids.{text}")].to_dtype(DType::U32).unwrap().to_vec1().unwrap()).collect();
     let mut engines = common::engines(folder);
     if !name.ends_with("own-head") {
-        // A config alone does not know which tables the weights hold.
+        // A config alone does not tell which tables the weights contain.
         engines.extend(common::engines_with(&folder.join("config.hub-style.json"), folder));
     }
     let by_need = Decoder::load_within(Config::read(folder).unwrap(), folder, Products::F32, 0).unwrap();
@@ -110,8 +111,8 @@ fn window_batch(texts: &[&Vec<u32>]) -> Batch {
     Batch::windows(texts.iter().map(|text| text.as_slice()))
 }
 
-/// Compares the layers for distillation with the logits from the stream that enters them, and the gradient with differences
-/// along it.
+/// Compares the logits of the differentiable layers with transformers', and the gradient with a finite difference along
+/// it.
 fn compare_distillation(folder: &Path) {
     let name = folder.display();
     let expected = tensors(&folder.join("forward.safetensors"));
@@ -132,27 +133,27 @@ fn compare_distillation(folder: &Path) {
     };
     let (loss, gradient) = start_at(matrix.clone());
     let size = gradient.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
-    // Moves the loss by about a hundredth of it: far above f32's digits, and near enough to a line.
+    // A step that changes the loss by about one percent, far above f32 precision but nearly linear.
     let step = (0.01 * loss / size / size) as f32;
     let moved = |step: f32| start_at(matrix.iter().zip(&gradient).map(|(w, g)| w + step * g).collect()).0;
     let difference = (moved(step) - moved(-step)) / (2.0 * f64::from(step));
     assert!((difference - size * size).abs() <= 2e-2 * size * size, "{name}: {difference} {}", size * size);
 }
 
-/// Compares half precision with f32. Routing may change there, so experts are only required to be finite.
+/// Compares half precision with f32. Routing may change in half precision, so the bound for experts is loose.
 fn compare_float_types(folder: &Path) {
     let expected = tensors(&folder.join("forward.safetensors"));
     let ids: Vec<u32> = expected["ids.1"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
     for engine in common::engines_of_all_types(folder) {
         let logits = forward(&*engine, &Batch::windows([ids.as_slice()])).1;
         let error = relative_error(&logits, &flat(&expected["logits.1"]));
-        // Some tens of roundings to 8 bits.
+        // Tolerance for several tens of roundings to 8 significant bits.
         let most = if engine.config().experts.is_some() { 1.0 } else { 0.1 };
         assert!(error < most, "{} {}: {error:e}", engine.id(), folder.display());
     }
 }
 
-/// Detokenizer for tests that compare ids only.
+/// Detokenizer for tests that only compare ids.
 struct Ids;
 
 impl Detokenizer for Ids {
@@ -161,7 +162,7 @@ impl Detokenizer for Ids {
     }
 }
 
-/// Compares the tokens behind each prompt, all prompts together, on each engine. Returns how many were compared on one engine.
+/// Compares the new tokens of all prompts on each engine. Returns the number of tokens compared on one engine.
 fn compare_greedy(folder: &Path) -> usize {
     let expected = tensors(&folder.join("forward.safetensors"));
     let prompts: Vec<Prompt> = (0..PROMPTS)
@@ -188,8 +189,8 @@ fn ids_of(key: &str, expected: &HashMap<String, Tensor>) -> Vec<u32> {
     expected[key].to_dtype(DType::U32).unwrap().to_vec1().unwrap()
 }
 
-/// Compares candle-transformers' own model on a prefix shorter than any attention window. Returns the class, or what
-/// that crate does not have.
+/// Compares candle-transformers' model on a prefix shorter than any attention window. Returns the class, or what
+/// candle-transformers does not support.
 fn compare_with_candles_own(folder: &Path) -> std::result::Result<&'static str, String> {
     let config = Config::read(folder).unwrap();
     let candle_model = CandlesOwn::load(&config, folder).map_err(|error| error.one_line())?;
@@ -222,7 +223,7 @@ fn every_architecture_and_rope_type_equals_transformers() {
         seen.insert(Config::read(folder).unwrap().architecture.model_type);
     }
     println!("{models} models, {tokens} greedy tokens");
-    // Ties are rare, or this compares nothing.
+    // If ties were frequent, the test would compare too few tokens.
     assert!(tokens * 10 >= 9 * PROMPTS * NEW * models, "{tokens} tokens of {models} models");
     let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|architecture| architecture.model_type).collect();
     assert_eq!(seen, known, "each architecture has a model here");
@@ -231,7 +232,7 @@ fn every_architecture_and_rope_type_equals_transformers() {
     scaled_embedding(&out.path().join("gemma2-bf16"));
 }
 
-/// Checks the factor √C, which transformers rounds to bf16 for bf16 weights, to the last bit.
+/// Checks the embedding factor √C exactly. transformers rounds it to bf16 for bf16 weights.
 fn scaled_embedding(folder: &Path) {
     let expected = tensors(&folder.join("forward.safetensors"));
     let ids: Vec<u32> = expected["ids.0"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();

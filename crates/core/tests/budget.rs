@@ -1,4 +1,4 @@
-//! Weights loaded on demand: the same numbers as with all of them in memory, and errors when they are read.
+//! Weights loaded on demand: identical results, and errors at load time.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -41,7 +41,7 @@ fn numbers(engine: &dyn Engine) -> (Vec<u64>, Vec<u32>) {
     (scores.concat().into_iter().map(f64::to_bits).collect(), rows.map(f32::to_bits).collect())
 }
 
-/// Loads a backbone with a budget of `layers` layers.
+/// Loads a backbone with a weight budget of `layers` layers.
 fn within(folder: &Path, layers: u64) -> Decoder {
     let config = Config::read(folder).unwrap();
     let budget = layers * config.layer_bytes(Products::F32);
@@ -79,7 +79,7 @@ fn scores_do_not_depend_on_weight_memory() {
             assert!(total > 3 * layer);
             let all = numbers(&*load(&folder, u64::MAX));
             assert!(all.0.len() == 6 * 13 && all.0[..13] != all.0[13..26] && all.0[13..26] != all.0[26..39]);
-            // Just below the whole, streams have room too.
+            // Just below the total, the budget also has room for streams.
             for budget in [3 * layer, 0, total - 1] {
                 let engine = load(&folder, budget);
                 let what = format!("{} {}: a budget of {budget} bytes", engine.id(), folder.display());
@@ -130,7 +130,7 @@ fn changed_weight_file_is_refused_by_name() {
     let mut bytes = std::fs::read(&path).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle..middle + 64].fill(0);
-    // In place: the file that was opened is the one that changes.
+    // Modify the file in place, so that the open file changes.
     std::fs::write(&path, &bytes).unwrap();
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(5)).unwrap();

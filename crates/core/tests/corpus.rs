@@ -1,4 +1,4 @@
-//! The corpus floor against the reference implementations: the same draws, tokens and windows, exactly.
+//! Corpus module against the reference implementations: exactly equal draws, tokens and windows.
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails like a test: by a panic")]
 
 use std::path::Path;
@@ -70,7 +70,7 @@ fn windows_of_a_plain_text_equal_the_reference() {
         assert_eq!(windows.window(index), &all[start.token..start.token + length]);
     }
 
-    // The reference draws its validation windows from the same generator, right after the training ones.
+    // The reference draws its validation windows from the same generator, directly after the training windows.
     let tokens = number_of_oracle("total_tokens", oracle);
     let border = (0.9 * tokens as f64) as u64 - length as u64 - 1;
     let mut random = PythonRandom::new(seed);
@@ -83,7 +83,7 @@ fn windows_of_a_plain_text_equal_the_reference() {
 
     let rows = read_rows(folder.join("evaluation.txt"), None).unwrap();
     let windows = evaluation(rule, &rows, &tokenizer, length, None).unwrap();
-    // The number of windows in the oracle's perplexities.
+    // Number of windows in the oracle's perplexities.
     assert_eq!(windows.count(), 262);
     assert!(windows.ids == ids(&folder.join("evaluation.ids.json"))[..262 * length]);
 }
@@ -117,7 +117,7 @@ fn count_of(key: &str, oracle: &Value) -> usize {
     oracle[key].as_u64().unwrap() as usize
 }
 
-/// C4 has no oracle: the rule is tested on the documents themselves.
+/// C4 has no oracle, so the test checks the rule on the documents.
 #[test]
 fn windows_of_c4_lie_within_documents() {
     let Some(folder) = shared("real") else { return };

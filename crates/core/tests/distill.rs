@@ -1,5 +1,5 @@
-//! Distillation against the reference implementation (oracle `stories260k`, key `distill`; tolerance from its README), and
-//! on an architecture of each kind against the engine and finite differences.
+//! Distillation against the reference implementation (oracle `stories260k`, key `distill`; tolerance from its README),
+//! and on each architecture against the engine and finite differences.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;
@@ -16,7 +16,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().copied().map(f64::from).collect()
 }
 
-/// Returns the teacher's predictions for each window, and the stream at a boundary, `[positions, C]` each.
+/// Returns, for each window, the stream at a boundary `[positions, C]` and the teacher's predictions.
 fn lessons(decoder: &Decoder, tail: &LayersAfter, windows: &Windows, boundary: usize) -> Vec<(Vec<f32>, TopTokens)> {
     let layers = decoder.config().layers;
     let sites = [HookPoint::Stream(boundary), HookPoint::Stream(layers)];
@@ -69,7 +69,7 @@ fn each(test: impl Fn(&str, &Decoder, &LayersAfter, &Windows)) {
         let tail = LayersAfter::load(&Config::read(&folder).unwrap(), &folder, 2, &Device::Cpu).unwrap();
         let vocab = decoder.config().vocab as u32;
         let starts = vec![Start { document: 0, token: 0 }; 2];
-        // Longer than the sliding windows of those that have them, 24 and 40.
+        // Longer than the sliding windows of 24 and 40.
         let length = if decoder.config().windows.iter().any(Option::is_some) { 48 } else { 12 };
         let ids = (0..2 * length as u32).map(|position| position * 37 % vocab).collect();
         test(name, &decoder, &tail, &Windows { ids, length, starts, corpus_tokens: 2 * length, bytes: 0 });
@@ -83,7 +83,7 @@ fn the_tail_gives_the_logits_of_the_engine() {
         let mut x = decoder.begin(&batch).unwrap();
         for layer in 0..decoder.config().layers {
             if layer == 2 {
-                // From here on the tail takes over.
+                // From this layer on, the differentiable layers replace the engine.
                 let ours = tail.logits(&x).unwrap();
                 for layer in 2..decoder.config().layers {
                     x = decoder.advance(&batch, &Step::Attention(layer), &x).unwrap();
@@ -91,7 +91,7 @@ fn the_tail_gives_the_logits_of_the_engine() {
                 }
                 let theirs = decoder.logits(&x, &(0..batch.tokens()).collect::<Vec<_>>()).unwrap();
                 let off = relative_error(&flat(&ours), &flat(&theirs));
-                // The tolerance of the oracle `arch`.
+                // Tolerance of the oracle `arch`.
                 assert!(off <= 1e-5, "{name}: {off:e}");
                 return;
             }
@@ -111,7 +111,7 @@ fn the_gradient_by_the_matrix_is_that_of_finite_differences() {
             .collect();
         let training_at = |matrix: Vec<f32>| Training::new(tail, Checkpoint::start(matrix)).unwrap();
         let (_, gradient) = training_at(matrix.clone()).loss_and_gradient(&stream, &teacher).unwrap();
-        // Along directions and not by element: in f32 a single element moves the loss by less than its last digit.
+        // Check along directions: in f32 a single element changes the loss by less than its precision.
         for seed in 0..3 {
             let mut direction: Vec<f32> =
                 (0..c * c).map(|index| ((index * 7 + seed * 13) as f32 * 12.9898).sin()).collect();

@@ -1,4 +1,4 @@
-//! The examples run on the embedded backbones and texts.
+//! Runs the examples on the embedded backbones and texts.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ fn numbers(example: &str, arguments: &[&str]) -> Vec<f64> {
 #[test]
 fn a_folder_is_scored_on_a_text() {
     let perplexity = numbers("perplexity", &["llama", "corpora/wiki-test.jsonl.gz"]);
-    // A unigram model has 206 and more on these texts (the backbone's manifest), one that knows all nothing below 1.
+    // A unigram model has a perplexity of at least 206 on these texts (see the backbone's manifest).
     assert!(perplexity[0] > 1.0 && perplexity[0] < 5.0, "{perplexity:?}");
 }
 

@@ -1,5 +1,5 @@
-//! Backbones in GGUF files: written here by candle's own writer, with rows in llama.cpp's order, and held to the folders that they
-//! were made from.
+//! GGUF backbones, written here by candle's writer with rows in llama.cpp's order, against the folders they were made
+//! from.
 #![allow(clippy::panic, reason = "a test stops at what it does not know")]
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
@@ -35,7 +35,7 @@ fn logits(engine: &dyn Engine, ids: &[Vec<u32>]) -> Vec<f64> {
     engine.logits(&last.0, &rows).unwrap().values().unwrap().iter().map(|&v| v.into()).collect()
 }
 
-/// Implements llama.cpp's `LlamaModel.permute`: rows `(heads, 2, D/2)` as `(heads, D/2, 2)`.
+/// Implements llama.cpp's `LlamaModel.permute`: reorders rows `(heads, 2, D/2)` to `(heads, D/2, 2)`.
 fn permuted(x: &Tensor, head_dim: usize) -> Tensor {
     let rows = x.dim(0).unwrap();
     let rest = x.elem_count() / x.dim(0).unwrap();
@@ -43,7 +43,7 @@ fn permuted(x: &Tensor, head_dim: usize) -> Tensor {
     by_halves.transpose(1, 2).unwrap().contiguous().unwrap().reshape(x.shape()).unwrap()
 }
 
-/// Returns the names of `gguf-py`.
+/// Returns the tensor's name in `gguf-py`.
 fn name(tensor: &str, olmo: bool) -> String {
     let Some((layer, part)) = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) else {
         return match tensor {
@@ -74,8 +74,8 @@ fn name(tensor: &str, olmo: bool) -> String {
     format!("blk.{layer}.{part}.{kind}")
 }
 
-/// Writes a folder's backbone as a GGUF file, quantised to `dtype` where rows are whole blocks, and the resulting weights
-/// as a folder.
+/// Writes a folder's backbone as a GGUF file, quantized to `dtype` where rows are a multiple of the block size. Also
+/// writes the resulting weights as a folder.
 fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> PathBuf {
     let config = Config::read(from).unwrap();
     let class = config.architecture.class;
@@ -99,12 +99,12 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
         let matrix = values.dims().len() == 2 && values.dim(1).unwrap() % dtype.block_size() == 0;
         let turned = ["q_proj", "k_proj"].iter().any(|projection| tensor.contains(projection)) && arch == "llama";
         let tensor_values = if turned { permuted(&values, config.head_dim) } else { values };
-        // Rows that are no whole blocks: F16, as llama.cpp has it.
+        // Rows that are not a multiple of the block size become F16, as in llama.cpp.
         let narrower = tensor_values.dims().len() == 2 && dtype.block_size() > 1;
         let other = if narrower { GgmlDType::F16 } else { GgmlDType::F32 };
         let quantised = QTensor::quantize(&tensor_values, if matrix { dtype } else { other }).unwrap();
         let back = quantised.dequantize(&cpu).unwrap();
-        // The inverse: rows (heads, D/2, 2) as (heads, 2, D/2).
+        // Invert the permutation: rows (heads, D/2, 2) to (heads, 2, D/2).
         let back = match turned {
             true => {
                 let rows = back.dim(0).unwrap();
@@ -118,7 +118,7 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
         written.push((name(&tensor, arch == "olmo2"), quantised));
     }
     if let Some(Scaling::Llama3(scaling)) = &config.rope.scaling {
-        // conversion/llama.py
+        // Follows conversion/llama.py.
         let factors = (0..config.head_dim / 2).map(|i| {
             let frequency = config.rope.theta.powf(-2.0 * i as f64 / config.head_dim as f64);
             let wavelength = std::f64::consts::TAU / frequency;
@@ -159,7 +159,7 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
     gguf_file::write(&mut fs::File::create(&path).unwrap(), &entries, &written).unwrap();
     let rounded_folder = to.join("rounded");
     fs::create_dir_all(&rounded_folder).unwrap();
-    // llama.cpp has no windows in these architectures, so that the file has none.
+    // llama.cpp does not support windows for these architectures, so the file has none.
     let mut config_entries = common::json(&from.join("config.json"));
     if !config.windows.iter().all(Option::is_none) {
         config_entries["use_sliding_window"] = false.into();
@@ -212,7 +212,7 @@ fn rounding_while_reading_equals_a_quantised_file() {
         let from = fixture(&format!("arch/{name}"));
         let file = write(&from, temp.path(), GgmlDType::Q8_0, &[]);
         let folder = temp.path().join("rounded");
-        // With the folder's own weights, which include the window settings missing from the file.
+        // Use the folder's own weights, because its config includes the window settings missing from the file.
         fs::copy(from.join("model.safetensors"), folder.join("model.safetensors")).unwrap();
         let mut config = Config::read(&folder).unwrap();
         let plain = logits(&*common::engines_of(config.clone(), &folder)[0], &ids(name));
@@ -228,7 +228,7 @@ fn rounding_while_reading_equals_a_quantised_file() {
     }
 }
 
-/// Each type as candle quantises whole tensors, with the output projection in its own and the embedding in another one.
+/// Expected: whole tensors quantized by candle, with separate types for the output projection and the embedding.
 #[test]
 fn matrices_are_quantised_by_position_and_row_length() {
     let Some(real) = common::shared("real/backbone") else { return };
@@ -254,7 +254,7 @@ fn matrices_are_quantised_by_position_and_row_length() {
     }
 }
 
-/// Rows of 256 numbers and more, which the wide blocks need.
+/// Uses rows of at least 256 elements, which the wide blocks require.
 #[test]
 fn wide_blocks_are_read_as_candle_reads_them() {
     let Some(real) = common::shared("real/backbone") else { return };
@@ -277,7 +277,7 @@ fn what_a_file_is_follows_from_the_bytes_of_its_tensors() {
         content_of_file(&write(&from, two.path(), GgmlDType::F32, &[("general.name", Value::String("other".into()))]));
     assert_eq!(plain, named, "what nothing is computed from");
     assert_ne!(plain, content_of_file(&write(&from, three.path(), GgmlDType::F16, &[])));
-    // Numbers as they are, in rows as they are: the same backbone as in the folder.
+    // Unquantized tensors without permutation: the content equals that of the folder.
     assert_eq!(plain, content_of_file(&one.path().join("rounded")));
     let turned = tempfile::tempdir().unwrap();
     let file = write(&fixture("arch/llama-gqa"), turned.path(), GgmlDType::F32, &[]);
@@ -315,7 +315,8 @@ fn unsupported_file_settings_are_refused_by_key_and_value() {
     }
 }
 
-/// A tokenizer of the embedded backbones, under each of llama.cpp's names for how words are split, and SentencePiece's.
+/// Covers a tokenizer of the embedded backbones under each of llama.cpp's pre-tokenizer names, and a SentencePiece
+/// tokenizer.
 #[test]
 fn tokenizer_survives_a_round_trip_through_its_entries() {
     use ghostlab_core::corpus::to_gguf;
@@ -370,7 +371,6 @@ fn split_pattern(pattern: &str) -> serde_json::Value {
     serde_json::json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
 }
 
-/// Returns lines of each bundled text.
 fn lines() -> Vec<String> {
     use ghostlab_core::corpus::read_rows;
     let folder = common::checkout().join("data/tiny/corpora");

@@ -1,5 +1,5 @@
-//! Differences of a GPU from the processor: many threads on one device, little memory, precision of its products.
-//! Skipped without a GPU; with one, the oracles of the other tests run on it too.
+//! Differences between GPU and CPU: concurrent threads on one device, limited memory, precision of products. Skipped
+//! without a GPU; if there is one, the oracle tests also run on it.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -38,7 +38,7 @@ fn products_in_f32_are_not_rounded_to_what_tensor_cores_take() {
     let weight = some(2, (512, 1024));
     let exact = flat(&ops::linear(&to_f64(&x), &to_f64(&weight)).unwrap());
     let [x, weight] = [&x, &weight].map(|x| x.to_device(&device).unwrap());
-    // TF32 is off by 3e-4, f16 likewise; sums of 1024 products in f32 by less than 1e-6.
+    // TF32 and f16 are off by 3e-4, f32 sums of 1024 products by less than 1e-6.
     let error = relative_error(&on_this_machine(&ops::linear(&x, &weight).unwrap()), &exact);
     assert!(error < 5e-6, "{error:e}");
 }
@@ -47,8 +47,8 @@ fn to_f64(x: &Tensor) -> Tensor {
     x.to_dtype(DType::F64).unwrap()
 }
 
-/// Compares an operation on the GPU in f32, bf16 and f16 with its plain form in f64 on the same rounded numbers; `most` are
-/// the tolerances.
+/// Compares an operation on the GPU in f32, bf16 and f16 with its plain form in f64 on the same rounded inputs. `most`
+/// holds the tolerances.
 fn agree(name: &str, shapes: &[&[usize]], most: [f64; 3], operation: impl Fn(&[Tensor], &Tensor) -> Result<Tensor>) {
     let Some(device) = gpu() else { return };
     let device = device.open().unwrap();
@@ -61,7 +61,7 @@ fn agree(name: &str, shapes: &[&[usize]], most: [f64; 3], operation: impl Fn(&[T
             })
             .collect();
         let table = some(9, (96, 40)).broadcast_gt(&Tensor::new(0.3f32, &Device::Cpu).unwrap()).unwrap();
-        // For 96 queries and 40 keys: some keys are hidden, but none from all queries.
+        // 96 queries and 40 keys: some keys are hidden, but none from all queries.
         let hidden = Tensor::new(f32::NEG_INFINITY, &Device::Cpu).unwrap().broadcast_as((96, 40)).unwrap();
         let mask = table.where_cond(&hidden, &hidden.zeros_like().unwrap()).unwrap();
         let exact: Vec<Tensor> = given.iter().map(|x| x.to_dtype(DType::F64).unwrap()).collect();
@@ -76,7 +76,7 @@ fn agree(name: &str, shapes: &[&[usize]], most: [f64; 3], operation: impl Fn(&[T
 
 #[test]
 fn operations_of_a_layer_are_their_plain_forms_rounded_once() {
-    // Half of the last place of what a type holds, of numbers of any size: 2^-24, 2^-9 and 2^-12.
+    // Half a unit in the last place of each dtype: 2^-24, 2^-9 and 2^-12.
     let once = [1e-6, 2e-3, 2.5e-4];
     for width in [24, 300, 4096] {
         agree("norm", &[&[37, width], &[width]], once, |x, _| ops::rms_norm(&x[0], &to_vector_dtype(&x[1])?, 1e-5));
@@ -86,7 +86,7 @@ fn operations_of_a_layer_are_their_plain_forms_rounded_once() {
     });
     agree("gate", &[&[37, 41], &[37, 41]], once, |x, _| ops::gated(&x[0], &x[1], Activation::Silu));
     for cap in [None, Some(0.5)] {
-        // Scores are rounded too, and weights.
+        // Scores and attention weights are rounded too.
         agree("attention", &[&[2, 96, 6, 8], &[2, 40, 2, 8], &[2, 40, 2, 8]], [1e-6, 1e-2, 1e-3], |x, mask| {
             ops::attention(&x[0], &x[1], &x[2], mask, ops::Scores { scale: 0.35, cap })
         });
@@ -115,8 +115,8 @@ fn what_one_thread_makes_another_one_reads_when_it_is_whole() {
     }
 }
 
-/// Windows, each of whose tokens is predicted: no more than run together on a device without memory, as products of other
-/// shapes are rounded otherwise there (in f16 log-probabilities are 2e-5 apart).
+/// Builds windows in which every token is predicted. They fit into one pass even with little memory, because products
+/// of other shapes round differently on a GPU (in f16 log-probabilities differ by 2e-5).
 fn batch(vocab: usize) -> Batch {
     let ids: Vec<Vec<u32>> = (0..10).map(|w| (0..97).map(|i| ((w * 7919 + i * 31) % vocab) as u32).collect()).collect();
     let mut batch = Batch::windows(ids.iter().map(Vec::as_slice));
@@ -141,7 +141,7 @@ fn layers_loaded_on_demand_equal_resident_layers() {
             let batch = || batch(resident.config().vocab);
             let expected = log_probabilities(&*resident, batch());
             let bounded = candle(&folder, device, dtype, Some(0));
-            // Threads race in some rounds and not in others.
+            // Repeat, because a race between threads need not occur in every round.
             for round in 0..10 {
                 let error = relative_error(&log_probabilities(&*bounded, batch()), &expected);
                 assert!(error < 1e-6, "{name} {dtype:?}, round {round}: {error:e}");
@@ -150,7 +150,7 @@ fn layers_loaded_on_demand_equal_resident_layers() {
     }
 }
 
-/// Builds windows longer and shorter than a kernel's block, and contexts that several segments continue.
+/// Builds windows longer and shorter than a kernel's block, and contexts continued by several segments.
 fn windows_and_trees(vocab: usize) -> Batch {
     let windows =
         [sample_ids(1, 250, vocab), sample_ids(2, 70, vocab), sample_ids(3, 70, vocab), sample_ids(4, 1, vocab)];
@@ -178,7 +178,7 @@ fn gpu_rows_of_windows_and_trees_attend_as_on_the_cpu() {
         let exact = run_on(DeviceName::Cpu, FloatType::F32, &folder);
         for dtype in FloatType::ALL {
             let error = relative_error(&run_on(device, dtype, &folder), &exact);
-            // In half precision roundings fall otherwise, and are as large.
+            // In half precision rounding differs between devices, but errors have the same magnitude.
             let most = match dtype {
                 FloatType::F32 => 1e-6,
                 half => 1.5 * relative_error(&run_on(DeviceName::Cpu, half, &folder), &exact),

@@ -1,5 +1,5 @@
 //! Recoveries on a real trained model against the reference implementations (oracle `stories260k`; tolerances from its
-//! README), and properties that hold on any model.
+//! README), and properties that hold for any model.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;
@@ -30,7 +30,7 @@ fn matrix(operator: &Operator) -> Vec<f64> {
     operator.to_dense().unwrap().into_iter().map(f64::from).collect()
 }
 
-/// Builds the program without `removed`, repaired by one solution per start.
+/// Builds the program without the layers `removed`, repaired by one solution per start.
 fn program(layers: usize, removed: &[usize], solutions: &[(usize, Solution)]) -> Program {
     let mut repairs = Repairs::default();
     for (start, solution) in solutions {
@@ -153,7 +153,7 @@ fn layerwise_repairs_of_regions_equal_the_reference() {
     }
 }
 
-/// Returns pseudo-random windows for a fixture backbone.
+/// Returns pseudorandom windows for a fixture backbone.
 fn windows(sequences: usize, length: usize, vocab: usize) -> Windows {
     let mut state = 12345u64;
     let mut next = || {
@@ -270,7 +270,7 @@ fn folding_a_map_equals_applying_it() {
 
 #[test]
 fn before_a_norm_only_channel_proportions_matter() {
-    // Without the norms' epsilon they are scale-free.
+    // Without the epsilon, norms are scale-invariant.
     let folder = tempfile::tempdir().unwrap();
     let mut config = common::json(&fixture("arch/olmo2/config.json"));
     config["rms_norm_eps"] = json!(1e-20);
@@ -289,7 +289,8 @@ fn before_a_norm_only_channel_proportions_matter() {
     let once = run(&folded(scale_by_channel(1.0, channels)), &dense, &batch);
     assert!(relative_error(&run(&folded(scale_by_channel(3.0, channels)), &dense, &batch), &once) <= 1e-5);
     assert!(relative_error(&once, &plain) > 1e-2, "unequal factors do something");
-    // The original method multiplies by about one, so it changes no weights there and reports that.
+    // The original method's factor is about one before a norm, so the solution reports a note instead of changing
+    // weights.
     let calibration = calibrated(&decoder, &windows(8, 64, decoder.config().vocab));
     let solution = recovery("prune-and-comp", json!({"granularity": "scalar"}));
     let solution = solution.solve(&calibration.boundary(&decoder, 2, 3)).unwrap();
@@ -300,7 +301,7 @@ fn scale_by_channel(scale: f32, channels: usize) -> Vec<f32> {
     (0..channels).map(|c| scale * (1.0 + c as f32 / 16.0)).collect::<Vec<_>>()
 }
 
-/// Computes the stream that enters the head.
+/// Computes the input of the head.
 fn run(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f64> {
     let mut x = decoder.begin(batch).unwrap();
     for step in program.0.iter().filter(|step| !matches!(step, Step::Embed | Step::Head)) {
@@ -311,7 +312,7 @@ fn run(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f64> {
 
 #[test]
 fn scalar_prune_and_comp_only_scales_earlier_layers() {
-    // The fixture's stream is so small that the norms' epsilon (1e-5) matters: without it they are scale-free.
+    // The fixture's stream is so small that the norms' epsilon (1e-5) matters; without it they are scale-invariant.
     let folder = tempfile::tempdir().unwrap();
     let mut config = common::json(&fixture("arch/llama-gqa/config.json"));
     config["rms_norm_eps"] = json!(1e-20);
@@ -325,13 +326,13 @@ fn scalar_prune_and_comp_only_scales_earlier_layers() {
         recovery("prune-and-comp", json!({"granularity": "scalar", "target": "stream"})).solve(&boundary).unwrap();
     let operator = solution.repair.operator().unwrap().clone();
     let factor = operator.to_dense().unwrap()[0];
-    // The definition is the ratio of mean magnitudes.
+    // The factor is defined as the ratio of mean magnitudes.
     let mean = |site| -> f64 {
         let rows = world.calibration.activations.rows(site, 0..512).unwrap();
         rows.iter().map(|&v| f64::from(v.abs())).sum::<f64>()
     };
     assert_close("factor", factor.into(), mean(HookPoint::Stream(3)) / mean(HookPoint::Stream(2)), 1e-6);
-    // The original method's weights: embedding, o_proj and down_proj of the layers before times the factor.
+    // The original method scales these weights of the preceding layers: embedding, o_proj and down_proj.
     let scalar = Operator::diagonal(vec![factor; 64]).unwrap();
     let mut folded = world.decoder.clone();
     for layer in 0..2 {
@@ -349,7 +350,7 @@ fn scalar_prune_and_comp_only_scales_earlier_layers() {
         let error = relative_error(&flat(&scaled), &expected);
         assert!(error <= 1e-5, "{step:?}: {error:e}");
     }
-    // And what one factor at the boundary gives is the same.
+    // Applying the factor at the boundary gives the same result.
     let applied = run(&world.decoder, &program(4, &[2], &[(2, solution)]), &batch);
     let rest = folded.advance(&batch, &Step::Attention(3), &scaled).unwrap();
     let rest = folded.advance(&batch, &Step::Mlp(3), &rest).unwrap();
@@ -377,7 +378,7 @@ fn boundary_error_is_that_of_the_repaired_backbone() {
         ] {
             let solution = recovery(method, options).solve(&boundary).unwrap();
             let numbers = RepairMetrics::of(&boundary, &solution.repair).unwrap();
-            // Layers 2 and 3 are the last: what enters the head is what the boundary gives.
+            // Layers 2 and 3 are the last ones, so the boundary's output is the head's input.
             let given = run(&world.decoder, &program(4, &[2, 3], &[(2, solution)]), &batch);
             let post = world.calibration.activations.rows(HookPoint::Stream(4), 0..128).unwrap();
             let mae = given.iter().zip(post).map(|(a, b)| (a - f64::from(*b)).abs()).sum::<f64>() / given.len() as f64;

@@ -1,7 +1,7 @@
-//! Greedy generation against transformers' own, in f32, token for token: the embedded backbones, a real one if present
-//! next to the checkout, and small random models of other architectures.
+//! Greedy generation against transformers in f32, token by token: the embedded backbones, a real one if present next to
+//! the checkout, and small random models of other architectures.
 //!
-//! Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has transformers. `.ci/run` makes one.
+//! Skipped with a message if `GHOSTLAB_PYTHON` does not name an interpreter with transformers. `.ci/run` creates one.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 #![allow(clippy::disallowed_macros, reason = "a test says what it compared")]
 
@@ -14,7 +14,7 @@ use ghostlab_core::generate::{Detokenizer, Prompt, Settings, generate};
 use ghostlab_core::model::{Decoder, Program, Trie};
 use serde::Deserialize;
 
-/// In the script's format.
+/// Expected tokens in the script's format.
 #[derive(Deserialize)]
 struct Golden {
     prompt: Vec<u32>,
@@ -22,11 +22,11 @@ struct Golden {
     margins: Vec<f64>,
 }
 
-/// Two logits that are nearer to each other, as rounding of f32 in another order may put either first.
+/// Maximum distance of two logits that counts as a tie, because the order of f32 summation may decide between them.
 const TIE: f64 = 1e-4;
 const NEW: usize = 24;
 
-/// No text is looked at.
+/// Detokenizer for tests that only compare ids.
 struct Ids;
 
 impl Detokenizer for Ids {
@@ -61,7 +61,7 @@ fn greedy_tokens_are_those_of_transformers_at_every_batch() {
             let settings = Settings { batch, ..Settings::greedy(NEW, 200) };
             let ours = generate(&engine, &Trie::new(&program), &prompts, &settings, &Ids, &mut ()).unwrap();
             for (index, (ours, golden)) in ours.iter().zip(&golden).enumerate() {
-                // Behind a tie the texts are two.
+                // The continuations may diverge after a tie.
                 let tie = golden.margins.iter().position(|margin| *margin < TIE);
                 let sure = tie.unwrap_or(NEW);
                 ties += usize::from(tie.is_some());
@@ -75,7 +75,7 @@ fn greedy_tokens_are_those_of_transformers_at_every_batch() {
             }
         }
         println!("{}: {tokens} tokens compared, {ties} prompts up to a tie", folder.display());
-        // Ties are rare, or this compares nothing.
+        // If ties were frequent, the test would compare too few tokens.
         assert!(tokens * 10 >= 9 * 3 * golden.len() * NEW, "{}: {tokens}", folder.display());
     }
 }

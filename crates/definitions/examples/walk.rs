@@ -1,4 +1,5 @@
-//! Walks a folder of definitions (`lm_eval/tasks` of lm-evaluation-harness) and prints how many are taken, and why others are not.
+//! Walks a folder of definitions (`lm_eval/tasks` of lm-evaluation-harness), counts the supported ones and prints why
+//! the others are rejected.
 #![allow(clippy::disallowed_macros, reason = "it prints its table")]
 
 use std::collections::BTreeMap;

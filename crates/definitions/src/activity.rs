@@ -5,17 +5,17 @@
 use std::fmt::Arguments;
 use std::sync::OnceLock;
 
-/// Receiver of activity reports. Both methods are called on the thread that does the work.
+/// Receiver of activity reports. Both methods run on the working thread.
 pub trait Watcher: Sync {
-    /// Records that the thread starts on an input, named as messages name it: file, line and field.
+    /// Reports that the thread starts on an input, named by file, line and field.
     fn started(&self, input: Arguments<'_>);
-    /// Records that one file or document is done.
+    /// Reports that one file or document is finished.
     fn finished(&self);
 }
 
 static WATCHER: OnceLock<&'static dyn Watcher> = OnceLock::new();
 
-/// Installs the watcher of this process. A second call has no effect.
+/// Installs the process-wide watcher. Later calls have no effect.
 pub fn watch(watcher: &'static dyn Watcher) {
     WATCHER.get_or_init(|| watcher);
 }

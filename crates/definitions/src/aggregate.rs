@@ -1,4 +1,4 @@
-//! Numbers of documents to one score, with its standard error, as the harness has them.
+//! Aggregation of per-document values into one score with a standard error, as in lm-evaluation-harness.
 
 use ghostlab_core::corpus::PythonRandom;
 use ghostlab_core::error::{Error, Result};
@@ -9,27 +9,24 @@ use crate::edits::ter;
 use crate::translation::{bleu, chrf};
 use crate::value::Value;
 
-/// How many samples the harness draws for a standard error, and for one of a translation metric.
+/// Default number of bootstrap samples for a standard error in the harness.
 pub const DRAWS: usize = 100_000;
 const SLOW_METRIC_DRAWS: usize = 100;
 
 /// Value that a metric records for one document.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
-    /// A number.
     Number(f64),
     /// A log-likelihood and its divisor: words or bytes.
     Weighted(f64, f64),
-    /// The right label and the predicted one.
     Labels(Value, i64),
-    /// The right choice and the probability of each.
+    /// The index of the gold choice and the probability of each choice.
     Probabilities(usize, Vec<f64>),
-    /// A reference and the text compared with it.
+    /// A reference and the generated text.
     Texts(String, String),
 }
 
 impl Item {
-    /// Converts a boolean to a number.
     pub(crate) fn hit(hit: bool) -> Self {
         Self::Number(f64::from(u8::from(hit)))
     }
@@ -39,34 +36,30 @@ impl Item {
     }
 }
 
-/// A way to one score.
+/// Function that aggregates the items of a metric into one score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aggregation {
-    /// The mean.
     Mean,
     /// The upper median.
     Median,
-    /// The mean of what is a number.
+    /// Mean that ignores NaN.
     NanMean,
-    /// `exp` of minus the mean.
+    /// `exp(-mean)`.
     Perplexity,
-    /// `exp` of minus the sum over the weights' sum.
+    /// `exp(-sum / sum of weights)`.
     WeightedPerplexity,
-    /// Minus the sum over the weights' sum, in bits.
+    /// `-sum / sum of weights`, in bits.
     BitsPerByte,
-    /// F1 of the label 1.
+    /// F1 of label 1.
     F1,
-    /// F1 of each label, weighted by how often it is right. A key of ours.
+    /// Per-label F1 weighted by label frequency. An extension of this project.
     WeightedF1,
-    /// Matthews' correlation.
+    /// Matthews correlation coefficient.
     Matthews,
-    /// The Brier score.
+    /// Brier score.
     Brier,
-    /// BLEU.
     Bleu,
-    /// chrF.
     Chrf,
-    /// TER.
     Ter,
 }
 
@@ -88,7 +81,7 @@ ghostlab_core::named!(
 );
 
 impl Aggregation {
-    /// Returns whether two aggregations take the same items.
+    /// Returns whether both aggregations take the same variant of [`Item`].
     pub fn like(self, other: Self) -> bool {
         self.item_kind() == other.item_kind()
     }
@@ -107,7 +100,7 @@ impl Aggregation {
     /// Computes the score.
     ///
     /// # Errors
-    /// When there is nothing to aggregate, or the F1 of one label is asked for and there are several others.
+    /// Fails if `items` is empty, or if F1 is requested for more than two labels.
     pub fn score(self, items: &[Item]) -> Result<f64> {
         let all: Vec<&Item> = items.iter().collect();
         self.of(&all)
@@ -143,8 +136,8 @@ impl Aggregation {
         })
     }
 
-    /// Returns the losses of a perplexity in nats per document, and the divisor of their sum: documents, words or bytes.
-    /// `None` for other aggregations.
+    /// Returns the loss of each document in nats and the divisor of their sum (documents, words or bytes) for
+    /// perplexity aggregations, or `None` for all others.
     pub fn losses(self, items: &[Item]) -> Option<(Vec<f64>, f64)> {
         let parts: Vec<(f64, f64)> = items
             .iter()
@@ -160,12 +153,12 @@ impl Aggregation {
         Some((losses, weights.iter().sum()))
     }
 
-    /// Converts a mean loss to the score of a perplexity.
+    /// Converts a mean loss in nats to the perplexity score.
     pub fn of_loss(self, nats: f64) -> f64 {
         if self == Self::BitsPerByte { nats / std::f64::consts::LN_2 } else { nats.exp() }
     }
 
-    /// Returns whether the standard error is bootstrapped, which is slow.
+    /// Returns whether the standard error needs bootstrapping, which is slow.
     pub fn draws_error(self) -> bool {
         match self {
             Self::Median | Self::NanMean | Self::Perplexity | Self::F1 | Self::Matthews => true,
@@ -174,11 +167,12 @@ impl Aggregation {
         }
     }
 
-    /// Computes the standard error, or `None` where the harness says `N/A`. It is exact for means; others use `draws`
-    /// bootstrap samples ([`DRAWS`] in the harness) with its generators: chunk `i` of at most 1,000 by `Random(i).choices`.
+    /// Computes the standard error, or `None` where the harness reports `N/A`. Means have a closed form. Others use
+    /// `draws` bootstrap samples ([`DRAWS`] in the harness). Chunk `i` of at most 1,000 samples uses
+    /// `Random(i).choices`, as in the harness.
     ///
     /// # Errors
-    /// When a drawn sample has no score.
+    /// Fails if a bootstrap sample has no score.
     pub fn error(self, items: &[Item], draws: usize) -> Result<Option<f64>> {
         if items.len() < 2 || draws == 0 {
             return Ok(None);
@@ -219,7 +213,6 @@ fn pairs<'a>(items: &[&'a Item]) -> Vec<(&'a str, &'a str)> {
     pairs.collect()
 }
 
-/// Computes the sample standard deviation.
 fn deviation(numbers: &[f64]) -> f64 {
     let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
     (numbers.iter().map(|number| (number - mean).powi(2)).sum::<f64>() / (numbers.len() as f64 - 1.0)).sqrt()
@@ -237,7 +230,7 @@ fn weighted(items: &[&Item]) -> f64 {
     sum / weights
 }
 
-/// Returns gold and predicted labels as numbers; -100 stands for a gold label that is not a choice.
+/// Returns gold and predicted labels as numbers. A gold label that is not a choice becomes -100.
 fn labels(items: &[&Item]) -> Vec<(i64, i64)> {
     items
         .iter()
@@ -248,7 +241,7 @@ fn labels(items: &[&Item]) -> Vec<(i64, i64)> {
         .collect()
 }
 
-/// Counts how often a label is both, gold, and predicted.
+/// Returns the number of true positives, gold occurrences and predictions of a label.
 fn counts(labels: &[(i64, i64)], label: i64) -> (f64, f64, f64) {
     (
         count_labels(&|(r, p)| *r == label && *p == label, labels),
@@ -325,30 +318,27 @@ fn brier(items: &[&Item]) -> Result<f64> {
     Ok(sum / items.len() as f64)
 }
 
-/// How a group's score is made of its tasks'.
+/// Rule that aggregates the scores of a group's tasks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GroupMetric {
-    /// The metric of the tasks.
     pub metric: String,
-    /// The filters whose scores count; none stands for all that there are.
+    /// Filters whose scores are aggregated, or `None` for all.
     pub filters: Option<Vec<String>>,
-    /// Whether a task counts by its number of documents.
+    /// Whether tasks are weighted by their number of documents.
     pub by_size: bool,
 }
 
-/// A task's score of one metric and filter: what a group needs of it.
+/// Score of a task for one metric and filter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TaskScore {
-    /// The score.
     pub score: f64,
-    /// Its standard error, where it has one.
+    /// Standard error, if any.
     pub error: Option<f64>,
-    /// How many documents the task has.
     pub documents: usize,
 }
 
-/// Aggregates a group's score from its tasks, with a standard error if all have one. The error is pooled by sizes even if
-/// the score is not, as in the harness.
+/// Aggregates task scores into a group score, with a standard error if every task has one. As in the harness, the error
+/// is pooled by task size even if the score is unweighted.
 pub fn grouped(parts: &[TaskScore], metric: &GroupMetric) -> Option<(f64, Option<f64>)> {
     let total: f64 = parts.iter().map(document_count).sum();
     let score = parts.iter().map(|part| part.score * task_weight(part, metric)).sum::<f64>()

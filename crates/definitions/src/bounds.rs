@@ -1,30 +1,33 @@
-//! Limits that are checked before an untrusted input is parsed or tokenized, so that the error can name the exact place.
+//! Limits on untrusted inputs. They are checked before parsing or tokenization, so that the error can name the exact
+//! location.
 //!
-//! Inputs that pass may still be too expensive. The program tries them in a child process first (`src/sandbox`).
+//! Inputs within the limits may still be too expensive. The program first tries them in a child process
+//! (`src/sandbox`).
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::limit::TextLimit;
 
 use crate::value::Value;
 
-/// Operators in one expression or statement of a template. The parser and compiler recurse once per operator.
+/// Maximum number of operators in a template expression or statement. The parser and compiler recurse once per
+/// operator.
 const MAX_OPERATORS: usize = 1_000;
-/// Characters of a regular expression.
 const MAX_PATTERN_CHARS: usize = 50_000;
-/// Values in one row of JSON. A value takes up to 260 bytes.
+/// Maximum number of values in a JSON row. A value takes up to 260 bytes.
 const MAX_ROW_VALUES: usize = 1_000_000;
-/// Longest texts that fit in one row of JSON.
+/// Maximum number of maximum-length texts in a JSON row.
 const MAX_ROW_TEXTS: u64 = 16;
-/// Columns of a row. Columns are looked up by scanning.
+/// Maximum number of columns in a row. Column lookup is a linear scan.
 const MAX_COLUMNS: usize = 10_000;
-/// Maximum bytes of one text. Tokenization takes up to 200 bytes per byte, and several texts are tokenized at a time.
+/// Default limit on the bytes of a text. Tokenization takes up to 200 bytes per byte, and several texts are tokenized
+/// concurrently.
 const MAX_TEXT_BYTES: u64 = 2_000_000;
-/// Times that a request may be repeated.
+/// Maximum number of repeats of a request.
 pub(crate) const MAX_REPEATS: usize = 10_000;
-/// Answers of a task: documents times repeats.
+/// Maximum number of answers of a task (documents × repeats).
 pub(crate) const MAX_ANSWERS: usize = 5_000_000;
 
-/// Returns the largest text of a row or prompt, which grows with `--text`.
+/// Returns the maximum bytes of a text in a row or prompt, which grows with `--text`.
 fn max_text_bytes() -> u64 {
     (TextLimit::current().bytes() / 1_000).max(MAX_TEXT_BYTES)
 }
@@ -33,10 +36,10 @@ fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
-/// Checks the number of operators of every expression and statement of a template.
+/// Checks the number of operators in each expression and statement of a template.
 ///
 /// # Errors
-/// More than [`MAX_OPERATORS`] in one of them.
+/// Fails if one of them has more than [`MAX_OPERATORS`].
 pub(crate) fn check_operators(source: &str) -> Result<()> {
     let mut rest = source;
     while let Some(open) = next_tag(rest) {
@@ -54,18 +57,18 @@ pub(crate) fn check_operators(source: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns where the next expression or statement of a template begins.
+/// Returns the position of the next expression or statement in a template.
 pub(crate) fn next_tag(text: &str) -> Option<usize> {
     text.match_indices('{').map(|(position, _)| position).find(|position| text[position + 1..].starts_with(['{', '%']))
 }
 
-/// Counts the operators up to the end of a tag, and returns that end.
+/// Returns the number of operators before the end of a tag, and the position of that end.
 fn operators(code: &str) -> (usize, usize) {
     const WORDS: [&str; 7] = ["and", "or", "not", "is", "in", "if", "else"];
     let mut count = 0;
     let mut quote = None;
     let mut last = ' ';
-    // Where the current word begins, if there is one.
+    // Start of the current word.
     let mut word = 0;
     for (position, c) in code.char_indices() {
         if quote.is_none() && (c.is_alphanumeric() || c == '_') {
@@ -89,7 +92,7 @@ fn operators(code: &str) -> (usize, usize) {
 /// Checks the length of a regular expression.
 ///
 /// # Errors
-/// More than [`MAX_PATTERN_CHARS`] characters.
+/// Fails if the expression has more than [`MAX_PATTERN_CHARS`] characters.
 pub(crate) fn check_pattern(source: &str) -> Result<()> {
     match source.chars().count() {
         0..=MAX_PATTERN_CHARS => Ok(()),
@@ -99,12 +102,12 @@ pub(crate) fn check_pattern(source: &str) -> Result<()> {
     }
 }
 
-/// Checks the bytes of a JSON row before they are parsed.
+/// Checks the size of a JSON row before parsing.
 ///
 /// # Errors
-/// More than [`MAX_ROW_VALUES`] values, or too many bytes.
+/// Fails if the row has more than [`MAX_ROW_VALUES`] values or too many bytes.
 pub(crate) fn check_row_bytes(row: &[u8]) -> Result<()> {
-    // A text may hold commas and brackets, so only a row this long can have too many values.
+    // Each value needs a delimiter, so a shorter row cannot exceed the limit. Delimiters in strings count too.
     if row.len() > MAX_ROW_VALUES
         && row.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count() > MAX_ROW_VALUES
     {
@@ -122,7 +125,7 @@ pub(crate) fn check_row_bytes(row: &[u8]) -> Result<()> {
 /// Checks the columns and texts of a row.
 ///
 /// # Errors
-/// More than [`MAX_COLUMNS`] columns, or too long a text.
+/// Fails if the row has more than [`MAX_COLUMNS`] columns or a text is too long.
 pub(crate) fn check_row(value: &Value, location: &str) -> Result<()> {
     if let Value::Map(pairs) = value
         && pairs.len() > MAX_COLUMNS
@@ -135,10 +138,10 @@ pub(crate) fn check_row(value: &Value, location: &str) -> Result<()> {
     check_text(longest_text(value)).map_err(|error| error.at(location))
 }
 
-/// Checks the length of a text that is to be tokenized.
+/// Checks the length of a text before tokenization.
 ///
 /// # Errors
-/// A text that takes too much memory as tokens.
+/// Fails if the text is longer than the limit.
 pub(crate) fn check_text(bytes: usize) -> Result<()> {
     let most = max_text_bytes();
     if bytes as u64 <= most {

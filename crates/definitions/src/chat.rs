@@ -1,4 +1,4 @@
-//! A model's own chat template, with what transformers adds to Jinja.
+//! Chat templates of models, including the functions that transformers adds to Jinja.
 
 use std::fmt;
 use std::path::Path;
@@ -22,12 +22,11 @@ use crate::prompt::{Message, Role};
 use crate::template::{caught_render, compiled, environment, explained};
 use crate::value::{JsonStyle, Value};
 
-/// transformers appends this to the last message, to find where it ends.
+/// Marker that transformers appends to the last message to find its end.
 const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
-/// The special tokens that templates read.
 const TOKENS: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// A chat template with the special tokens that it may print.
+/// Chat template with its special tokens.
 #[derive(Clone)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
@@ -46,7 +45,7 @@ impl ChatTemplate {
     /// Reads the template of a model's folder: `chat_template.jinja`, else the one in `tokenizer_config.json`.
     ///
     /// # Errors
-    /// When the folder has none, or it is none.
+    /// Fails if the folder has no chat template or the template is invalid.
     pub fn of_folder(folder: &Path) -> Result<Self> {
         let path = folder.join("tokenizer_config.json");
         let config = if path.exists() { regular::read(&path)? } else { b"{}".to_vec() };
@@ -60,7 +59,7 @@ impl ChatTemplate {
         } else {
             let text = match config.get("chat_template") {
                 Some(Value::Text(text)) => Some(text.clone()),
-                // Several templates, by name.
+                // A list of named templates.
                 Some(Value::List(several)) => several
                     .iter()
                     .find(|one| one.get("name").and_then(Value::as_text) == Some("default"))
@@ -91,10 +90,10 @@ impl ChatTemplate {
         )
     }
 
-    /// Compiles a template; `tokens` are names and texts of special tokens, `location` is its name in messages.
+    /// Compiles a template. `tokens` maps special token names to texts, and `location` names the template in messages.
     ///
     /// # Errors
-    /// When it is no template.
+    /// Fails if the template is invalid.
     pub fn new(source: &str, tokens: Vec<(Value, Value)>, location: &str) -> Result<Self> {
         static LENIENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
             let mut environment = environment();
@@ -115,21 +114,21 @@ impl ChatTemplate {
         Ok(Self { environment, source: source.to_owned(), tokens, place: location.to_owned() })
     }
 
-    /// Returns where the template stands, as messages name it.
+    /// Returns the location of the template for messages.
     pub(crate) fn place(&self) -> &str {
         &self.place
     }
 
-    /// Returns the template with the special tokens that it may print, which determine its output.
+    /// Returns the template source and special tokens, which together determine the output.
     pub fn content(&self) -> String {
         Value::List(vec![Value::from(&*self.source), Value::Map(self.tokens.clone())]).repr()
     }
 
-    /// Renders messages. With `continued` the text ends right after the last message, otherwise with the generation
-    /// prompt. A template that raises is tried again without system messages, as lm-eval does.
+    /// Renders messages. With `continued`, the text ends right after the last message, otherwise with the generation
+    /// prompt. If the template raises, rendering is retried without system messages, as in lm-eval.
     ///
     /// # Errors
-    /// When the template raises or does not come to an end, or does not show the message that is to be continued.
+    /// Fails if the template raises, does not terminate, or omits the message to continue.
     pub fn render(&self, messages: &[Message], continued: bool) -> Result<String> {
         self.once(messages, continued).or_else(|error| {
             let others: Vec<Message> = messages.iter().filter(|one| one.role != Role::System).cloned().collect();
@@ -170,7 +169,7 @@ impl ChatTemplate {
                 .expected(format!("{content:?} as it stands"))
                 .hint("leave out `gen_prefix`, or the chat template")
         })?;
-        // Where the template cuts blanks, those before the mark go too.
+        // If the template trimmed the marker, trim the whitespace before it too.
         let is_whole_mark = text[start..].starts_with(MARK);
         Ok(if is_whole_mark { text[..start].to_owned() } else { text[..start].trim_end_matches(is_space).to_owned() })
     }
@@ -180,7 +179,7 @@ fn bad_file(what: &str, path: &Path) -> Error {
     Error::bad_input(what).at(path.display())
 }
 
-/// Applies the `tojson` of transformers, which keeps letters and the order of keys.
+/// Implements the `tojson` filter of transformers, which preserves non-ASCII characters and key order.
 fn tojson(value: &Jinja, kwargs: &Kwargs) -> std::result::Result<String, JinjaError> {
     let separators: Option<Vec<String>> = kwargs.get("separators")?;
     let separators = match separators.as_deref() {
@@ -198,14 +197,14 @@ fn tojson(value: &Jinja, kwargs: &Kwargs) -> std::result::Result<String, JinjaEr
     Ok(python(value)?.json_in(&style))
 }
 
-/// Replaces `generation` blocks, which mark the assistant's text, by their content.
+/// Replaces `generation` blocks, which mark assistant text, with their content.
 fn plain_generation(source: &str) -> String {
     let mut out = String::new();
     let mut rest = source;
     while let Some(open) = rest.find("{%") {
         let (before, from) = rest.split_at(open);
         out.push_str(before);
-        // The sign that opens a tag does not close it: `{%}`.
+        // Skip both characters of `{%`, so that `{%}` is not a complete tag.
         let Some(end) = from[2..].find("%}").map(|end| end + 4) else {
             rest = from;
             break;
@@ -222,12 +221,12 @@ fn plain_generation(source: &str) -> String {
     out + rest
 }
 
-/// Returns seconds since 1970, UTC.
+/// Returns the Unix time in seconds.
 fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0))
 }
 
-/// Implements C's `strftime` in UTC by chrono, for the formats on which both agree.
+/// Formats a UTC time like C's `strftime`, for the directives on which C and chrono agree.
 fn strftime(format: &str, seconds: i64) -> std::result::Result<String, JinjaError> {
     const SAME: &str = "dmyHIMSYBbAapFT%";
     let mut rest = format;
@@ -288,7 +287,7 @@ mod tests {
         assert_eq!(template.render(&messages, true).unwrap(), "[u]\n[The answer is");
     }
 
-    /// Expected texts: `date -u -d @… +…` of GNU.
+    /// Compares with GNU `date -u -d @… +…`.
     #[test]
     fn dates_are_written_as_c_writes_them() {
         assert_eq!(strftime("%d %b %Y, %A %H:%M:%S", 1_709_210_096).unwrap(), "29 Feb 2024, Thursday 12:34:56");

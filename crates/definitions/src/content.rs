@@ -1,4 +1,4 @@
-//! The content of a definition, independent of its name and path: what builds the requests and judges the answers.
+//! Content of a definition that determines requests and scores, independent of its name and path.
 
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
@@ -11,7 +11,8 @@ use crate::metric::Kind;
 use crate::value::Value;
 use crate::yaml::{Node, Place, Tree};
 
-/// Keys that neither a request nor a score depends on: names, where rows lie and what is checked of them. How many examples are shown is asked for.
+/// Keys that affect neither requests nor scores: names, data locations and row checks. The number of few-shot examples
+/// is set separately.
 const NAMES: [&str; 15] = [
     "task",
     "task_alias",
@@ -29,11 +30,12 @@ const NAMES: [&str; 15] = [
     "num_fewshot",
     "repeats",
 ];
-/// Keys by which answers become scores.
+/// Keys that determine how answers are scored.
 const JUDGES: [&str; 2] = ["metric_list", "filter_list"];
 
 impl Definition {
-    /// Returns the keys that determine requests as a Python literal, equal for definitions with equal requests.
+    /// Returns the keys that determine the requests as a Python literal. Definitions with equal requests give equal
+    /// literals.
     pub fn asks(&self) -> String {
         let bare = self.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo);
         let mut all = self.part(|key| !NAMES.contains(&key) && !JUDGES.contains(&key));
@@ -44,17 +46,16 @@ impl Definition {
         all.repr()
     }
 
-    /// Returns the definition with includes and overrides resolved.
     pub fn said(&self) -> &Value {
         &self.source
     }
 
-    /// Returns the keys that determine how answers are judged.
+    /// Returns the keys that determine the scoring of answers.
     pub fn judges(&self) -> String {
         self.part(|key| JUDGES.contains(&key)).repr()
     }
 
-    /// Returns selected keys in a canonical order.
+    /// Returns the selected keys in canonical order.
     fn part(&self, keep: impl Fn(&str) -> bool) -> Value {
         let Value::Map(pairs) = &self.source else { return Value::None };
         let mut pairs: Vec<(Value, Value)> = pairs
@@ -68,7 +69,7 @@ impl Definition {
 }
 
 impl PartialEq for Definition {
-    /// Definitions that say the same, wherever they stand.
+    /// Compares contents and ignores locations.
     fn eq(&self, other: &Self) -> bool {
         self.source == other.source
     }
@@ -79,7 +80,7 @@ impl PartialEq for Definition {
 struct WrittenDefinition {
     file: String,
     line: usize,
-    /// A literal of Python: JSON has no keys that are numbers.
+    /// Python literal, because JSON keys cannot be numbers.
     says: String,
 }
 

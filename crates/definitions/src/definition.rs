@@ -1,4 +1,4 @@
-//! A task's definition: every key of its file honoured, or refused by name with file and line.
+//! Task definitions. Every key is either supported or rejected by name with file and line.
 
 use ghostlab_core::error::{Error, Result, nearest};
 
@@ -14,120 +14,109 @@ use crate::template::Template;
 use crate::value::Value;
 use crate::yaml::{Node, Place, Tree, hooked, texts, wrong};
 
-/// A data set, as the hub or a folder has it.
+/// Data set on the Hub or in a folder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Data {
-    /// `owner/name`, or a builder's name (`json`).
+    /// `owner/name`, or a builder name such as `json`.
     pub path: String,
-    /// The configuration, where there are several.
+    /// Configuration name, if any.
     pub name: Option<String>,
     /// Other loader arguments (`data_files`, `data_dir`, `revision`, …).
     pub options: Value,
-    /// Columns that every row has; empty if not declared.
+    /// Columns required in every row. Empty if not declared.
     pub fields: Vec<Column>,
 }
 
 impl Data {
-    /// Returns the columns to read, if they are declared.
+    /// Returns the columns to read, or `None` if none are declared.
     pub fn columns(&self) -> Option<Vec<String>> {
         (!self.fields.is_empty()).then(|| row::names(&self.fields))
     }
 }
 
-/// How a field is made of a document.
+/// Source of a document field.
 #[derive(Debug, Clone)]
 pub enum Field {
-    /// A column's name, or a template.
+    /// A column name, or a template.
     Text(Box<Template>, String),
-    /// Same value for all documents.
+    /// A constant.
     Fixed(Value),
 }
 
-/// Settings of few-shot examples.
+/// Few-shot settings.
 #[derive(Debug, Clone)]
 pub struct Examples {
-    /// Whether the first ones are taken, in their order, or others drawn.
+    /// Whether to take the first examples in order instead of sampling.
     pub first: bool,
-    /// The split that they are from.
+    /// Split to take examples from.
     pub split: Option<String>,
-    /// The examples themselves, if the definition lists them.
+    /// Examples listed in the definition.
     pub samples: Option<Vec<Value>>,
-    /// Question, answer and choices of an example.
+    /// Question of an example.
     pub text: Field,
-    /// Its answer.
+    /// Answer of an example.
     pub target: Field,
-    /// Its choices.
+    /// Choices of an example.
     pub choices: Option<Field>,
-    /// Text prepended to the answer.
     pub prefix: Option<Field>,
-    /// Between question and answer.
+    /// Separator between question and answer.
     pub target_delimiter: String,
-    /// Behind an example.
+    /// Separator after an example.
     pub delimiter: String,
 }
 
-/// A task.
 #[derive(Debug, Clone)]
 pub struct Definition {
-    /// Its name.
     pub name: String,
-    /// Name in tables.
     pub alias: String,
-    /// Its version; `Yaml` where none is given.
+    /// Version, or `Yaml` if not given.
     pub version: String,
-    /// Where its documents come from.
     pub data: Data,
-    /// Splits by their names in the data set.
+    /// Name of the training split.
     pub training: Option<String>,
-    /// The split that is evaluated where there is no test split.
+    /// Name of the validation split, which is evaluated if there is no test split.
     pub validation: Option<String>,
-    /// The split that is evaluated.
+    /// Name of the test split.
     pub test: Option<String>,
-    /// Only rows with one of these values in these columns are documents.
+    /// Row filter as `(column, allowed values)` pairs.
     pub keep_rows: Vec<(String, Vec<Value>)>,
-    /// Adds columns to a row.
+    /// Hook that adds columns to a row.
     pub prepare: Option<Prepare>,
-    /// Type of the request.
     pub output: Output,
-    /// The question.
+    /// Question.
     pub text: Field,
-    /// The answer.
+    /// Answer.
     pub target: Field,
-    /// The choices.
     pub choices: Option<Field>,
-    /// Text prepended to the answer.
     pub prefix: Option<Field>,
     /// Text before all examples.
     pub description: Option<Field>,
-    /// Between question and answer.
+    /// Separator between question and answer.
     pub target_delimiter: String,
-    /// Examples.
     pub examples: Examples,
-    /// Number of examples; `None` if not given.
+    /// Number of few-shot examples, if given.
     pub shots: Option<usize>,
-    /// Between system text and description.
+    /// Separator between system text and description.
     pub fewshot_delimiter: String,
-    /// Arguments of generation: stops, lengths, sampling.
+    /// Generation arguments: stop sequences, length limits, sampling.
     pub generation: Value,
-    /// How often each request is made.
+    /// Number of times each request is repeated.
     pub repeats: usize,
-    /// Filters applied to answers before scoring.
+    /// Filter pipelines applied to answers before scoring.
     pub filters: Vec<Pipeline>,
-    /// Metrics to compute.
     pub metrics: Vec<Metric>,
-    /// Where the definition stands.
     pub place: Place,
-    /// All that it says.
+    /// Complete source, with includes and overrides resolved.
     pub(crate) source: Value,
 }
 
-/// Keys that change neither prompts nor scores.
+/// Keys that affect neither prompts nor scores.
 const WITHOUT_EFFECT: [&str; 7] =
     ["tag", "group", "task_list", "should_decontaminate", "doc_to_decontamination_query", "metadata", "task_alias"];
-/// Keys that need Python, pictures or sound.
+/// Unsupported keys that need Python, images or audio.
 const NOT_OFFERED: [&str; 7] =
     ["class", "custom_dataset", "use_prompt", "process_results", "process_docs", "doc_to_image", "doc_to_audio"];
-/// Loader arguments; the first has no effect, as no script is ever run.
+/// Loader arguments. `trust_remote_code` has no effect because no script is ever run.
 const LOADING: [&str; 4] = ["trust_remote_code", "data_files", "data_dir", "revision"];
 const KEYS: [&str; 26] = [
     "task",
@@ -159,7 +148,7 @@ const KEYS: [&str; 26] = [
 ];
 
 impl Definition {
-    /// Returns the number of examples before a question. An explicit 0 in the definition wins.
+    /// Returns the number of few-shot examples. An explicit 0 in the definition takes precedence over `asked`.
     pub fn shots(&self, asked: Option<usize>) -> usize {
         match self.shots {
             Some(0) => 0,
@@ -167,12 +156,11 @@ impl Definition {
         }
     }
 
-    /// Returns the evaluated split.
     pub fn evaluated(&self) -> &str {
         self.test.as_deref().or(self.validation.as_deref()).unwrap_or_default()
     }
 
-    /// Returns the split of the examples. `None` if the definition lists them.
+    /// Returns the split to take examples from, or `None` if the definition lists them.
     pub fn exampled(&self) -> Option<&str> {
         let Examples { split, samples, .. } = &self.examples;
         match (split, samples) {
@@ -182,10 +170,10 @@ impl Definition {
         }
     }
 
-    /// Reads a definition with its includes resolved.
+    /// Parses a definition whose includes are resolved.
     ///
     /// # Errors
-    /// When a key is unknown, or has a value that cannot be honoured.
+    /// Fails if a key is unknown or its value is unsupported.
     pub fn read(node: &Node) -> Result<Self> {
         let name = node.get("task").and_then(Node::text).map(str::to_owned);
         let name = name.ok_or_else(|| wrong("task", "a name", node.get("task").unwrap_or(node)))?;
@@ -199,7 +187,7 @@ struct KeyReader<'a> {
 }
 
 impl KeyReader<'_> {
-    /// Returns the value of a key, or `None` for `null`. Refuses hooks.
+    /// Returns the value of a key, or `None` for `null`. Rejects hooks.
     fn get(&self, key: &str) -> Result<Option<&Node>> {
         match self.node.get(key) {
             Some(Node { tree: Tree::Hook(function), place: location }) => Err(hooked(key, function, location)),
@@ -213,7 +201,7 @@ impl KeyReader<'_> {
         node.text().map(|text| Some(text.to_owned())).ok_or_else(|| wrong(key, "a text", node))
     }
 
-    /// Returns a text that must not be `null`, because the harness would concatenate it.
+    /// Returns a string that must not be `null`, because the harness would concatenate it.
     fn joined(&self, key: &str, other: &str) -> Result<String> {
         match self.node.get(key) {
             Some(node) if node.is_null() => Err(wrong(key, "a text", node)),
@@ -258,7 +246,7 @@ impl KeyReader<'_> {
         Ok(())
     }
 
-    /// Finds a hook outside the keys that have an equivalent of ours.
+    /// Finds a hook under a key without a declarative equivalent.
     fn other_hook(&self) -> Option<(String, &Node)> {
         self.node.pairs().iter().find_map(|(key, node)| {
             let name = key.text();
@@ -482,7 +470,7 @@ impl KeyReader<'_> {
                 item.set(&Value::from("aggregation"), Node { tree: name, place: location });
             }
             let metric = Metric::read(&item, output)?;
-            // The last entry of a metric wins, as with keys of a map.
+            // The last entry of a metric wins, like a duplicate key of a mapping.
             match metrics.iter_mut().find(|old| old.kind == metric.kind) {
                 Some(old) => *old = metric,
                 None => metrics.push(metric),
@@ -541,7 +529,7 @@ fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
                 Some("first_n") => examples.first = true,
                 _ => return Err(wrong(&full, "default or first_n", node)),
             },
-            // A null here overrides the task's value.
+            // An explicit null overrides the value of the task.
             "split" => examples.split = if node.is_null() { None } else { Some(text()?) },
             "samples" if !node.is_null() => {
                 let Value::List(items) = node.plain()? else { return Err(wrong(&full, "a list of examples", node)) };
@@ -556,7 +544,7 @@ fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
             "gen_prefix" => examples.prefix = if node.is_null() { None } else { Some(field(&full, node)?) },
             "fewshot_delimiter" => examples.delimiter = text()?,
             "target_delimiter" => examples.target_delimiter = text()?,
-            // The harness takes it and does nothing with it.
+            // The harness accepts these keys and ignores them.
             "fewshot_indices" | "samples" | "doc_to_text" | "doc_to_target" => {}
             "process_docs" if node.is_null() => {}
             _ => {

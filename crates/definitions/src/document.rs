@@ -1,4 +1,4 @@
-//! Fields of a document: its question, answer and choices, as the harness makes them.
+//! Fields of a document (question, answer and choices), evaluated as in lm-evaluation-harness.
 
 use ghostlab_core::error::{Error, Result};
 
@@ -8,17 +8,17 @@ use crate::literal::literal;
 use crate::method::is_digit;
 use crate::value::Value;
 
-/// Properties that hold for all documents of the evaluated split.
+/// Properties shared by all documents of the evaluated split.
 #[derive(Debug, Clone)]
 pub struct Columns {
-    /// Names of its columns: a field that is one of them is that column, as it is.
+    /// Column names. A field with the name of a column takes the value of the column unchanged.
     pub names: Vec<String>,
-    /// Whether the task has choices: then a text of digits is a number.
+    /// Whether the task has choices. If so, rendered digits become a number.
     pub choices: bool,
 }
 
 impl Columns {
-    /// Returns a field's constant, its column's value, or `read` of its rendered template.
+    /// Returns the constant of a field, the value of its column, or `read` applied to its rendered template.
     fn value(
         &self,
         (key, field): (&str, &Field),
@@ -39,20 +39,20 @@ impl Columns {
         read(template.render(document)?)
     }
 
-    /// Evaluates `doc_to_text`: a text, or a number if there is a context per choice.
+    /// Evaluates `doc_to_text` to a string, or to a number if each choice has its own context.
     ///
     /// # Errors
-    /// When it cannot be made of the document.
+    /// Fails if the field cannot be evaluated.
     pub fn text(&self, field: &Field, document: &Value) -> Result<Value> {
         self.value(("doc_to_text", field), document, |text| {
             if self.choices && is_digit(&text) { digits(&text) } else { Ok(Value::Text(text)) }
         })
     }
 
-    /// Evaluates `doc_to_target`: a text, a choice number, or a list of correct answers.
+    /// Evaluates `doc_to_target` to a string, a choice index, or a list of correct answers.
     ///
     /// # Errors
-    /// When it cannot be made of the document.
+    /// Fails if the field cannot be evaluated.
     pub fn target(&self, field: &Field, document: &Value) -> Result<Value> {
         self.value(("doc_to_target", field), document, |text| {
             if self.choices && is_digit(&text) {
@@ -66,7 +66,7 @@ impl Columns {
     /// Evaluates `doc_to_choice`.
     ///
     /// # Errors
-    /// When it cannot be made of the document, or is no list.
+    /// Fails if the field cannot be evaluated or is not a list.
     pub fn choices(&self, field: &Field, document: &Value) -> Result<Vec<Value>> {
         let value = self.value(("doc_to_choice", field), document, |text| {
             literal(&text).ok_or_else(|| {
@@ -83,10 +83,10 @@ impl Columns {
         }
     }
 
-    /// Evaluates `description` or `gen_prefix`: a column, or a rendered text.
+    /// Evaluates `description` or `gen_prefix`.
     ///
     /// # Errors
-    /// Fails when the document has no such value, or when the value is no text.
+    /// Fails if the field cannot be evaluated or is not a string.
     pub fn plain(field: &Field, document: &Value) -> Result<String> {
         let (template, name) = match field {
             Field::Fixed(value) => return Ok(value.text()),

@@ -1,5 +1,5 @@
-//! TER, the translation edit rate, with Tercom's search for shifts and its limits. It follows sacrebleu's `lib_ter.py`
-//! (Apache-2.0), and gives its numbers.
+//! TER (translation edit rate) with Tercom's shift search and its limits. Follows sacrebleu's `lib_ter.py` (Apache-2.0)
+//! and reproduces its scores.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ enum Edit {
     Unknown,
 }
 
-/// Computes TER in percent for pairs of reference and text. Lower is better.
+/// Computes TER in percent for `(reference, text)` pairs. Lower is better.
 pub fn ter(pairs: &[(&str, &str)]) -> f64 {
     let mut edits = 0usize;
     let mut length = 0usize;
@@ -47,7 +47,7 @@ pub fn ter(pairs: &[(&str, &str)]) -> f64 {
     }
 }
 
-/// Counts the edits and shifts that turn one sequence into the other.
+/// Returns the number of edits and shifts that turn `text` into `reference`.
 fn rate(text: &[usize], reference: &[usize]) -> usize {
     if reference.is_empty() {
         return text.len();
@@ -65,11 +65,11 @@ fn rate(text: &[usize], reference: &[usize]) -> usize {
     shifts + usize::try_from(distance(&words, reference).0).unwrap_or(0)
 }
 
-/// Returns the best shift and its gain, if any shift is possible.
+/// Returns the best shift with its gain, or `None` if no shift is possible.
 fn best_shift(text: &[usize], reference: &[usize], checked: &mut usize) -> Option<(i64, Vec<usize>)> {
     let (before, trace) = distance(text, reference);
     let aligned = Alignment::of(&trace);
-    // Gain, length, minus the places: the highest is the best.
+    // Gain, length, and negated positions. The maximum is the best shift.
     type Ranked = ((i64, usize, i64, i64), Vec<usize>);
     let mut best: Option<Ranked> = None;
     for from in 0..text.len() {
@@ -104,7 +104,7 @@ fn to_signed(index: usize) -> i64 {
     i64::try_from(index).unwrap_or(i64::MAX)
 }
 
-/// Finds the positions to which a piece of the text may be shifted.
+/// Calls `take` with each position to which a span of the text may be shifted.
 fn candidates(aligned: &Alignment, from: usize, to: usize, length: usize, take: &mut dyn FnMut(usize)) {
     if aligned.text_wrong[from..from + length].iter().all(|wrong| !wrong)
         || aligned.reference_wrong[to..to + length].iter().all(|wrong| !wrong)
@@ -120,7 +120,7 @@ fn candidates(aligned: &Alignment, from: usize, to: usize, length: usize, take: 
     }
     let mut last = None;
     for offset in 0..=length {
-        // Before the first word, or behind the word that stands before.
+        // Position before the first word, or after the preceding word.
         let target = match (to + offset).checked_sub(1) {
             None => Some(0),
             Some(index) => aligned.place.get(index).and_then(|index| usize::try_from(index + 1).ok()),
@@ -146,7 +146,7 @@ fn shifted(words: &[usize], from: usize, length: usize, target: usize) -> Vec<us
     parts.concat()
 }
 
-/// Aligns words of the text with words of the reference and marks the wrong ones.
+/// Alignment of text and reference, with a flag for each wrong word.
 struct Alignment {
     place: Vec<i64>,
     text_wrong: Vec<bool>,
@@ -154,7 +154,7 @@ struct Alignment {
 }
 
 impl Alignment {
-    /// Builds the alignment from the edits that turn the text into the reference, read in reverse.
+    /// Builds the alignment from an edit trace that turns the text into the reference.
     fn of(trace: &[Edit]) -> Self {
         let mut aligned = Self { place: Vec::new(), text_wrong: Vec::new(), reference_wrong: Vec::new() };
         let mut position = -1;
@@ -173,7 +173,7 @@ impl Alignment {
     }
 }
 
-/// Computes the edit distance within a beam around the diagonal, and the edits.
+/// Computes the edit distance within a beam around the diagonal, with its edit trace.
 fn distance(text: &[usize], reference: &[usize]) -> (i64, Vec<Edit>) {
     let rows = text.len() + 1;
     let columns = reference.len() + 1;

@@ -1,12 +1,12 @@
-//! Entries of a definition's file, including hooks equivalent to one of our two declarative keys. They are recognized
-//! by the text of their function; Python is never run.
+//! Recognition of Python hooks that are equivalent to one of two declarative keys. Hooks are matched by their source
+//! text and never run.
 //!
-//! | hook | is |
+//! | hook | equivalent |
 //! | --- | --- |
 //! | `aggregation: !function utils.weighted_f1_score`, whose file has scikit-learn's `f1_score(…, average="weighted")` | `aggregation: weighted_f1` |
 //! | `process_docs: !function utils.f`, where `f` is `return dataset.filter(lambda x: x["column"] == "value")` and no more | `keep_rows: {column: value}` |
 //! | `f = partial(process_docs, of="value")`, where `process_docs(dataset, of)` compares with `of`, or with an f-string around it | `keep_rows: {column: value}` |
-//! | such a `partial` for each of a list in the file, under its name in lower case or with other letters | `keep_rows: {column: value}` |
+//! | such a `partial` for each item of a list in the file, named after the item in lower case or with replaced letters | `keep_rows: {column: value}` |
 
 use std::path::Path;
 
@@ -18,7 +18,6 @@ use crate::pattern::Pattern;
 use crate::value::Value;
 use crate::yaml::{Node, Place, Tree};
 
-/// Returns the Python file and function name of a hook.
 fn source(hook: &str, location: &Place) -> Option<(String, String)> {
     let (module, function) = hook.trim().rsplit_once('.')?;
     if !module.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
@@ -28,7 +27,7 @@ fn source(hook: &str, location: &Place) -> Option<(String, String)> {
     Some((String::from_utf8(regular::read(&file).ok()?).ok()?, function.to_owned()))
 }
 
-/// Returns the lines of a function without trailing blanks.
+/// Returns the trimmed nonempty lines of a top-level function.
 fn body<'a>(text: &'a str, function: &str) -> Option<Vec<&'a str>> {
     let begin = format!("def {function}(");
     let mut lines = text.lines().map(str::trim_end).skip_while(|line| !line.starts_with(&begin));
@@ -37,7 +36,7 @@ fn body<'a>(text: &'a str, function: &str) -> Option<Vec<&'a str>> {
     Some(std::iter::once(head).chain(inside.map(str::trim).filter(|line| !line.is_empty())).collect())
 }
 
-/// Returns whether an aggregation is the F1 score weighted by label frequency.
+/// Returns whether an aggregation hook computes F1 weighted by label frequency.
 pub fn is_weighted_f1(hook: &str, location: &Place) -> bool {
     if hook.trim() == "lm_eval.utils.weighted_f1_score" {
         return true;
@@ -61,15 +60,15 @@ pub fn is_weighted_f1(hook: &str, location: &Place) -> bool {
     rest.contains(&KNOWN[4].to_owned()) && rest.iter().all(|line| KNOWN.contains(&line.as_str()))
 }
 
-/// A text as Python writes it, without escapes.
+/// Pattern of a Python string literal without escapes.
 const TEXT: &str = r#""[^"\\]*"|'[^'\\]*'"#;
 
-/// A function that keeps the rows whose column is a value, and does no more.
+/// Python function that only keeps the rows whose column equals a value.
 struct Kept {
-    /// Its second parameter.
+    /// Name of the second parameter.
     parameter: Option<String>,
     column: Value,
-    /// A Python expression: a string, the parameter, or an f-string around it.
+    /// Python expression: a string, the parameter, or an f-string that contains the parameter.
     value: String,
 }
 
@@ -89,7 +88,7 @@ impl Kept {
         is_one.then_some(Self { parameter, column: literal(&column)?, value })
     }
 
-    /// Returns the column with its required value, for the parameter `argument`.
+    /// Returns the column and its required value, with `argument` as the parameter.
     fn with(self, argument: Option<&str>) -> Option<Value> {
         let value = match (self.value.strip_prefix('f').filter(|rest| rest.starts_with(['"', '\''])), &self.parameter) {
             (Some(text), Some(parameter)) => {
@@ -108,13 +107,13 @@ impl Kept {
     }
 }
 
-/// Returns the groups of a pattern that matches exactly once.
+/// Returns the groups of a pattern, if it matches exactly once.
 fn only(pattern: &str, text: &str) -> Option<Vec<String>> {
     let mut found = Pattern::new(pattern).ok()?.find_all(text).ok()?;
     (found.len() == 1).then(|| found.remove(0))
 }
 
-/// Returns column and value of a hook that only filters rows by one value.
+/// Returns the column and value of a hook that only filters rows by one value.
 pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
     let (text, function) = source(hook, location)?;
     if let Some(lines) = body(&text, &function) {
@@ -122,12 +121,12 @@ pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
     }
     let kept = Kept::read(&body(&text, "process_docs")?)?;
     let parameter = kept.parameter.clone()?;
-    // A name for each value.
+    // One `partial` per value.
     let one = format!(r"(?:^|\n){function} = partial\(\s*process_docs,\s*{parameter}=({TEXT}),?\s*\)");
     if let Some(found) = only(&one, &text) {
         return kept.with(Some(literal(&found[0])?.as_text()?));
     }
-    // A list of values, whose names are made of them.
+    // A list of values with derived names.
     let name = "[A-Za-z0-9_]";
     let many = format!(
         r#"\nprocess_functions = \{{\s*f"({name}*)\{{({name}+)((?:\.{name}+\([^()]*\))*)\}}({name}*)":\s*partial\(\s*process_docs,\s*{parameter}=({name}+),?\s*\)\s*for\s+({name}+)\s+in\s+({name}+)\s*\}}\n"#
@@ -138,7 +137,7 @@ pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
     }
     let written = only(&format!(r"(?:^|\n){list} = (\[[^\]]*\])"), &text)?;
     let values = literal(&written[0])?;
-    // The last of two values with one name wins, as in Python.
+    // If two values have the same name, the last one wins, as in Python.
     let value = values
         .as_list()?
         .iter()
@@ -148,7 +147,7 @@ pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
     kept.with(Some(value))
 }
 
-/// Applies `.lower()` and `.replace('a', 'b')` to a text in order. `None` for other methods.
+/// Applies a chain of `.lower()` and `.replace('a', 'b')` calls to a text. Returns `None` for other methods.
 fn renamed(text: &str, methods: &str) -> Option<String> {
     let calls = Pattern::new(r"\.([A-Za-z0-9_]+)\(([^()]*)\)").ok()?.find_all(methods).ok()?;
     calls.into_iter().try_fold(text.to_owned(), |text, call| {
@@ -162,7 +161,7 @@ fn renamed(text: &str, methods: &str) -> Option<String> {
     })
 }
 
-/// Resolves a node: equivalent hooks become our keys, and `kept` becomes `keep_rows`.
+/// Converts a definition to a plain value, with hooks replaced by their equivalents and `kept` as `keep_rows`.
 pub(crate) fn said(node: &Node, kept: &[(String, Vec<Value>)]) -> Result<Value> {
     let mut pairs = Vec::new();
     for (key, node) in node.pairs() {
@@ -233,7 +232,7 @@ mod tests {
         let (_folder, location) = place(named);
         assert_eq!(kept_rows("utils.art", &location).unwrap().repr(), "{'name': 'all.art'}");
         assert!(kept_rows("utils.sea", &location).is_none());
-        // Called by itself it would want its parameter, or has one of its own.
+        // A direct call misses the `of` argument, and an f-string with an unknown name does not match.
         assert!(kept_rows("utils.process_docs", &location).is_none());
         let (_folder, location) = place(&named.replace("all.{of}", "{other}.{of}"));
         assert!(kept_rows("utils.art", &location).is_none());

@@ -1,4 +1,4 @@
-//! Values to the template engine and back, and how much it may print.
+//! Conversion of values to and from the template engine, and a limit on rendered output.
 
 use std::cell::Cell;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::python_object::PythonObject;
 pub(crate) use crate::refusal::refused;
 use crate::value::Value;
 
-/// A dict of a document. It keeps its order.
+/// Insertion-ordered dict of a document.
 #[derive(Debug)]
 struct Ordered(Vec<(Value, Jinja)>);
 
@@ -37,7 +37,7 @@ impl Object for Ordered {
     }
 }
 
-/// Object of a Python class that templates print.
+/// Python object that templates can only print.
 #[derive(Debug)]
 struct Printed(PythonObject);
 
@@ -59,7 +59,7 @@ impl Object for Printed {
     }
 }
 
-/// Variables of a rendering: the columns of a document.
+/// Variables of a rendering (the columns of a document).
 #[derive(Debug)]
 struct Variables(Vec<(Value, Jinja)>);
 
@@ -73,7 +73,6 @@ impl Object for Variables {
     }
 }
 
-/// Converts a document into the variables of a rendering.
 pub(crate) fn variables(document: &Value) -> Jinja {
     let Value::Map(pairs) = document else { return jinja(document) };
     Jinja::from_object(Variables(pairs.iter().map(jinja_variable).collect()))
@@ -90,7 +89,6 @@ fn jinja_variable((key, value): &(Value, Value)) -> (Value, Jinja) {
     (key.clone(), converted)
 }
 
-/// Converts a value for templates.
 pub(crate) fn jinja(value: &Value) -> Jinja {
     match value {
         Value::None => Jinja::from(()),
@@ -109,7 +107,7 @@ pub(crate) fn jinja(value: &Value) -> Jinja {
     }
 }
 
-/// Converts a template value to Python's.
+/// Converts a template value to a [`Value`].
 pub(crate) fn python(value: &Jinja) -> Result<Value, Error> {
     if let Some(Printed(object)) = value.downcast_object_ref() {
         return Ok(Value::Object(object.clone().into()));
@@ -141,10 +139,10 @@ pub(crate) fn python(value: &Jinja) -> Result<Value, Error> {
     })
 }
 
-/// Returns what Python's `str()` gives.
+/// Formats a value like Python's `str()`.
 ///
 /// # Errors
-/// When the value is undefined, or of a kind whose text has no meaning (an iterator, a macro).
+/// Fails if the value is undefined or has no meaningful text, such as an iterator or a macro.
 pub(crate) fn text(value: &Jinja) -> Result<String, Error> {
     if let Some(Printed(object)) = value.downcast_object_ref() {
         return Ok(object.text().unwrap_or_default().to_owned());
@@ -155,10 +153,10 @@ pub(crate) fn text(value: &Jinja) -> Result<String, Error> {
     }
 }
 
-/// Returns what Python's `repr()` gives. Unlike [`Value`], templates have tuples, ranges and views of dicts.
+/// Formats a value like Python's `repr()`, including tuples, ranges and dict views, which [`Value`] does not have.
 ///
 /// # Errors
-/// As [`text`].
+/// Fails in the same cases as [`text`].
 pub(crate) fn repr(value: &Jinja) -> Result<String, Error> {
     if let Some(view) = value.downcast_object_ref::<DictView>() {
         return Ok(format!("{}([{}])", view.name, reprs(view.items.iter())?));
@@ -194,30 +192,30 @@ fn reprs<'a>(items: impl Iterator<Item = &'a Jinja>) -> Result<String, Error> {
     Ok(items.map(repr).collect::<Result<Vec<_>, Error>>()?.join(", "))
 }
 
-/// Whether a value is none of Python's lists and tuples, although it has items.
+/// Returns whether an iterable value is neither a list nor a tuple in Python.
 pub(crate) fn is_lazy(value: &Jinja) -> bool {
     value.downcast_object_ref::<Lazy>().is_some()
         || value.downcast_object_ref::<DictView>().is_some()
         || value.downcast_object_ref::<Range>().is_some()
 }
 
-/// Bytes that one rendering may make.
+/// Maximum bytes that one rendering may print.
 pub(crate) const MAX_BYTES: usize = 256 << 20;
 
 thread_local! {
-    /// Bytes that values have printed in the rendering of this thread.
+    /// Bytes printed by the current rendering on this thread.
     static PRINTED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Begins a rendering: nothing is printed yet.
+/// Resets the byte count for a new rendering.
 pub(crate) fn begin() {
     PRINTED.set(0);
 }
 
-/// Counts rendered bytes against the limit.
+/// Adds `bytes` to the printed byte count.
 ///
 /// # Errors
-/// When there are too many.
+/// Fails if the count exceeds [`MAX_BYTES`].
 pub(crate) fn printed(bytes: usize) -> Result<(), Error> {
     let all = PRINTED.get().saturating_add(bytes);
     PRINTED.set(all);

@@ -10,15 +10,15 @@ use crate::pattern::{Pattern, escaped};
 use crate::value::Value;
 use crate::yaml::{Node, Tree, hooked, wrong};
 
-/// Result of a pattern without a match.
+/// Result if the pattern does not match.
 const FALLBACK: &str = "[invalid]";
-/// The pattern where a definition gives none.
+/// Default pattern.
 const NUMBER: &str = r"#### (\-?[0-9\.\,]+)";
 
-/// Filters, one after the other.
+/// Sequence of filters.
 #[derive(Debug, Clone)]
 pub struct Pipeline {
-    /// Its name, which scores carry.
+    /// Name of the pipeline, reported with its scores.
     pub name: String,
     steps: Vec<FilterStep>,
 }
@@ -44,7 +44,7 @@ struct Extraction {
 }
 
 impl Pipeline {
-    /// Returns the default pipeline: the first answer.
+    /// Returns the default pipeline, which takes the first answer.
     pub fn first() -> Self {
         Self { name: "none".to_owned(), steps: vec![FilterStep::TakeFirst] }
     }
@@ -54,10 +54,10 @@ impl Pipeline {
         matches!(self.steps[..], [FilterStep::TakeFirst])
     }
 
-    /// Reads an entry of `filter_list`.
+    /// Parses an entry of `filter_list`.
     ///
     /// # Errors
-    /// When it has an unknown filter, or options that the filter does not have.
+    /// Fails if a filter is unknown or has unknown options.
     pub fn read(node: &Node) -> Result<Self> {
         if let Some((key, odd)) =
             node.pairs().iter().find(|(key, _)| !["name", "filter"].contains(&key.as_text().unwrap_or("")))
@@ -77,10 +77,10 @@ impl Pipeline {
         Ok(Self { name: name.to_owned(), steps })
     }
 
-    /// Reduces all answers of a request to one.
+    /// Reduces the answers of a request to one.
     ///
     /// # Errors
-    /// When a filter cannot be applied to what it gets, as in the harness.
+    /// Fails if a filter cannot process its input, as in the harness.
     pub fn apply(&self, answers: Value, document: &Value) -> Result<Value> {
         self.steps
             .iter()
@@ -186,7 +186,6 @@ fn count_equal(item: &Value, all: &[Value]) -> usize {
     all.iter().filter(|other| *other == item).count()
 }
 
-/// Applies `change` to each answer.
 fn each(answers: &Value, change: impl FnMut(Value) -> Result<Value>) -> Result<Value> {
     Ok(Value::List(items(answers)?.into_iter().map(change).collect::<Result<_>>()?))
 }
@@ -198,7 +197,7 @@ fn each_text(answers: &Value, change: fn(&str) -> String) -> Result<Value> {
     })
 }
 
-/// Returns what Python iterates over: the items of a list, the characters of a text.
+/// Returns the items that Python would iterate over: list items or the characters of a string.
 fn items(value: &Value) -> Result<Vec<Value>> {
     match value {
         Value::List(items) => Ok(items.clone()),
@@ -208,13 +207,13 @@ fn items(value: &Value) -> Result<Vec<Value>> {
 }
 
 impl Extraction {
-    /// Returns the selected match, and whether it has several groups. `None` without a match.
+    /// Returns the selected match and whether the pattern has several groups, or `None` without a match.
     fn find(&self, text: &str) -> Result<Option<(String, bool)>> {
         chosen(&self.pattern.find_all(text)?, self.select)
     }
 }
 
-/// Selects a match, and its first nonempty group.
+/// Selects a match and returns its first nonempty group.
 fn chosen(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool)>> {
     if all.is_empty() {
         return Ok(None);
@@ -272,7 +271,7 @@ fn choice(
         if part.is_empty() {
             let found = chosen(&by_text.find_all(&cleaned(answer)?)?, extraction.select)?
                 .map_or(String::new(), |(part, _)| part);
-            // The last of equal choices one is returned.
+            // The last of equal choices wins.
             part = named(found, &|part| texts.iter().rposition(|text| text == part));
         }
         if part.is_empty() {
@@ -288,7 +287,7 @@ fn choice_letter(index: usize) -> String {
     char::from_u32('A' as u32 + u32::try_from(index).unwrap_or(0)).unwrap_or('?').to_string()
 }
 
-/// Options of a filter; unknown options are refused.
+/// Options of a filter. Tracks the used options to reject unknown ones.
 struct FilterOptions<'a> {
     node: &'a Node,
     used: Vec<&'static str>,
@@ -360,7 +359,7 @@ mod tests {
         Ok(pipeline.apply(answers, &serde_json::from_str(document).unwrap())?.repr())
     }
 
-    /// Expected answers: the harness' own filters at `4e7e0d4`.
+    /// Compares with the filters of the harness at `4e7e0d4`.
     #[test]
     fn filters_give_what_the_harness_gives() {
         let all = [

@@ -1,46 +1,45 @@
-//! Arguments of generation: `generation_kwargs` as lm-eval reads them.
+//! Generation arguments, parsed from `generation_kwargs` as in lm-eval.
 
 use ghostlab_core::error::{Error, Result, nearest};
 
 use crate::value::Value;
 
-/// How many tokens an answer has at most, where nothing says so.
+/// Default maximum number of tokens of an answer.
 const DEFAULT_MAX_TOKENS: usize = 256;
-/// The harness takes the first of these.
+/// Names of the length limit. If several are given, the harness uses the first.
 const LIMITS: [&str; 4] = ["max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"];
-/// Default of `top_k` in transformers.
+/// Default `top_k` of transformers.
 const TOP_K: usize = 50;
 
-/// Stops, length and sampling.
+/// Stop sequences, maximum length and sampling parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Generating {
-    /// Texts that end an answer, in the order in which they cut it; none is empty.
+    /// Nonempty stop sequences, in the order in which they truncate the answer.
     pub until: Vec<String>,
-    /// Tokens of an answer at most.
+    /// Maximum number of tokens of an answer.
     pub max_tokens: usize,
-    /// `None`: greedy decoding.
+    /// Sampling parameters, or `None` for greedy decoding.
     pub sampling: Option<Sampling>,
 }
 
-/// How tokens are drawn.
+/// Sampling parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// Divisor of the logits.
     pub temperature: f64,
-    /// The likeliest tokens whose probabilities reach this sum stay.
+    /// Cumulative probability of the most likely tokens that are kept.
     pub top_p: f64,
-    /// Number of most likely tokens kept; `None` keeps all.
+    /// Number of most likely tokens that are kept, or `None` for all.
     pub top_k: Option<usize>,
 }
 
-/// Options that are no limit.
+/// Supported options other than length limits.
 const OTHERS: [&str; 6] = ["until", "do_sample", "temperature", "top_p", "top_k", "num_beams"];
 
 impl Generating {
-    /// Reads what a definition says.
+    /// Parses `generation_kwargs`.
     ///
     /// # Errors
-    /// An option that is not run, or a value that is none.
+    /// Fails if an option is unsupported or its value is invalid.
     pub fn read(settings: &Value) -> Result<Self> {
         let Value::Map(pairs) = settings else { return Err(wrong("generation_kwargs", "a mapping", settings)) };
         if let Some((key, value)) = pairs
@@ -82,7 +81,7 @@ impl Generating {
             }
             let top_p = read_setting("top_p", settings).map_or(Ok(1.0), |value| number("top_p", value))?;
             let top_k = read_setting("top_k", settings).map_or(Ok(TOP_K as f64), |value| number("top_k", value))?;
-            // 0 and -1 leave none out.
+            // 0 and -1 disable `top_k`.
             Ok(Sampling { temperature, top_p, top_k: (top_k >= 1.0).then_some(top_k as usize) })
         });
         let sampling = sampling.transpose()?;

@@ -1,21 +1,22 @@
-//! Keys of a mapping by hash. Mappings keep their pairs in a list, which would take quadratic time to build by scanning.
+//! Hash index over the keys of a mapping. Mappings store their pairs in a list, and building one by linear search would
+//! take quadratic time.
 
 use std::collections::HashMap;
 use std::hash::RandomState;
 
-/// A key of a mapping.
+/// Hashable key of a mapping.
 pub(crate) trait Key: PartialEq {
-    /// Hashes a key such that equal keys have equal hashes.
+    /// Computes a hash. Equal keys have equal hashes.
     fn hash(&self, state: &RandomState) -> u64;
 }
 
-/// Pairs up to which scanning is faster than hashing.
+/// Maximum number of pairs for which scanning is faster than hashing.
 const MAX_SCANNED: usize = 32;
 
-/// Positions of the keys of a list of pairs. The same list has to be passed to every call.
+/// Index of the keys in a list of pairs. Every call must pass the same list.
 #[derive(Debug, Default)]
 pub(crate) struct KeyIndex {
-    /// Absent while the list is short.
+    /// Hashes of a long list. `None` for a short one.
     hashes: Option<Hashes>,
 }
 
@@ -32,14 +33,13 @@ impl KeyIndex {
         index
     }
 
-    /// Returns the position of a key.
     pub(crate) fn position<K: Key, T>(&self, pairs: &[(K, T)], key: &K) -> Option<usize> {
         let Some(hashes) = &self.hashes else { return pairs.iter().position(|(stored_key, _)| stored_key == key) };
         let candidates = hashes.positions.get(&key.hash(&hashes.state))?;
         candidates.iter().copied().find(|position| pairs[*position].0 == *key)
     }
 
-    /// Sets the value of a key, in its place where the key is there.
+    /// Replaces the value of an existing key in place, or appends the pair.
     pub(crate) fn set<K: Key, T>(&mut self, pairs: &mut Vec<(K, T)>, key: K, value: T) {
         match self.position(pairs, &key) {
             Some(position) => pairs[position].1 = value,
@@ -47,7 +47,7 @@ impl KeyIndex {
         }
     }
 
-    /// Adds a pair whose key is not in the list.
+    /// Appends a pair whose key is not in the list yet.
     pub(crate) fn push<K: Key, T>(&mut self, pairs: &mut Vec<(K, T)>, key: K, value: T) {
         if let Some(hashes) = &mut self.hashes {
             hashes.insert(&key, pairs.len());

@@ -1,21 +1,22 @@
-//! Task definitions of lm-evaluation-harness without Python: YAML in; documents, requests, filters, metrics and groups out.
-//! It knows no models, no tensors and no downloads: rows come through [`Rows`], answers through [`Answer`].
+//! Task definitions of lm-evaluation-harness without Python: parses YAML and provides documents, requests, filters,
+//! metrics and groups. The crate is independent of models, tensors and downloads. Rows come from [`Rows`] and model
+//! outputs from [`Answer`].
 //!
-//! What the harness does at commit `4e7e0d4` is done here to the byte; what needs Python is refused by its key, with file
-//! and line, before anything runs. Each file uses only those in lines above its own:
+//! Results match the harness at commit `4e7e0d4` byte for byte. Keys that need Python are rejected with file and line
+//! before anything runs. Each module depends only on modules in the rows above its own:
 //!
-//! | files | what |
+//! | modules | purpose |
 //! | --- | --- |
-//! | [`activity`], `keys` | which input a thread is processing, for a watcher that enforces limits; keys of mappings by hash |
-//! | [`value`], `bounds` | Python's values, limits that are checked first |
-//! | [`literal`], [`yaml`], [`pattern`] | Python's literals, its YAML, its regular expressions |
-//! | [`row`], [`prepared`] | a row with its place, what is checked of it, what is added to it |
-//! | `exchange`, `jinja`, `method`, [`template`] | Jinja as Python prints it |
-//! | [`generation`] | settings of a generation |
-//! | [`translation`], [`edits`], [`aggregate`], [`metric`], [`filter`] | numbers of documents to a score, answers to numbers |
-//! | [`equivalent`], [`definition`], `content`, [`library`] | a definition with every key checked, its content; files, groups and tags |
+//! | [`activity`], `keys` | tracking of the input a thread processes, for a watcher that enforces limits; hash index for mappings |
+//! | [`value`], `bounds` | Python values, input limits |
+//! | [`literal`], [`yaml`], [`pattern`] | Python literals, PyYAML parsing, Python regular expressions |
+//! | [`row`], [`prepared`] | rows with their locations, column checks, derived columns |
+//! | `exchange`, `jinja`, `method`, [`template`] | Jinja with Python semantics |
+//! | [`generation`] | generation arguments |
+//! | [`translation`], [`edits`], [`aggregate`], [`metric`], [`filter`] | corpus metrics, aggregation, per-document metrics, answer filters |
+//! | [`equivalent`], [`definition`], `content`, [`library`] | validated definitions and their content, folders of tasks, groups and tags |
 //! | `parquet`, [`python_object`], `tabular`, [`rows`], [`document`], [`prompt`], [`chat`], [`task`], [`results`] | rows, examples, messages, requests, scores |
-//! | [`tokens`], [`native`] | requests as token ids; the nine tasks of the paper, which are definitions of our own in `tasks/` |
+//! | [`tokens`], [`native`] | requests as token ids; built-in definitions of the paper's nine tasks (in `tasks/`) |
 
 pub mod activity;
 pub mod aggregate;

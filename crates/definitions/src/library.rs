@@ -1,4 +1,4 @@
-//! Folders of definitions: which tasks, groups and tags they have, with their includes resolved as the harness does.
+//! Libraries of task definitions: the tasks, groups and tags in folders, with includes resolved as in the harness.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,59 +12,56 @@ use crate::definition::Definition;
 use crate::value::Value;
 use crate::yaml::{Node, Place, Tree, read_file, texts, wrong};
 
-/// Keys of a group; all others in its file are overrides for its tasks.
+/// Keys of a group. Other keys in its file override settings of its tasks.
 const GROUP_KEYS: [&str; 5] = ["group", "group_alias", "task", "aggregate_metric_list", "metadata"];
-/// Maximum nesting depth of groups.
 const MAX_DEPTH: usize = 30;
-/// Members that a group may have, counting those of inner groups once per path that leads to them.
+/// Maximum number of members of a group. Members of nested groups count once per path to them.
 const MAX_MEMBERS: usize = 20_000;
 
-/// Target of a name in a library.
+/// Definition behind a name in a library.
 #[derive(Debug, Clone)]
 pub enum Entry {
-    /// A task's definition with its includes; a `class` of Python too, which is refused when it is asked for.
+    /// A task definition with includes resolved. A Python `class` is included and rejected when requested.
     Task(Node),
-    /// A group's definition.
     Group(Node),
-    /// The tasks of a tag, sorted.
+    /// The tasks of a tag.
     Tag(BTreeSet<String>),
 }
 
-/// Definitions by name.
+/// Task, group and tag definitions by name.
 #[derive(Debug, Clone, Default)]
 pub struct Library {
     entries: BTreeMap<String, Entry>,
     unread: Vec<String>,
 }
 
-/// A group with all tasks in it, those of groups in it too.
+/// Group with all its tasks, including those of nested groups.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Group {
-    /// Its name; a group written inside of another is `outer::inner`.
+    /// Name. A group defined inside another one is `outer::inner`.
     pub name: String,
-    /// Name in tables.
+    /// Display name in tables.
     pub alias: String,
-    /// Names of all its tasks.
+    /// Names of all tasks.
     pub tasks: Vec<String>,
-    /// Metrics to aggregate.
     pub metrics: Vec<GroupMetric>,
 }
 
-/// The requested tasks, with the groups that name them.
+/// Requested tasks and the groups that contain them.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
-    /// Tasks, each once.
+    /// Tasks without duplicates.
     pub tasks: Vec<Definition>,
-    /// Groups, outer ones first.
+    /// Groups, outer groups first.
     pub groups: Vec<Group>,
 }
 
 impl Library {
-    /// Reads all definitions under folders (`*.yaml`). In one folder the first of a name counts, of several folders the
-    /// last. What is no definition by itself, and what cannot be read, is left out.
+    /// Reads all definitions (`*.yaml`) in folders. Within a folder, the first definition of a name wins. Among
+    /// folders, the last one wins. Unreadable files and files that are not standalone definitions are skipped.
     ///
     /// # Errors
-    /// When a folder cannot be read.
+    /// Fails if a folder cannot be read.
     pub fn of_folders(folders: &[&Path]) -> Result<Self> {
         let mut all = Self::default();
         for folder in folders {
@@ -80,11 +77,11 @@ impl Library {
         Ok(all)
     }
 
-    /// Reads what an entry of a grid means: the tasks and groups of a file, of a folder, or of a name in a folder next to it.
-    /// Nothing where there is neither a file nor a folder.
+    /// Resolves a task entry of a grid: the tasks and groups of a file, of a folder, or of a name in `folder`. Returns
+    /// `None` if there is neither a file nor a folder.
     ///
     /// # Errors
-    /// As of [`Library::of_folders`] and [`Library::select`].
+    /// Fails in the same cases as [`Library::of_folders`] and [`Library::select`].
     pub fn at(path: &Path, name: &str, folder: Option<&Path>) -> Option<Result<Selection>> {
         if path.is_file() {
             return Some(Self::of_file(path, folder));
@@ -98,7 +95,7 @@ impl Library {
     fn of_file(path: &Path, folder: Option<&Path>) -> Result<Selection> {
         let file_name = path.display().to_string();
         let is_group = resolved(path)?.get("group").is_some();
-        // The members of a group are searched next to its file.
+        // Members of a group are looked up next to its file.
         let folder_of_group = folder.or_else(|| path.parent().filter(|_| is_group));
         Self::of_folders(&folder_of_group.into_iter().collect::<Vec<_>>())?.select(&[&file_name])
     }
@@ -122,20 +119,20 @@ impl Library {
         self.entries.insert(name, Entry::Task(node));
     }
 
-    /// Iterates over all names and their entries.
+    /// Iterates over all names and entries.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
         self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// Returns why unreadable files were left out.
+    /// Returns the reasons why files were skipped.
     pub fn unread(&self) -> &[String] {
         &self.unread
     }
 
-    /// Selects everything: top-level groups with their tasks, and tasks without a group.
+    /// Selects all top-level groups with their tasks, and all tasks without a group.
     ///
     /// # Errors
-    /// Fails when a definition needs an unsupported feature.
+    /// Fails if a definition needs an unsupported feature.
     pub fn all(&self) -> Result<Selection> {
         let mut selection = Selection::default();
         let mut inner: BTreeSet<String> = BTreeSet::new();
@@ -162,10 +159,10 @@ impl Library {
         Ok(selection)
     }
 
-    /// Tasks and groups by names of tasks, groups and tags, or paths of files.
+    /// Selects tasks and groups by task, group or tag name, or by file path.
     ///
     /// # Errors
-    /// Fails when a name is unknown, a task is requested twice, or a definition needs an unsupported feature.
+    /// Fails if a name is unknown, a task is requested twice, or a definition needs an unsupported feature.
     pub fn select(&self, names: &[&str]) -> Result<Selection> {
         let mut selection = Selection::default();
         let mut sources: BTreeMap<String, String> = BTreeMap::new();
@@ -185,7 +182,7 @@ impl Library {
     }
 }
 
-/// Lists the files of a folder in the harness' order, by full path.
+/// Lists the YAML files of a folder by full path, in the order of the harness.
 fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -210,10 +207,10 @@ fn read_error(error: &std::io::Error, folder: &Path) -> Error {
     Error::io("read", folder, error)
 }
 
-/// Reads a file with its includes: later ones override earlier ones, the file overrides all, key by key.
+/// Reads a file with its includes. Later includes override earlier ones and the file overrides all of them, key by key.
 ///
 /// # Errors
-/// When a file cannot be read, or is reached twice.
+/// Fails if a file cannot be read or is included twice.
 pub fn resolved(path: &Path) -> Result<Node> {
     with_includes(path, &mut BTreeSet::new())
 }
@@ -242,14 +239,14 @@ fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
     Ok(merged)
 }
 
-/// Tasks with their overrides, and groups, as they are found.
+/// Resolver that collects tasks with their overrides, and groups.
 struct Nodes<'a> {
     library: &'a Library,
     tasks: Vec<(String, Node)>,
     /// Names of `tasks`.
     known: BTreeSet<String>,
     groups: Vec<Group>,
-    /// Members of groups expanded so far.
+    /// Number of group members expanded so far.
     members: usize,
 }
 
@@ -320,7 +317,7 @@ impl<'a> Nodes<'a> {
         let index = self.groups.len();
         let alias = node.get("group_alias").and_then(Node::text).unwrap_or(name).to_owned();
         self.groups.push(Group { name: name.to_owned(), alias, tasks: Vec::new(), metrics: group_metrics(node)? });
-        // Keys that are not keys of a group are settings of its tasks. A definition that names the group may override them.
+        // Other keys are settings of the group's tasks. The referencing definition may override them.
         let mut below = Node::empty(node.place.clone());
         for (key, value) in node.pairs() {
             if !GROUP_KEYS.iter().any(|known_key| key.as_text() == Some(known_key)) {
@@ -375,7 +372,7 @@ impl<'a> Nodes<'a> {
                 &Node::empty(member_overrides.place.clone()),
             )]),
             Some(Entry::Tag(tasks)) if tasks.len() > 1 => {
-                // The harness would give all of them the tag's name.
+                // The harness would give every task the name of the tag.
                 Err(Error::bad_input(format!("overrides for the tag `{name}` cannot be given in a group"))
                     .at(&member.place)
                     .hint("name the tasks one by one, or set the overrides for the whole group"))

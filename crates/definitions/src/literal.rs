@@ -1,29 +1,28 @@
-//! Python's literals, as `ast.literal_eval` reads them: what a definition prints to say a list of choices, and what RACE's data
-//! have instead of lists.
+//! Python literals, parsed like `ast.literal_eval`. Definitions print lists of choices as literals, and the RACE data
+//! set stores lists as literals.
 //!
-//! By hand, because py_literal 0.4 refuses strings side by side, the prefix `u` and triple quotes, which Python writes or
-//! reads, and does not come to an end on a text of a hundred nested brackets.
+//! py_literal 0.4 is not used: it rejects adjacent strings, the `u` prefix and triple quotes, and does not terminate on
+//! a hundred nested brackets.
 
 use ghostlab_core::error::{Error, Result};
 
 use crate::keys::KeyIndex;
 use crate::value::Value;
 
-/// Deeper nesting is refused: each level is a call on the stack.
+/// Maximum nesting depth, which bounds recursion.
 const DEPTH: usize = 64;
 const VALUE: &str = "a list, a dict, a string or a number";
 
-/// Reads one literal; none where Python would raise.
+/// Parses one literal, or returns `None` where Python would raise.
 pub fn literal(text: &str) -> Option<Value> {
     read(text).ok()
 }
 
-/// Reads one literal: lists, tuples and sets (all a list), dicts, strings of every quote style with all escapes but named
-/// characters, numbers, `True`, `False`, `None`.
+/// Parses one literal: a list, tuple or set (all as a list), a dict, a string, a number, `True`, `False` or `None`.
+/// Strings may use every quote style and all escapes except named characters.
 ///
 /// # Errors
-/// What Python's `ast.literal_eval` refuses, and bytes, complex numbers and half a surrogate pair, with the character at which
-/// reading stopped.
+/// Fails with the position where `ast.literal_eval` fails, and for bytes, complex numbers and lone surrogates.
 pub fn read(text: &str) -> Result<Value> {
     let mut reader = LiteralReader { text, at: 0 };
     reader.skip_space();
@@ -32,7 +31,7 @@ pub fn read(text: &str) -> Result<Value> {
     if reader.peek().is_none() {
         return Ok(first);
     }
-    // A tuple needs no brackets.
+    // Tuples need no parentheses.
     let mut items = vec![first];
     while reader.take(",") {
         reader.skip_space();
@@ -47,7 +46,7 @@ pub fn read(text: &str) -> Result<Value> {
 
 struct LiteralReader<'a> {
     text: &'a str,
-    /// Bytes read so far, always at a character's start.
+    /// Byte position, always at a character boundary.
     at: usize,
 }
 
@@ -66,7 +65,7 @@ impl LiteralReader<'_> {
         Some(character)
     }
 
-    /// Skips `word` if it comes next.
+    /// Skips `word` if it comes next, and returns whether it did.
     fn take(&mut self, word: &str) -> bool {
         let found = self.rest().starts_with(word);
         if found {
@@ -75,7 +74,7 @@ impl LiteralReader<'_> {
         found
     }
 
-    /// Skips the characters that Python allows between tokens.
+    /// Skips whitespace that Python allows between tokens.
     fn skip_space(&mut self) {
         while self.peek().is_some_and(|character| matches!(character, ' ' | '\t' | '\n' | '\r' | '\u{c}')) {
             self.at += 1;
@@ -119,7 +118,8 @@ impl LiteralReader<'_> {
         Ok(value)
     }
 
-    /// Parses a list or tuple with an optional trailing comma. One value in round brackets without a comma is that value.
+    /// Parses a list or tuple with an optional trailing comma. A single value in parentheses without a comma is that
+    /// value.
     fn list(&mut self, close: char, depth: usize) -> Result<Value> {
         self.next();
         let mut values = Vec::new();
@@ -146,7 +146,7 @@ impl LiteralReader<'_> {
         }
     }
 
-    /// Parses a dict, whose last duplicate key wins, or a set.
+    /// Parses a set, or a dict in which the last duplicate key wins.
     fn braces(&mut self, depth: usize) -> Result<Value> {
         self.next();
         let (mut items, mut pairs): (Vec<Value>, Vec<(Value, Value)>) = (Vec::new(), Vec::new());
@@ -205,12 +205,12 @@ impl LiteralReader<'_> {
         }
     }
 
-    /// Returns whether a string comes next, with an optional prefix letter.
+    /// Returns whether a string, with an optional prefix letter, comes next.
     fn begins_text(&self) -> bool {
         is_quoted(self.rest()) || self.rest().strip_prefix(['u', 'U', 'r', 'R']).is_some_and(is_quoted)
     }
 
-    /// Parses one string, or several adjacent ones, which are concatenated.
+    /// Parses one or more adjacent strings and concatenates them.
     fn texts(&mut self) -> Result<String> {
         let mut text = String::new();
         loop {
@@ -233,7 +233,7 @@ impl LiteralReader<'_> {
             Some('\'') => "'",
             _ => "\"",
         };
-        // Three begin a long string, two alone are an empty one.
+        // Three quotes open a long string, and two are an empty string.
         let long = self.take(&quote.repeat(2));
         let close = if long { quote.repeat(3) } else { quote.to_owned() };
         loop {
@@ -250,7 +250,7 @@ impl LiteralReader<'_> {
                     text.extend(self.next());
                 }
                 Some('\\') => self.escape(text)?,
-                // Python reads its source with every line end as one "\n".
+                // Python normalizes every line ending in source code to a newline.
                 Some('\r') => {
                     self.next();
                     self.take("\n");
@@ -276,7 +276,7 @@ impl LiteralReader<'_> {
             Some('r') => '\r',
             Some('t') => '\t',
             Some('v') => '\u{b}',
-            // A line continued on the next.
+            // An escaped line ending continues the line.
             Some('\n') => {
                 self.next();
                 return Ok(());
@@ -297,7 +297,7 @@ impl LiteralReader<'_> {
                 self.at = start;
                 return Err(self.refuse("no character by its name"));
             }
-            // Python keeps the backslash of an escape that it does not know.
+            // Python keeps the backslash of an unknown escape.
             _ => {
                 text.push('\\');
                 return Ok(());
@@ -330,7 +330,6 @@ fn is_quoted(text: &str) -> bool {
     text.starts_with(['\'', '"'])
 }
 
-/// Parses an unsigned number.
 fn unsigned(written: &str) -> Option<Value> {
     if !written.starts_with(|c: char| c.is_ascii_digit() || c == '.')
         || written.ends_with('_')
@@ -345,7 +344,7 @@ fn unsigned(written: &str) -> Option<Value> {
         }
     }
     if digits.bytes().all(|b| b.is_ascii_digit()) {
-        // Python refuses leading zeros but in zero itself.
+        // Python rejects leading zeros except in zero.
         let zeros = digits.starts_with('0') && digits.bytes().any(|b| b != b'0');
         return if zeros { None } else { digits.parse().ok().map(Value::Int) };
     }

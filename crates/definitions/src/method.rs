@@ -1,4 +1,4 @@
-//! The methods of Python's texts, lists and maps that templates call.
+//! Python methods of strings, lists and dicts that templates call.
 
 use ghostlab_core::tasks::python::{capitalize, is_space, words};
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
@@ -16,7 +16,7 @@ use letters::{
 };
 pub(crate) use letters::{decimal_digit, is_digit, is_lower, is_upper};
 
-/// All names that [`call`] and the objects of Jinja know.
+/// Names of all methods of [`call`] and of the callable Jinja objects.
 pub(crate) const METHODS: [&str; 48] = [
     "strip",
     "lstrip",
@@ -68,7 +68,7 @@ pub(crate) const METHODS: [&str; 48] = [
     "next",
 ];
 
-/// Calls a method that the template engine does not know.
+/// Calls a method that minijinja does not provide.
 pub(crate) fn call(_: &mut State<'_, '_>, object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
     match object.kind() {
         ValueKind::String => of_text(object.as_str().unwrap_or_default(), method, args),
@@ -135,7 +135,7 @@ fn of_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
     })
 }
 
-/// Calls a method of a text that takes no arguments.
+/// Calls a string method without arguments.
 fn without_arguments(text: &str, method: &str) -> Result<Jinja, Error> {
     Ok(match method {
         "capitalize" => Jinja::from(capitalize(text)),
@@ -170,7 +170,7 @@ fn stripped<'t>(text: &'t str, method: &str, args: &[Jinja]) -> Result<&'t str, 
     })
 }
 
-/// Python's `str.replace`.
+/// Replaces text like Python's `str.replace`.
 pub(crate) fn replaced(text: &str, old: &str, new: &str, count: Option<i64>) -> Result<String, Error> {
     let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(usize::MAX);
     let times = text.matches(old).count().min(count);
@@ -178,7 +178,7 @@ pub(crate) fn replaced(text: &str, old: &str, new: &str, count: Option<i64>) -> 
     Ok(text.replacen(old, new, times))
 }
 
-/// Python's `str.startswith` and `str.endswith`, of a text or a tuple of texts.
+/// Implements Python's `str.startswith` and `str.endswith` for a string or a tuple of strings.
 fn has_end(text: &str, start: bool, args: &[Jinja]) -> Result<bool, Error> {
     let (part, from): (Jinja, Option<usize>) = from_args(args)?;
     let Some(text) = text
@@ -200,7 +200,7 @@ fn has_edge(part: &str, start: bool, text: &str) -> bool {
     if start { text.starts_with(part) } else { text.ends_with(part) }
 }
 
-/// Python's `str.find`, `str.index`, `str.rfind` and `str.rindex`: a position in characters.
+/// Implements Python's `str.find`, `str.index`, `str.rfind` and `str.rindex`, with positions in characters.
 fn position(text: &str, method: &str, args: &[Jinja]) -> Result<i64, Error> {
     let (part, from): (String, Option<usize>) = from_args(args)?;
     let skipped = text.char_indices().map(|(position, _)| position).chain([text.len()]).nth(from.unwrap_or(0));
@@ -252,7 +252,7 @@ fn fill_missing(fill: char, missing: usize) -> String {
     fill.to_string().repeat(missing)
 }
 
-/// Python's `str.center`: an odd blank goes to the left where the width is odd.
+/// Centers text like Python's `str.center`: an odd padding character goes to the left if the width is odd.
 pub(crate) fn centered(text: &str, width: usize, fill: char) -> Result<String, Error> {
     let missing = width.saturating_sub(text.chars().count());
     printed(missing.saturating_mul(fill.len_utf8()))?;
@@ -289,7 +289,7 @@ fn expand_tabs(text: &str, size: usize) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Python's `str.splitlines`, which knows more ends of lines than a newline.
+/// Splits lines like Python's `str.splitlines`, which recognizes more line boundaries than newlines.
 fn split_lines(text: &str, keep_ends: bool) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = text;

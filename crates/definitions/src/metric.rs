@@ -1,4 +1,4 @@
-//! Metrics of a document: an entry of `metric_list`, checked.
+//! Per-document metrics, parsed from `metric_list`.
 
 use ghostlab_core::error::{Error, Result};
 
@@ -10,52 +10,44 @@ use crate::yaml::{Node, Tree, hooked, wrong};
 /// Type of request to the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
-    /// How likely one continuation is.
+    /// Log-likelihood of one continuation.
     LogLikelihood,
-    /// How likely a whole text is.
+    /// Log-likelihood of a complete text.
     Rolling,
-    /// How likely each choice is.
+    /// Log-likelihood of each choice.
     MultipleChoice,
-    /// A text.
+    /// Generated text.
     Generate,
 }
 
-/// A metric.
+/// Type of metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Whether the likeliest choice is right; of one continuation whether it is the likeliest text.
+    /// Whether the most likely choice is correct, or whether a single continuation is the greedy output.
     Acc,
-    /// Accuracy with log-likelihoods divided by the number of letters.
+    /// Accuracy with log-likelihoods normalized by the number of characters.
     AccNorm,
-    /// Accuracy with log-likelihoods divided by the number of bytes.
+    /// Accuracy with log-likelihoods normalized by the number of bytes.
     AccBytes,
     /// Accuracy with log-likelihoods minus those without the context.
     AccMutualInfo,
-    /// Whether the text is the right one; of choices whether the right one is the likeliest text.
+    /// Whether the generated text is correct, or whether the correct choice is the greedy output.
     ExactMatch,
     /// Perplexity of a continuation.
     Perplexity,
-    /// Perplexity by word.
     WordPerplexity,
-    /// Perplexity by byte.
     BytePerplexity,
-    /// Bits by byte.
     BitsPerByte,
-    /// F1 of labels.
     F1,
-    /// Matthews' correlation of labels.
+    /// Matthews correlation coefficient.
     Mcc,
-    /// The Brier score of choices.
     Brier,
-    /// BLEU.
     Bleu,
-    /// chrF.
     Chrf,
-    /// TER.
     Ter,
 }
 
-/// Name, default aggregation, whether higher is better, and for which outputs.
+/// Kind, name, default aggregation, whether higher is better, and supported outputs.
 const ALL: [(Kind, &str, Aggregation, bool, &[Output]); 15] = [
     (Kind::Acc, "acc", Aggregation::Mean, true, &[Output::LogLikelihood, Output::MultipleChoice]),
     (Kind::AccNorm, "acc_norm", Aggregation::Mean, true, &[Output::MultipleChoice]),
@@ -74,16 +66,13 @@ const ALL: [(Kind, &str, Aggregation, bool, &[Output]); 15] = [
     (Kind::Ter, "ter", Aggregation::Ter, true, &[Output::Generate]),
 ];
 
-/// A metric of a definition.
 #[derive(Debug, Clone)]
 pub struct Metric {
-    /// Which one.
     pub kind: Kind,
-    /// How documents become one score.
+    /// Aggregation of document values into a score.
     pub aggregation: Aggregation,
-    /// Which way is better.
     pub higher_is_better: bool,
-    /// How texts are compared by `exact_match`.
+    /// Text comparison of `exact_match`.
     pub matching: Matching,
 }
 
@@ -105,14 +94,14 @@ ghostlab_core::names!(
 );
 
 impl Kind {
-    /// Returns its name in definitions.
+    /// Returns the name used in definitions.
     pub fn name(self) -> &'static str {
         ALL[self as usize].1
     }
 }
 
 impl Metric {
-    /// Creates a metric with defaults.
+    /// Creates a metric with default settings.
     pub fn plain(kind: Kind) -> Self {
         let (_, _, aggregation, higher_is_better, _) = ALL[kind as usize];
         Self { kind, aggregation, higher_is_better, matching: Matching::default() }
@@ -121,7 +110,7 @@ impl Metric {
     /// Reads an entry of `metric_list`.
     ///
     /// # Errors
-    /// When the metric is not one of the output's, or has options that would not do anything.
+    /// Fails if the metric does not support the output type or has options without effect.
     pub fn read(node: &Node, output: Output) -> Result<Self> {
         let named = match node.get("metric") {
             Some(Node { tree: Tree::Hook(hook), place: location }) => {
@@ -160,7 +149,7 @@ impl Metric {
                         Error::bad_input("metrics of Hugging Face's `evaluate` are not offered").at(&value.place)
                     );
                 }
-                // lm-eval drops these for metrics that do not take them.
+                // lm-eval drops these options for metrics that do not accept them.
                 ("weight_by_size" | "average", _) if !compares => {}
                 ("regexes_to_ignore", Tree::List(items)) if compares => {
                     for item in items {
@@ -184,10 +173,10 @@ impl Metric {
 }
 
 impl Matching {
-    /// Returns whether two texts are equal after the configured removals, without stripping.
+    /// Returns whether two texts are equal after removing the ignored parts. Whitespace is significant.
     ///
     /// # Errors
-    /// When a pattern does not come to an end.
+    /// Fails if a pattern exceeds the backtracking limit.
     pub fn same(&self, a: &str, b: &str) -> Result<bool> {
         Ok(self.left(a)? == self.left(b)?)
     }
@@ -198,7 +187,7 @@ impl Matching {
             text = text.to_lowercase();
         }
         text.retain(|c| !(self.punctuation && c.is_ascii_punctuation() || self.numbers && c.is_ascii_digit()));
-        // The harness' arrays of texts drop zeros at the end.
+        // The harness compares NumPy string arrays, which drop trailing NULs.
         text.truncate(text.trim_end_matches('\0').len());
         Ok(text)
     }

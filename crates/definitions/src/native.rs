@@ -1,4 +1,4 @@
-//! The paper's nine tasks: definitions of our own, embedded, in the form of any other.
+//! Built-in definitions of the paper's nine tasks, in the format of any other definition.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -35,7 +35,7 @@ const FILES: [(&str, &str); 10] = files!(
 /// Returns the definition of a built-in task.
 ///
 /// # Errors
-/// None that a caller could mend.
+/// Fails only if the built-in definition is missing or invalid.
 pub fn definition(task: &Known) -> Result<&'static Definition> {
     static ALL: LazyLock<Vec<Result<Definition>>> = LazyLock::new(|| {
         FILES.iter().map(|(name, text)| Definition::read(&parse(text, &format!("{name}.yaml"))?)).collect()
@@ -48,32 +48,32 @@ pub fn definition(task: &Known) -> Result<&'static Definition> {
     }
 }
 
-/// Reads the documents of a built-in task at `path`: one file, or a folder with the task's split. Files of other splits are
-/// never read.
+/// Reads the documents of a built-in task from `path`, a file or a folder that contains the task's split. Files of
+/// other splits are never read.
 ///
 /// # Errors
-/// No file of the task's split at `path`, or a file named after another split; everything that [`Task::limited`] refuses, with
-/// task, file and row.
+/// Fails if no file of the split exists or the file is named after another split. Also fails in the cases of
+/// [`Task::limited`], with task, file and row.
 pub fn task(known: &Known, path: &Path, limit: Option<DocumentLimit>) -> Result<Task> {
     let definition = definition(known)?.clone();
     let rows = FileRows { splits: [(definition.evaluated().to_owned(), known.files(path)?)].into() };
     Task::limited(definition, &rows, limit)
 }
 
-/// Reads the rows of some files of a built-in task.
+/// Reads the rows of files of a built-in task.
 ///
 /// # Errors
-/// Files that cannot be read.
+/// Fails if a file cannot be read.
 pub fn rows(known: &Known, files: &[PathBuf]) -> Result<Vec<Row>> {
     let data = &definition(known)?.data;
     let all = files.iter().map(|file| table(file, data.columns()));
     Ok(all.collect::<Result<Vec<_>>>().map_err(|error| error.at(format!("task {}", known.name)))?.concat())
 }
 
-/// Returns the data that documents are judged by, once requests are token ids.
+/// Returns the gold answers and other scoring data of tokenized documents.
 ///
 /// # Errors
-/// When the ids are not those of these documents, or one's right answer is no number.
+/// Fails if the tokens do not match the documents or a gold answer is not an index.
 pub fn solutions(known: &Known, task: &Task, tokens: &[Vec<Tokenised>]) -> Result<Solutions> {
     if tokens.len() != task.documents.len() {
         return Err(mismatched_requests(known).found(format!(

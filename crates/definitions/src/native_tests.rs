@@ -1,4 +1,4 @@
-//! The prompt of each task, and the rows that are refused.
+//! Prompts of the built-in tasks, and rows that are rejected.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,6 @@ use ghostlab_core::tasks::{Split, TASKS};
 use crate::Row;
 use crate::task::{Ask, Setting};
 
-/// One row as a question with choices.
 struct Prompt {
     choices: Vec<Choice>,
     gold: i64,
@@ -20,7 +19,7 @@ struct Choice {
     continuation: String,
 }
 
-/// Renders the last of some rows.
+/// Renders the last of the given rows.
 fn made(name: &str, rows: Vec<Value>) -> Result<Prompt> {
     let last = rows.len() - 1;
     let known = Known::find(name).unwrap();
@@ -110,7 +109,7 @@ fn openbook_row(key: &str) -> Value {
 fn hellaswag_capitalises_second_half_and_parses_labels() {
     let fields = json!({"activity_label": "Act", "ctx_a": "He  sits.", "ctx_b": "DJ MARY", "label": " 2",
         "endings": ["a", " b ", "[step] c", "[x]"]});
-    // lm-eval refuses an empty choice only in the first document.
+    // lm-eval rejects an empty choice only in the first document.
     assert!(refused("hellaswag", fields.clone()).contains("a choice is empty"));
     let mut first = fields.clone();
     first["endings"][3] = json!("d");
@@ -222,7 +221,7 @@ fn a_broken_problem_of_race_is_named() {
     refused("race", json!({"article": "a", "problems": [{"question": "q"}]}));
 }
 
-/// The hub's test splits have -1 for every label.
+/// Test splits on the Hub have the label -1 in every row.
 #[test]
 fn a_row_without_a_label_is_refused_with_its_place() {
     let rte = json!({"sentence1": "It rains.", "sentence2": "It is wet.", "label": -1});
@@ -232,7 +231,7 @@ fn a_row_without_a_label_is_refused_with_its_place() {
         let message = refused(task, fields);
         assert!(message.contains("no label") && message.contains("take validation"), "{message}");
     }
-    // Single ones are scored as in lm-eval, and named.
+    // Individual unlabelled rows are scored as in lm-eval and reported.
     let mut labelled = rte.clone();
     labelled["label"] = json!(0);
     assert!(made("rte", vec![labelled.clone(), rte.clone()]).is_ok());

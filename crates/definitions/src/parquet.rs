@@ -1,4 +1,4 @@
-//! Rows of a parquet table as Python's `datasets` gives them.
+//! Rows of a Parquet table, with values converted as by Python's `datasets`.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,11 +12,11 @@ use crate::python_object::{PythonObject, class_of};
 use crate::row::{Row, absent};
 use crate::value::Value;
 
-/// Its rows, with the named columns or all. Of all, one of a type that no template can print (pictures, bytes) is not read:
-/// a template that uses it is refused with the type.
+/// Reads the rows with the given columns, or with all columns. If all columns are read, values of unprintable types
+/// (images, bytes) become placeholders, and a template that uses one is rejected.
 ///
 /// # Errors
-/// When the file is damaged, a named column is absent or of such a type, or a value is none of Python's.
+/// Fails if the file is damaged, a requested column is missing or unprintable, or a value has no Python equivalent.
 pub(crate) fn rows(file: File, path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
     let all = columns.is_none();
     let limit = TextLimit::current().of_json();
@@ -52,7 +52,7 @@ fn name(field: &ArrowField) -> String {
     field.name.as_str().to_owned()
 }
 
-/// Whether [`cell`] knows values of a type.
+/// Returns whether [`cell`] supports a type.
 fn is_printed(dtype: &ArrowDataType) -> bool {
     use ArrowDataType as Type;
     match dtype {
@@ -79,7 +79,7 @@ fn of_frame(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool) -> 
         for (index, row) in rows.iter_mut().enumerate() {
             let value = match cell(column_value(column, index, path)?, &field.dtype) {
                 Some(value) => value,
-                // Perhaps no template uses it.
+                // Defer the error until a template uses the value.
                 None if all => unread(field),
                 None => {
                     return Err(Error::bad_input("the value is none that Python has")
@@ -101,7 +101,7 @@ fn row_name(row: usize, path: &Path) -> String {
     format!("{}, row {}", path.display(), row + 1)
 }
 
-/// Stand-in for a value that no template can print.
+/// Creates the placeholder for an unprintable value.
 fn unread(field: &ArrowField) -> Value {
     Value::Object(PythonObject::unread(&class_of(&field.dtype)).into())
 }
@@ -110,7 +110,6 @@ fn column_value<'a>(column: &'a Column, index: usize, path: &Path) -> Result<Any
     column.get(index).map_err(|error| broken(path, &error))
 }
 
-/// Converts a stored value into its logical value.
 fn cell(stored: AnyValue<'_>, dtype: &ArrowDataType) -> Option<Value> {
     let dtype = if let ArrowDataType::Dictionary(_, values, _) = dtype { values.as_ref() } else { dtype };
     let stored = stored.into_static();
@@ -218,8 +217,8 @@ mod tests {
             assert_eq!(read(&intact[..size], &["question"]).unwrap_err().exit_code(), 2);
         }
         assert_eq!(read(b"not parquet at all", &["question"]).unwrap_err().exit_code(), 2);
-        // The footer, whose length stands before the closing magic word. (An altered page header can make the reader ask
-        // for more memory than there is, which ends the process: that cannot be caught.)
+        // Corrupt the footer, whose length precedes the final magic bytes. Page headers stay intact, because an altered
+        // one can make the reader request more memory than exists, which aborts the process.
         let tail = intact.len() - 8;
         let footer = u32::from_le_bytes(intact[tail..tail + 4].try_into().unwrap()) as usize;
         for position in tail - footer..intact.len() {

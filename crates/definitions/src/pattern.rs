@@ -1,14 +1,14 @@
-//! Python's regular expressions on an engine of Rust: the pattern is rewritten where the two differ.
+//! Python regular expressions, rewritten for a Rust engine where the two differ.
 
 use fancy_regex::Regex;
 use ghostlab_core::error::{Error, Result, shortened};
 
 use crate::bounds::check_pattern;
 
-/// Characters of a pattern that a message shows.
+/// Maximum length of a pattern in a message.
 const MAX_SHOWN: usize = 200;
 
-/// A pattern of Python's `re`, without flags but those written in it.
+/// Pattern of Python's `re`. Flags must be inline.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     source: String,
@@ -30,10 +30,11 @@ impl Pattern {
         Ok(Self { source: source.to_owned(), regex })
     }
 
-    /// Implements Python's `findall`: the complete match without groups, else all groups; a missing group is empty.
+    /// Implements Python's `findall`. Returns the complete match if there are no groups, else all groups, with an empty
+    /// string for each unmatched group.
     ///
     /// # Errors
-    /// When it backtracks without end.
+    /// Fails if the backtracking limit is exceeded.
     pub fn find_all(&self, text: &str) -> Result<Vec<Vec<String>>> {
         let mut found = Vec::new();
         self.each(text, |captures| {
@@ -50,15 +51,15 @@ impl Pattern {
     /// Implements Python's `re.sub(pattern, "", text)`.
     ///
     /// # Errors
-    /// When it backtracks without end.
+    /// Fails if the backtracking limit is exceeded.
     pub fn removed(&self, text: &str) -> Result<String> {
         self.replaced(text, "", usize::MAX)
     }
 
-    /// Python's `re.sub(pattern, replacement, text, count)`.
+    /// Implements Python's `re.sub(pattern, replacement, text, count)`.
     ///
     /// # Errors
-    /// When it backtracks without end, or the replacement names a group that there is not.
+    /// Fails if the backtracking limit is exceeded or the replacement refers to an unknown group.
     pub fn replaced(&self, text: &str, replacement: &str, count: usize) -> Result<String> {
         let parts = replacement_parts(replacement)?;
         let mut out = String::new();
@@ -113,7 +114,7 @@ impl Pattern {
                 break;
             };
             take(&captures);
-            // An empty match may stand right after another, but not twice at one place.
+            // An empty match may follow another match, but not another empty match at the same position.
             start_of_search =
                 if start == end { end + text[end..].chars().next().map_or(1, char::len_utf8) } else { end };
         }
@@ -125,7 +126,7 @@ fn group_text(index: usize, captures: &fancy_regex::Captures<'_, str>) -> String
     captures.get(index).map_or(String::new(), |part| part.as_str().to_owned())
 }
 
-/// Part of a replacement of Python's `re.sub`.
+/// Part of a `re.sub` replacement.
 enum Part {
     Text(String),
     Group(usize),
@@ -189,7 +190,7 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// Letters, digits and `_`: Python's `\w`, without the marks that Rust's takes in.
+/// Python's `\w`: letters, digits and `_`. Rust's `\w` also includes marks.
 const WORD: &str = r"\p{L}\p{N}_";
 
 fn rewritten(source: &str) -> String {
@@ -201,7 +202,7 @@ fn rewritten(source: &str) -> String {
         match c {
             '\\' => index = escape(&chars, index, &mut out, false),
             '[' => index = class(&chars, index, &mut out),
-            // Before the newline that ends the text, too.
+            // Python's `$` also matches before a final newline.
             '$' => out.push_str(r"(?=\n?\z)"),
             '{' if !is_count(&chars[index..]) => out.push_str(r"\{"),
             '{' if chars.get(index + 1) == Some(&',') => out.push_str("{0"),
@@ -210,31 +211,31 @@ fn rewritten(source: &str) -> String {
         }
         index += 1;
     }
-    // With `(?m)` a dollar is the end of a line.
+    // With `(?m)`, `$` matches at the end of each line.
     if source.starts_with("(?") && source[..source.find(')').unwrap_or(0)].contains('m') {
         return out.replace(r"(?=\n?\z)", "$");
     }
     out
 }
 
-/// Returns whether a character is allowed in the braces of a count.
+/// Returns whether a character may occur in a counted quantifier.
 fn in_count(c: char) -> bool {
     c.is_ascii_digit() || c == ','
 }
 
-/// Whether the text in braces is a count, `{2}`, `{2,}`, `{,3}` or `{2,3}`.
+/// Returns whether the content of braces is a counted quantifier: `{2}`, `{2,}`, `{,3}` or `{2,3}`.
 fn is_counted(inside: &[char]) -> bool {
     let commas = inside.iter().filter(|c| **c == ',').count();
     commas <= 1 && inside.len() > commas
 }
 
-/// Whether a brace begins a count. Looks no further than the first character that no count has.
+/// Returns whether a brace opens a counted quantifier.
 fn is_count(chars: &[char]) -> bool {
     let inside = chars[1..].iter().take_while(|c| in_count(**c)).count();
     chars.get(1 + inside) == Some(&'}') && is_counted(&chars[1..=inside])
 }
 
-/// Returns whether a closing brace ends a count.
+/// Returns whether a closing brace ends a counted quantifier.
 fn out_has_count(before: &[char]) -> bool {
     let inside = before.iter().rev().take_while(|c| in_count(**c)).count();
     let Some(open) = (before.len() - inside).checked_sub(1).filter(|open| before[*open] == '{') else { return false };
@@ -259,7 +260,7 @@ fn escape(chars: &[char], index: usize, out: &mut String, in_class: bool) -> usi
         'b' => out.push_str(&format!("(?:(?<=[{WORD}])(?![{WORD}])|(?<![{WORD}])(?=[{WORD}]))")),
         'B' => out.push_str(&format!("(?:(?<=[{WORD}])(?=[{WORD}])|(?<![{WORD}])(?![{WORD}]))")),
         'Z' => out.push_str(r"\z"),
-        // A letter of its own in Rust's engine, a plain one in Python's.
+        // These escapes are word boundaries in the Rust engine and literals in Python.
         '<' | '>' => out.push(*next),
         c if !c.is_ascii() => out.push(*c),
         c => out.extend(['\\', *c]),
@@ -267,7 +268,7 @@ fn escape(chars: &[char], index: usize, out: &mut String, in_class: bool) -> usi
     index + 1
 }
 
-/// Rewrites a class of characters: in Rust's engine `[`, `&&`, `--` and `~~` mean more inside of one.
+/// Rewrites a character class. In the Rust engine, `[`, `&&`, `--` and `~~` have a special meaning in a class.
 fn class(chars: &[char], open: usize, out: &mut String) -> usize {
     out.push('[');
     let mut index = open + 1;
@@ -296,7 +297,7 @@ fn class(chars: &[char], open: usize, out: &mut String) -> usize {
 mod tests {
     use super::*;
 
-    /// Expected lists: `re.findall`, Python 3.11.
+    /// Compares with `re.findall`, Python 3.11.
     #[test]
     fn patterns_find_what_python_finds() {
         assert_eq!(joined_groups(r"#### (\-?[0-9\.\,]+)", "#### 1,5. x #### -2"), "1,5.;-2");

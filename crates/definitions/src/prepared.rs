@@ -1,5 +1,5 @@
-//! lm-eval's own hooks for the rows of four data sets, by name: our key `prepare`. Each adds columns to a row, which
-//! templates read like any other.
+//! Built-in versions of lm-eval's row hooks for four data sets, selected by the key `prepare`. Each adds columns to a
+//! row for use in templates.
 
 use ghostlab_core::error::Result;
 use ghostlab_core::tasks::python::{capitalize, lower_first, strip};
@@ -8,18 +8,17 @@ use crate::literal;
 use crate::row::Row;
 use crate::value::Value;
 
-/// Columns that are added to a row.
+/// Columns added to a row.
 type Added = Vec<(&'static str, Value)>;
 
-/// A way to prepare rows.
+/// Row hook.
 #[derive(Debug, Clone, Copy)]
 pub struct Prepare {
-    /// Name in definitions.
+    /// Name used in definitions.
     pub name: &'static str,
     make: fn(&Row) -> Result<Added>,
 }
 
-/// All of them.
 pub const ALL: [Prepare; 5] = [
     Prepare { name: "hellaswag", make: hellaswag },
     Prepare { name: "winogrande", make: winogrande },
@@ -32,7 +31,7 @@ impl Prepare {
     /// Adds the derived columns to a row.
     ///
     /// # Errors
-    /// A field that is missing or does not hold what it should; an answer that is not among the choices.
+    /// Fails if a field is missing or invalid, or if the answer is not among the choices.
     pub(crate) fn apply(self, row: &mut Row) -> Result<()> {
         for (name, value) in (self.make)(row)? {
             row.value.set(name, value);
@@ -62,8 +61,8 @@ fn hellaswag(row: &Row) -> Result<Added> {
     Ok(vec![("query", query.into()), ("choices", texts(choices)), ("gold", gold)])
 }
 
-/// Removes WikiHow's marks from a HellaSwag text. The order matters: nothing is stripped at the end, so an ending that
-/// began with a mark keeps the space after it.
+/// Removes WikiHow markup from a HellaSwag text. Whitespace is stripped first, so an ending that starts with markup
+/// keeps the space after it.
 fn without_brackets(text: &str) -> String {
     let text = strip(text).replace(" [title]", ". ");
     let mut kept = String::with_capacity(text.len());
@@ -71,10 +70,10 @@ fn without_brackets(text: &str) -> String {
     while let Some(open) = rest.find('[') {
         let (before, bracket) = rest.split_at(open);
         kept.push_str(before);
-        // The shortest run up to a closing bracket on the same line.
+        // The shortest span up to a closing bracket on the same line.
         match bracket.find([']', '\n']) {
             Some(end) if bracket[end..].starts_with(']') => rest = &bracket[end + 1..],
-            // No bracket before the line's end can be closed, nor can any after the last closing one.
+            // No bracket before the end of the line can be closed.
             Some(end) => {
                 kept.push_str(&bracket[..end]);
                 rest = &bracket[end..];
@@ -86,11 +85,11 @@ fn without_brackets(text: &str) -> String {
         }
     }
     kept.push_str(rest);
-    // One pass from left to right: three spaces become two.
+    // A single left-to-right pass, which turns three spaces into two.
     kept.replace("  ", " ")
 }
 
-/// Adds `contexts`, which differ, `ending`, which is scored after each, and `gold`.
+/// Adds `contexts` (one per choice), `ending` (scored after each context) and `gold`.
 fn winogrande(row: &Row) -> Result<Added> {
     let sentence = row.text("sentence")?;
     let Some((before, after)) = sentence.split_once('_') else {
@@ -117,39 +116,41 @@ fn copa(row: &Row) -> Result<Added> {
         "effect" => "therefore",
         other => return Err(row.wrong("question", "\"cause\" or \"effect\"", &other.into())),
     };
-    // The last character is removed. It is usually the full stop.
+    // Drop the last character, usually the full stop.
     let mut premise = strip(row.text("premise")?).chars();
     premise.next_back();
     let query = format!("{} {connector}", premise.as_str());
     let choices: Vec<String> = vec![read_choice("choice1", row)?, read_choice("choice2", row)?];
-    // The harness takes any label but 0 for the second choice, hidden answers (-1) too: a guess dressed as an answer.
+    // The harness treats every nonzero label as the second choice, even -1 for a hidden answer. Reject such labels
+    // instead.
     let label = row.integer("label")?;
     let right = usize::try_from(label).ok().filter(|right| *right < choices.len());
     let right = right.ok_or_else(|| row.wrong("label", "0 or 1", &Value::Int(label)))?;
-    // The right choice is looked up by its text.
+    // The gold index is the first choice with the correct text.
     let gold = choices.iter().position(|text| *text == choices[right]).unwrap_or(right);
     Ok(vec![("query", query.into()), ("choices", texts(choices)), ("gold", number(gold))])
 }
 
 fn read_choice(field: &str, row: &Row) -> Result<String> {
     let text = row.text(field)?;
-    // The space here and the delimiter make two.
+    // This space and the delimiter give two spaces, as in the harness.
     let lowered = lower_first(text).ok_or_else(|| row.wrong(field, "some text", &text.into()))?;
     Ok(format!(" {lowered}"))
 }
 
-/// Prepares RACE 3.0: an earlier question that ends in a blank keeps its text and loses the blank.
+/// Prepares RACE 3.0, in which an earlier question that ends in a blank keeps its text and loses the blank.
 fn race(row: &Row) -> Result<Added> {
     passage(row, |question| &question[..question.len() - CUT])
 }
 
-/// Prepares RACE before 3.0: such a question is reduced to its blank, a bug that all older numbers share.
+/// Prepares RACE before 3.0, in which such a question is reduced to its blank. This bug affects all older published
+/// numbers.
 fn race_v2(row: &Row) -> Result<Added> {
     passage(row, |question| &question[question.len() - CUT..])
 }
 
-/// Adds a passage with its earlier questions answered and the last one open: `query`, `choices` and `gold`. `cloze`
-/// shortens a question that ends in [`BLANK`].
+/// Adds `query` (the passage, its earlier questions with answers, and the last question), `choices` and `gold`. `cloze`
+/// shortens an earlier question that ends in [`BLANK`].
 fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<Added> {
     let problems = problems(row)?;
     let Some((last, earlier)) = problems.split_last() else {
@@ -165,18 +166,18 @@ fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<Added> {
             false => query.push_str(&format!("Question: {question}\nAnswer: {option}\n")),
         }
     }
-    // The last question stands raw, with its blank if it has one.
+    // The last question is unmodified, including any blank.
     query.push_str(last.text("question")?);
     let (options, answer) = answered(last)?;
     Ok(vec![("query", query.into()), ("choices", texts(options)), ("gold", number(answer))])
 }
 
-/// How a question to be completed ends, exactly.
+/// Exact ending of a cloze question.
 const BLANK: &str = "  _  .";
-/// Number of leading spaces that lm-eval removes there: all but the first.
+/// Number of trailing characters that lm-eval cuts off: [`BLANK`] without its first space.
 const CUT: usize = 5;
 
-/// Splits a passage into rows of one problem each. On the hub they are one string with a Python literal.
+/// Splits a passage into rows of one problem each. The Hub data set stores the problems as one Python literal.
 fn problems(row: &Row) -> Result<Vec<Row>> {
     let text = row.text("problems")?;
     let value = literal::read(text).map_err(|error| error.at("field `problems`").at(&row.place))?;
@@ -191,7 +192,7 @@ fn problems(row: &Row) -> Result<Vec<Row>> {
         .collect()
 }
 
-/// Returns the four options of a problem and the index of the correct one.
+/// Returns the four options of a problem and the index of the correct option.
 fn answered(problem: &Row) -> Result<(Vec<String>, usize)> {
     let mut options = problem.texts("options")?;
     if options.len() < 4 {
@@ -224,7 +225,7 @@ mod tests {
         ] {
             assert_eq!(without_brackets(text), wanted, "{text:?}");
         }
-        // Linear in the text: a long row of open brackets is looked at once.
+        // Runtime is linear: unclosed brackets are scanned once.
         assert_eq!(without_brackets(&"[".repeat(200_000)).len(), 200_000);
     }
 }

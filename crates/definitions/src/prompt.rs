@@ -1,4 +1,4 @@
-//! Which examples stand before a question, messages of a prompt, and how they become one text.
+//! Few-shot sampling, prompt messages, and their concatenation into one text.
 
 use ghostlab_core::corpus::PythonRandom;
 use ghostlab_core::error::{Error, Result};
@@ -9,65 +9,55 @@ use crate::value::Value;
 /// Author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Text before all messages.
     System,
-    /// A question.
     User,
-    /// An answer.
     Assistant,
 }
 
 ghostlab_core::names!(Role: System = "system", User = "user", Assistant = "assistant");
 
-/// A message, with what follows it where there is no chat template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Author of the message.
     pub role: Role,
-    /// Text of the message.
     pub content: String,
-    /// Separator after it in plain text.
+    /// Separator after the message if no chat template is used.
     pub delimiter: String,
 }
 
-/// Returns whether neither side of a seam has whitespace.
+/// Returns whether there is no whitespace on either side of a seam.
 fn is_tight(before: &str, after: &str) -> bool {
     !before.is_empty() && !before.ends_with(is_space) && !after.starts_with(is_space)
 }
 
-/// Joins two texts, with a delimiter if neither has whitespace at the seam.
+/// Concatenates two texts, with the delimiter between them if there is no whitespace at the seam.
 pub fn delimited(before: &str, after: &str, delimiter: &str) -> String {
     let tight = !after.is_empty() && is_tight(before, after);
     format!("{before}{}{after}", if tight { delimiter } else { "" })
 }
 
-/// Returns whether a text ends in whitespace.
 pub fn ends_blank(text: &str) -> bool {
     text.ends_with(is_space)
 }
 
-/// A question, with its answer where there is one.
+/// Question with an optional answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Turn<'a> {
-    /// The question.
     pub text: &'a Value,
-    /// The choices, where the answer may be the number of one.
+    /// Choices, if the answer may be an index.
     pub choices: Option<&'a [Value]>,
-    /// The answer.
     pub answer: Option<&'a Value>,
-    /// Text prepended to the answer.
     pub prefix: Option<&'a str>,
-    /// Between question and answer.
+    /// Separator between question and answer.
     pub target_delimiter: &'a str,
-    /// Behind the answer.
+    /// Separator after the answer.
     pub delimiter: &'a str,
 }
 
 impl Turn<'_> {
-    /// Returns the messages.
+    /// Returns the messages of this turn.
     ///
     /// # Errors
-    /// When the question is no text, or the answer is none or the number of no choice.
+    /// Fails if the question is not a string, or the answer is neither a string nor the index of a choice.
     pub fn messages(&self) -> Result<Vec<Message>> {
         let text = self
             .text
@@ -107,17 +97,16 @@ fn no_text(what: &str, found: &Value) -> Error {
     Error::bad_input(format!("{what} is no text")).found(found.repr())
 }
 
-/// Returns a choice by its number; negative ones count from the end, as in Python.
+/// Returns a choice by index. Negative indices count from the end, as in Python.
 pub fn choice(choices: &[Value], number: i64) -> Option<&Value> {
     let length = i64::try_from(choices.len()).ok()?;
     choices.get(usize::try_from(if number < 0 { number + length } else { number }).ok()?)
 }
 
-/// Refuses the number of a choice below zero, alone or in a list. Python would count it from the end, and the hub's data sets
-/// have -1 in every row of a split without labels.
+/// Rejects a negative label. Python would count it from the end, and Hub data sets mark rows without labels with -1.
 ///
 /// # Errors
-/// When there is one.
+/// Fails if the answer is negative or contains a negative index.
 pub(crate) fn check_label(choices: Option<&[Value]>, answer: &Value) -> Result<()> {
     let Some(choices) = choices else { return Ok(()) };
     let answers = answer.as_list().unwrap_or(std::slice::from_ref(answer));
@@ -127,7 +116,7 @@ pub(crate) fn check_label(choices: Option<&[Value]>, answer: &Value) -> Result<(
     }
 }
 
-/// The error for a row that has no label.
+/// Creates the error for a row without a label.
 pub(crate) fn without_label(expected: &str, found: impl std::fmt::Display) -> Error {
     Error::bad_input("the row has no label")
         .expected(expected)
@@ -135,12 +124,11 @@ pub(crate) fn without_label(expected: &str, found: impl std::fmt::Display) -> Er
         .hint("this is a split without labels, like the hub's test splits: take validation")
 }
 
-/// Joins the messages to one text.
 pub fn plain(messages: &[Message]) -> String {
     messages.iter().flat_map(|one| [one.content.as_str(), one.delimiter.as_str()]).collect()
 }
 
-/// Merges everything but the system text and a begun answer into one question.
+/// Merges all messages except the system text and a partial answer into one user message.
 pub fn in_one_turn(messages: &[Message]) -> Vec<Message> {
     let system = usize::from(messages.first().is_some_and(|one| one.role == Role::System));
     let end = messages.len() - usize::from(messages.last().is_some_and(|one| one.role == Role::Assistant));
@@ -153,7 +141,7 @@ pub fn in_one_turn(messages: &[Message]) -> Vec<Message> {
     all
 }
 
-/// Examples to draw from, and the random state, which continues from document to document.
+/// Few-shot examples with the random state, which is shared by all documents of a task.
 #[derive(Debug, Clone)]
 pub struct Pool {
     documents: Vec<Value>,
@@ -162,15 +150,16 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Creates a pool in the order of its split; `first` takes the first examples instead of sampling.
+    /// Creates a pool in split order. `first` takes the first examples instead of sampling.
     pub fn new(documents: Vec<Value>, seed: u64, first: bool) -> Self {
         Self { documents, random: PythonRandom::new(seed), first }
     }
 
-    /// Examples for one document. Where `without` is the document, one more is drawn and those equal to it are dropped.
+    /// Returns the examples for one document. If `without` is given, draws one extra example and drops those equal to
+    /// `without`.
     ///
     /// # Errors
-    /// When there are too few.
+    /// Fails if there are too few examples.
     pub fn sample(&mut self, count: usize, without: Option<&Value>) -> Result<Vec<Value>> {
         let other = |document: &&Value| without.is_none_or(|without| *document != without);
         let drawn: Vec<Value> = if self.first {
@@ -204,7 +193,7 @@ mod tests {
         values.iter().filter_map(Value::as_int).collect()
     }
 
-    /// Expected numbers: `random.Random(1234)`, Python 3.11; with a document left out one more is drawn.
+    /// Compares with `random.Random(1234)`, Python 3.11. Excluding a document draws one extra example.
     #[test]
     fn examples_are_drawn_as_the_harness_draws() {
         let mut drawn = pool(100, false);

@@ -1,21 +1,22 @@
-//! Values of Parquet that Python has a class for: dates, times, decimals. A template prints them; it cannot compute with them.
+//! Parquet values that are objects of a Python class, such as dates, times and decimals. Templates can print them but
+//! not compute with them.
 
 use std::fmt::Write as _;
 
 use chrono::{DateTime, Datelike, NaiveDate, NaiveDateTime, Timelike};
 use polars::prelude::{ArrowDataType as Type, ArrowTimeUnit as Unit};
 
-/// Value of one of Python's classes, as the texts that Python prints.
+/// Printed forms of an object of a Python class.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PythonObject {
     class: String,
-    /// Result of `str()`, if the value was read.
+    /// Result of `str()`. `None` if the value was not read.
     text: Option<String>,
-    /// Result of `repr()`, if this program knows it.
+    /// Result of `repr()`, if known.
     repr: Option<String>,
 }
 
-/// Returns the name of a type, as messages and Python have it.
+/// Returns the Python class name of a type, for messages.
 pub(crate) fn class_of(dtype: &Type) -> String {
     match dtype {
         Type::Binary | Type::LargeBinary | Type::BinaryView | Type::FixedSizeBinary(_) => "bytes".to_owned(),
@@ -38,17 +39,16 @@ pub(crate) fn class_of(dtype: &Type) -> String {
 }
 
 impl PythonObject {
-    /// Makes the stand-in for a value that is not read.
+    /// Creates the placeholder for a value that is not read.
     pub(crate) fn unread(class: &str) -> Self {
         Self { class: class.to_owned(), text: None, repr: None }
     }
 
-    /// Name of its class.
     pub fn class(&self) -> &str {
         &self.class
     }
 
-    /// Returns the result of Python's `str()`, if the value was read.
+    /// Returns the result of Python's `str()`, or `None` if the value was not read.
     pub fn text(&self) -> Option<&str> {
         self.text.as_deref()
     }
@@ -58,7 +58,7 @@ impl PythonObject {
         self.repr.as_deref()
     }
 
-    /// Whether values of a type become objects.
+    /// Returns whether values of a type become objects.
     pub(crate) fn is_made_of(dtype: &Type) -> bool {
         match dtype {
             Type::Date32 | Type::Time32(_) | Type::Time64(_) | Type::Duration(_) | Type::Timestamp(_, None) => true,
@@ -68,7 +68,7 @@ impl PythonObject {
         }
     }
 
-    /// Makes an object of a stored number; none where Python has no such value.
+    /// Creates an object from a stored number, or returns `None` if Python cannot represent the value.
     pub(crate) fn of_number(number: i64, dtype: &Type) -> Option<Self> {
         match dtype {
             Type::Date32 => date(number),
@@ -82,7 +82,7 @@ impl PythonObject {
         }
     }
 
-    /// Makes a decimal of stored bytes, the highest first.
+    /// Creates a decimal from big-endian bytes.
     pub(crate) fn of_bytes(bytes: &[u8], dtype: &Type) -> Option<Self> {
         let Type::Decimal(_, scale) = dtype else { return None };
         let first = bytes.first()?;
@@ -101,7 +101,7 @@ fn is_universal(zone: &str) -> bool {
     ["UTC", "Etc/UTC", "+00:00", "Z"].contains(&zone)
 }
 
-/// Converts to Python's unit, which cannot hold single nanoseconds.
+/// Converts a time to microseconds, the resolution of Python. Returns `None` if precision would be lost.
 fn microseconds(number: i64, unit: Unit) -> Option<i64> {
     match unit {
         Unit::Second => number.checked_mul(1_000_000),
@@ -111,7 +111,7 @@ fn microseconds(number: i64, unit: Unit) -> Option<i64> {
     }
 }
 
-/// Python has the years 1 to 9999.
+/// Returns `None` for years outside 1 to 9999, the range of Python.
 fn python_year(date: NaiveDate) -> Option<NaiveDate> {
     (1..=9999).contains(&date.year()).then_some(date)
 }
@@ -159,7 +159,7 @@ fn clock(hour: u32, minute: u32, second: u32, fraction: i64) -> String {
     text
 }
 
-/// Seconds and microseconds as arguments, up to the last that is not zero.
+/// Formats seconds and microseconds as arguments, without trailing zeros.
 fn trailing([second, fraction]: [i64; 2]) -> String {
     match (second, fraction) {
         (0, 0) => String::new(),
@@ -189,7 +189,7 @@ fn duration(microseconds: i64) -> PythonObject {
     PythonObject::new("timedelta", text, Some(format!("datetime.timedelta({arguments})")))
 }
 
-/// Python's `str(Decimal)`: plain digits, or an exponent where the number is very small.
+/// Formats a decimal like Python's `str(Decimal)`, with an exponent for very small numbers.
 fn decimal(unscaled: i128, scale: usize) -> PythonObject {
     let sign = if unscaled < 0 { "-" } else { "" };
     let digits = unscaled.unsigned_abs().to_string();
@@ -214,7 +214,7 @@ fn decimal(unscaled: i128, scale: usize) -> PythonObject {
 mod tests {
     use super::*;
 
-    /// Expected texts: `str` and `repr`, Python 3.11.
+    /// Compares with `str` and `repr`, Python 3.11.
     #[test]
     fn objects_print_as_in_python() {
         let us = Unit::Microsecond;

@@ -1,8 +1,8 @@
-//! The error of a template that uses something unsupported.
+//! Error for unsupported template operations.
 
 use minijinja::{Error, ErrorKind};
 
-/// Error of a template for an operation that is refused.
+/// Creates the error for an unsupported template operation.
 pub(crate) fn refused(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, what.into())
 }

@@ -1,4 +1,4 @@
-//! Answers of a model to scores.
+//! Scores from model answers.
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::tasks::python::is_space;
@@ -10,38 +10,34 @@ use crate::prompt::choice;
 use crate::task::{Request, Task};
 use crate::value::Value;
 
-/// A model's answer to a request.
+/// Model answer to a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
-    /// The log-likelihood of a continuation, and whether each of its tokens is the likeliest.
+    /// Log-likelihood of a continuation, and whether the continuation is the greedy output.
     LogLikelihood(f64, bool),
-    /// The log-likelihood of a text.
+    /// Log-likelihood of a text.
     Rolling(f64),
-    /// Texts, one for each repeat.
+    /// Generated texts, one per repeat.
     Texts(Vec<String>),
 }
 
-/// A score of a task or a group.
+/// Score of a task or group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Score {
-    /// The metric.
     pub metric: String,
-    /// The pipeline of filters.
+    /// Name of the filter pipeline.
     pub filter: String,
-    /// The score.
     pub score: f64,
-    /// Its standard error; none where the harness says `N/A`.
+    /// Standard error. `None` where the harness reports `N/A`.
     pub error: Option<f64>,
-    /// Number of documents.
     pub documents: usize,
 }
 
-/// A score with what each document came to.
+/// Score with per-document items.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judged {
-    /// The score.
     pub score: Score,
-    /// The metric's item for each document.
+    /// Metric item of each document.
     pub items: Vec<Item>,
 }
 
@@ -49,7 +45,7 @@ pub struct Judged {
 /// ([`DRAWS`](crate::aggregate::DRAWS) in the harness).
 ///
 /// # Errors
-/// When answers are not those of the requests, or a filter or metric cannot be applied to them.
+/// Fails if the answers do not match the requests, or if a filter or metric rejects them.
 pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usize) -> Result<Vec<Score>> {
     if requests.len() != answers.len() {
         return Err(Error::bad_input("there are not as many answers as requests")
@@ -71,14 +67,14 @@ pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usiz
         .collect())
 }
 
-/// Makes a standard error of a metric's items.
+/// Function that computes the standard error of items.
 pub type StandardError<'a> = dyn Fn(Aggregation, &[Item]) -> Result<Option<f64>> + 'a;
 
-/// Computes scores with the result of each document from the answers to its requests in order. `error` computes standard
-/// errors, so that callers can cache slow ones.
+/// Computes scores with per-document items from the answers of each document, in request order. `error` computes
+/// standard errors, so that callers can cache slow ones.
 ///
 /// # Errors
-/// As of [`scores`].
+/// Fails in the same cases as [`scores`].
 pub fn judged(task: &Task, documents: &[Vec<Answer>], error: &StandardError<'_>) -> Result<Vec<Judged>> {
     let all = noted(task, &documents.iter().map(Vec::as_slice).enumerate())?;
     all.into_iter()
@@ -99,22 +95,21 @@ pub fn judged(task: &Task, documents: &[Vec<Answer>], error: &StandardError<'_>)
         .collect()
 }
 
-/// A metric's items before aggregation.
+/// Items of one metric and filter pipeline before aggregation.
 #[derive(Debug, Clone)]
 pub struct Noted<'a> {
-    /// The metric.
     pub metric: &'a Metric,
-    /// The pipeline of filters.
+    /// Name of the filter pipeline.
     pub filter: &'a str,
-    /// One per document.
+    /// One item per document.
     pub items: Vec<Item>,
 }
 
-/// Computes the items of every metric and pipeline for some documents, given by index and answers. The only place where
-/// answers are filtered and measured.
+/// Computes the items of every metric and pipeline for documents, given by index and answers. All filtering and
+/// per-document scoring happens here.
 ///
 /// # Errors
-/// As of [`scores`].
+/// Fails in the same cases as [`scores`].
 pub fn noted<'a, 'b>(
     task: &'a Task,
     documents: &(impl Iterator<Item = (usize, &'b [Answer])> + Clone),
@@ -143,7 +138,7 @@ pub fn noted<'a, 'b>(
     Ok(all)
 }
 
-/// Computes a group's scores from its tasks' scores by name; tasks without a metric are skipped.
+/// Computes the scores of a group from its tasks. Tasks without the metric are skipped.
 pub fn group_scores(group: &Group, scores_of: &dyn Fn(&str) -> Vec<Score>) -> Vec<Score> {
     let tasks: Vec<Vec<Score>> = group.tasks.iter().map(|task| scores_of(task)).collect();
     let mut scores = Vec::new();
@@ -161,7 +156,7 @@ pub fn group_scores(group: &Group, scores_of: &dyn Fn(&str) -> Vec<Score>) -> Ve
                 .iter()
                 .filter_map(|scores| {
                     let found = scores.iter().find(|score| score.metric == metric.metric && score.filter == filter)?;
-                    // The harness takes the number of documents of a task's last metric.
+                    // The harness uses the document count of the task's last metric.
                     let documents = scores.last().map_or(0, |last| last.documents);
                     Some(TaskScore { score: found.score, error: found.error, documents })
                 })
@@ -179,7 +174,7 @@ fn unlike(answers: &[Answer]) -> Error {
     Error::bad_input("answers are not of the kind that was asked for").found(format!("{answers:?}"))
 }
 
-/// Returns the index of the largest number: the first of equal ones, and NaN before all.
+/// Returns the index of the first maximum, or of the first NaN if there is one, like `numpy.argmax`.
 fn largest(numbers: &[f64]) -> usize {
     let mut best = 0;
     for (index, number) in numbers.iter().enumerate() {
@@ -206,7 +201,7 @@ fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<
             .collect()),
         (Output::Rolling, [Answer::Rolling(likelihood)]) => {
             let text = task.columns.target(&definition.target, document)?.text();
-            // `re.split(r"\s+")`: blanks at an end make an empty word there.
+            // Counts words like `re.split(r"\s+")`, where leading or trailing whitespace adds an empty word.
             let mut words = 1;
             let mut blank = false;
             for c in text.chars() {
@@ -322,7 +317,7 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>>
     } else if task.several_targets {
         match target {
             Value::List(items) => Value::List(items),
-            // Python's `list()` of a text.
+            // Python's `list()` of a string.
             Value::Text(text) => Value::List(text.chars().map(|c| Value::Text(c.to_string())).collect()),
             other => {
                 return Err(
@@ -346,7 +341,7 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>>
         .iter()
         .map(|metric: &Metric| match (metric.kind, &gold) {
             (Kind::ExactMatch, Value::List(several)) if task.several_targets => {
-                // One text among them makes an array of texts of all.
+                // NumPy converts all items to strings if one is a string.
                 let texts = several.iter().any(|one| one.as_text().is_some());
                 let mut hit = false;
                 for one in several {

@@ -1,4 +1,4 @@
-//! A row of a data set: its columns, with the place that they came from, and what a definition says of them.
+//! Rows of a data set with their locations, and declared column types.
 
 use ghostlab_core::error::{Error, Result, nearest};
 use ghostlab_core::files::rows::describe;
@@ -9,19 +9,18 @@ use crate::prompt::without_label;
 use crate::value::Value;
 use crate::yaml::{Node, wrong};
 
-/// Columns that hold the right answer.
+/// Names of columns with the correct answer.
 const LABELS: [&str; 3] = ["answer", "answerKey", "label"];
 
-/// A row of a data set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// File and line (`a.jsonl:3`) or file and row (`a.parquet, row 3`), both counted from 1.
+    /// File and line (`a.jsonl:3`) or file and row (`a.parquet, row 3`), counted from 1.
     pub place: String,
-    /// Its columns: a map.
+    /// Columns as a map.
     pub value: Value,
 }
 
-/// Creates the error for a missing column, with the existing ones.
+/// Creates the error for a missing column, which lists the existing ones.
 pub(crate) fn absent<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Error {
     let found: Vec<String> = names.clone().map(|name| format!("`{name}`")).collect();
     let error = Error::bad_input(format!("the field `{wanted}` is missing"))
@@ -33,17 +32,21 @@ pub(crate) fn absent<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Cl
     }
 }
 
-/// Values of a row. `path` is a name, or several names separated by dots for a nested field.
+/// Access to values by `path`, a column name or dot-separated names of nested fields.
 impl Row {
+    /// Returns a string.
+    ///
     /// # Errors
-    /// A field that is absent or no text.
+    /// Fails if the field is missing or not a string.
     pub fn text(&self, path: &str) -> Result<&str> {
         let value = self.get(path)?;
         value.as_text().ok_or_else(|| self.wrong(path, "a string", value))
     }
 
+    /// Returns a list of strings.
+    ///
     /// # Errors
-    /// A field that is absent or no list of texts.
+    /// Fails if the field is missing or not a list of strings.
     pub fn texts(&self, path: &str) -> Result<Vec<String>> {
         let value = self.get(path)?;
         let expected = "a list of strings";
@@ -54,17 +57,19 @@ impl Row {
             .collect()
     }
 
+    /// Returns an integer.
+    ///
     /// # Errors
-    /// A field that is absent or no whole number.
+    /// Fails if the field is missing or not an integer.
     pub fn integer(&self, path: &str) -> Result<i64> {
         let value = self.get(path)?;
         if let Value::Int(number) = value { Ok(*number) } else { Err(self.wrong(path, "a whole number", value)) }
     }
 
-    /// Parses an integer that may be text, as Python's `int(label)`.
+    /// Returns an integer, which may be stored as text. Equivalent to Python's `int(label)`.
     ///
     /// # Errors
-    /// A field that is absent or no such number.
+    /// Fails if the field is missing or not an integer.
     pub fn integer_or_text(&self, path: &str) -> Result<i64> {
         let value = self.get(path)?;
         let number = match value {
@@ -75,8 +80,10 @@ impl Row {
         number.ok_or_else(|| self.wrong(path, "a whole number, or one written as text", value))
     }
 
+    /// Returns the value of a field.
+    ///
     /// # Errors
-    /// A field that is absent.
+    /// Fails if the field is missing.
     pub fn get(&self, path: &str) -> Result<&Value> {
         let mut value = &self.value;
         let mut end = 0_usize;
@@ -89,7 +96,7 @@ impl Row {
                 let names = pairs.iter().filter_map(|(name, _)| name.as_text());
                 absent(&path[..end], names).at(&self.place)
             })?;
-            // Past the dot.
+            // Skip the dot.
             end += 1;
         }
         Ok(value)
@@ -108,35 +115,31 @@ impl Row {
     }
 }
 
-/// Type of a column's values.
+/// Declared type of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Holds {
-    /// Anything.
     Any,
-    /// A text.
     Text,
-    /// A list of texts.
     Texts,
-    /// One text for each item of the named list.
+    /// List of strings with one item per item of the named column.
     TextsAs(String),
-    /// A whole number.
     Integer,
 }
 
-/// A column that every row has to have.
+/// Column required in every row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// A name, or names with dots between them for a field in a field.
+    /// Column name, or dot-separated names of a nested field.
     path: String,
     holds: Holds,
 }
 
 const EXPECTED: &str = "a mapping of columns to text, texts, texts as OTHER, integer or any";
 
-/// Reads the key.
+/// Parses the declared columns and their types.
 ///
 /// # Errors
-/// Checks that a node declares columns with their types.
+/// Fails if the node is empty or declares an unknown type.
 pub(crate) fn columns(node: &Node) -> Result<Vec<Column>> {
     if node.pairs().is_empty() {
         return Err(wrong("columns", EXPECTED, node));
@@ -156,7 +159,7 @@ fn read_column((name, node): &(Value, Node)) -> Result<Column> {
     Ok(Column { path: name.text(), holds })
 }
 
-/// Returns the columns to read; nested ones are read completely.
+/// Returns the names of the columns to read. Nested columns are read completely.
 pub(crate) fn names(columns: &[Column]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for column in columns {
@@ -169,8 +172,10 @@ pub(crate) fn names(columns: &[Column]) -> Vec<String> {
 }
 
 impl Column {
+    /// Checks that a row has this column with the declared type.
+    ///
     /// # Errors
-    /// A row without it, or with something else in it.
+    /// Fails if the column is missing or has another type.
     pub(crate) fn check(&self, row: &Row) -> Result<()> {
         let path = &self.path;
         match &self.holds {

@@ -1,4 +1,4 @@
-//! Rows of a data set: a trait that others implement, files of this machine, and the rows that a definition keeps.
+//! Data set rows: the `Rows` trait, local files, and row filtering.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,42 +28,42 @@ const FILES: RowFiles = RowFiles {
     expected: "one JSON object per line, or one list of objects",
 };
 
-/// Where rows come from.
+/// Source of rows.
 pub trait Rows {
     /// Reads the rows of a split in order.
     ///
     /// # Errors
-    /// When the data set, its configuration or the split is not there, or cannot be read.
+    /// Fails if the data set, configuration or split is missing or cannot be read.
     fn rows(&self, data: &Data, split: &str) -> Result<Vec<Row>>;
 }
 
-/// Files by the names of their splits.
+/// Local files by split name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FileRows {
-    /// The files of each split, in their order.
+    /// Ordered files of each split.
     pub splits: BTreeMap<String, Vec<PathBuf>>,
 }
 
 impl FileRows {
-    /// Finds the files of some splits in a folder, as hub repositories or folders of data set names have them.
+    /// Finds the files of splits in a folder, with the layouts of Hub repositories or folders named after the data set.
     ///
     /// # Errors
-    /// A split that is not there, is there twice, or is not whole.
+    /// Fails if a split is missing, ambiguous or incomplete.
     pub fn below(root: &Path, data: &Data, splits: &[&str]) -> Result<Self> {
         let found = splits.iter().map(|split| Ok(((*split).to_owned(), split_below(root, data, split)?)));
         Ok(Self { splits: found.collect::<Result<_>>()? })
     }
 }
 
-/// Finds `SPLIT.jsonl`, `SPLIT-00000-of-00002.parquet`, or all files of a folder `SPLIT`, in the configuration's folder, in
-/// `data` or directly below `root`.
+/// Finds `SPLIT.jsonl`, `SPLIT-00000-of-00002.parquet`, or all files of a folder `SPLIT`. Searches the configuration's
+/// folder, `data` and `root` itself.
 fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
     let set = inner_folder(root, &data.path);
     let base = set.as_deref().unwrap_or(root);
     let name = data.name.as_deref().unwrap_or("default");
     let named = [inner_folder(base, name), inner_folder(&base.join("data"), name)];
-    // One configuration of a data set never replaces another.
+    // A data set's configuration never falls back to another configuration.
     let others = [Some(base.to_owned()), inner_folder(base, "data")];
     let places: Vec<PathBuf> = named.into_iter().chain(others).flatten().collect();
     for folder_of_split in &places {
@@ -112,17 +112,18 @@ impl Rows for FileRows {
 
 /// Reads the rows of one file in order.
 ///
-/// - `.jsonl`, `.json`, `.jsonl.gz`, `.json.gz`: one JSON object per line (blank lines are skipped), or one list of objects.
-///   Without `columns`, a column that is missing in a row is `None`. A column with whole and broken numbers has broken ones only.
-/// - `.csv`: values between commas under a line of names; a column has one type, and an empty value is `None`.
+/// - `.jsonl`, `.json`, `.jsonl.gz`, `.json.gz`: one JSON object per line (blank lines are skipped), or one list of
+///   objects. Without `columns`, a missing column is `None`. A column with integers and floats becomes all floats.
+/// - `.csv`: comma-separated values below a header line. Each column has one type, and an empty value is `None`.
 /// - `.txt`: each line is a row with the column `text`.
-/// - `.parquet`: one row per row of the table, all columns or only those named; lists and structs become lists and maps.
+/// - `.parquet`: one row per table row, with all columns or only the given ones. Lists and structs become lists and
+///   maps.
 ///
 /// # Errors
-/// An absent or unreadable file is [`Kind::Missing`](ghostlab_core::error::ErrorKind::Missing). Anything wrong inside it is bad
-/// input, with the line or row: no rows, bytes that are not UTF-8, a file cut short, a line that is not a JSON object, a column
-/// of a parquet file that is absent or of a type without a JSON form. (In JSON each row is asked for its columns when it is
-/// used.)
+/// Fails with [`Kind::Missing`](ghostlab_core::error::ErrorKind::Missing) if the file is missing or unreadable. Fails
+/// with a bad-input error that names the line or row if the content is invalid: no rows, invalid UTF-8, a truncated
+/// file, a line that is not a JSON object, or a Parquet column that is missing or has no JSON form. Missing columns of
+/// JSON rows are reported when the row is used.
 pub fn table(path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
     activity::started(format_args!("{}", path.display()));
     let limit = TextLimit::current().of_json();
@@ -150,10 +151,10 @@ pub fn table(path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
     if rows.is_empty() { Err(FILES.empty(path)) } else { Ok(rows) }
 }
 
-/// Returns the name of the format of a file of rows, which its bytes alone do not determine.
+/// Returns the format of a row file, determined by its extension.
 ///
 /// # Errors
-/// A name whose ending is none of those that [`table`] knows.
+/// Fails if [`table`] does not support the extension.
 pub fn format(path: &Path) -> Result<&'static str> {
     Ok(match FILES.form(path)? {
         RowForm::Json { zipped: false } => "json",
@@ -195,13 +196,12 @@ fn is_json(path: &Path) -> bool {
     matches!(FILES.form(path), Ok(RowForm::Json { .. }))
 }
 
-/// Fills missing columns with `None`.
 fn fill(rows: &mut [Row]) {
     let mut columns: Vec<Value> = Vec::new();
     for row in &*rows {
         let Value::Map(pairs) = &row.value else { continue };
         for (index, (name, _)) in pairs.iter().enumerate() {
-            // Nearly always all rows have the same, in one order.
+            // Fast path: rows nearly always have the same columns in the same order.
             if columns.get(index) != Some(name) && !columns.contains(name) {
                 columns.push(name.clone());
             }
@@ -224,10 +224,10 @@ fn fill(rows: &mut [Row]) {
 #[path = "rows_tests.rs"]
 mod tests;
 
-/// Adds the columns that the definition computes to rows with its declared columns.
+/// Checks declared columns and adds the columns that the definition computes.
 ///
 /// # Errors
-/// A row that has not what is to be in its columns.
+/// Fails if a declared column is missing or has the wrong type, or a computed column cannot be derived.
 pub(crate) fn prepared(definition: &Definition, mut rows: Vec<Row>) -> Result<Vec<Row>> {
     for row in &mut rows {
         definition
@@ -247,10 +247,10 @@ fn name_task(error: Error, definition: &Definition) -> Error {
     error.at(format!("task {}", definition.name))
 }
 
-/// Reads the rows of a split that the definition keeps.
+/// Reads the rows of a split that pass the definition's filter.
 ///
 /// # Errors
-/// Fails when the rows cannot be read, or when a column of the filter is missing.
+/// Fails if the rows cannot be read or a filtered column is missing.
 pub(crate) fn kept(definition: &Definition, rows: &dyn Rows, split: &str) -> Result<Vec<Row>> {
     let mut documents = rows.rows(&definition.data, split).map_err(|error| name_task(error, definition))?;
     for (column, wanted) in &definition.keep_rows {

@@ -1,4 +1,4 @@
-//! Files of rows: what is read, and what is refused.
+//! Reading row files: supported and rejected inputs.
 
 use std::io::Write;
 
@@ -102,7 +102,7 @@ fn table_reprs(columns: Option<Vec<String>>, path: &Path) -> Vec<String> {
     table(path, columns).unwrap().iter().map(|row| row.value.repr()).collect::<Vec<_>>()
 }
 
-/// Expected texts: `datasets` 5.2 reads these files so.
+/// Compares with `datasets` 5.2.
 #[test]
 fn a_column_of_numbers_has_one_type() {
     for (name, text, expected) in [

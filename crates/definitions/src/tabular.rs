@@ -1,4 +1,4 @@
-//! Columns as `datasets` types them: numbers of JSON, values between commas, lines of text.
+//! Column typing as in `datasets`, for JSON numbers, CSV files and text files.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,7 +17,7 @@ const ABSENT: [&str; 19] = [
     "NULL", "NaN", "None", "n/a", "nan", "null",
 ];
 
-/// Numbers in the same place of all rows.
+/// Types of the numbers at one position of all rows.
 #[derive(Debug, Default)]
 struct Numbers {
     has_int: bool,
@@ -44,7 +44,8 @@ impl Numbers {
         }
     }
 
-    /// The numbers under a name. Nearly always all rows have the same names in one order.
+    /// Returns the numbers of a named field. Fields nearly always have the same order in all rows, so tries `index`
+    /// first.
     fn field(&mut self, index: usize, name: &Value) -> &mut Self {
         let is_name = |(known, _): &(Value, Self)| known == name;
         let found = if self.fields.get(index).is_some_and(is_name) {
@@ -83,7 +84,7 @@ impl Numbers {
     }
 }
 
-/// Makes whole numbers broken ones where another row has a broken one in the same place: `datasets` gives a column one type.
+/// Converts integers to floats at positions where another row has a float. `datasets` gives each column one type.
 pub(crate) fn unify_numbers(rows: &mut [Row]) {
     let mut numbers = Numbers::default();
     rows.iter().for_each(|row| numbers.add(&row.value));
@@ -92,10 +93,10 @@ pub(crate) fn unify_numbers(rows: &mut [Row]) {
     }
 }
 
-/// Reads values between commas under a line of names.
+/// Reads a CSV file with a header line.
 ///
 /// # Errors
-/// Bytes that are not UTF-8, a row with another number of values, too many rows.
+/// Fails if the file is not UTF-8, a row has the wrong number of values, or there are too many rows.
 pub(crate) fn csv_rows(mut file: File, path: &Path) -> Result<Vec<Row>> {
     let text = read_text(&mut file, path)?;
     let mut reader = csv::Reader::from_reader(text.as_bytes());
@@ -123,7 +124,7 @@ fn broken_table(error: csv::Error, path: &Path) -> Error {
     Error::bad_input("the file is not a table of values").at(path.display()).found(error)
 }
 
-/// Gives a column the narrowest type that holds all its values, as pandas does. Whole numbers with a gap are broken numbers.
+/// Gives a column the narrowest type that fits all values, as pandas does. Integers with missing values become floats.
 fn typed(column: &[String]) -> Vec<Value> {
     let present: Vec<&str> = column.iter().map(String::as_str).filter(|text| !is_absent(text)).collect();
     let has_gaps = present.len() < column.len();
@@ -163,7 +164,7 @@ fn broken_number(text: &str) -> Option<Value> {
 /// Reads each line as a row with the column `text`.
 ///
 /// # Errors
-/// Bytes that are not UTF-8, too many rows.
+/// Fails if the file is not UTF-8 or has too many rows.
 pub(crate) fn text_rows(mut file: File, path: &Path) -> Result<Vec<Row>> {
     let text = read_text(&mut file, path)?.replace("\r\n", "\n").replace('\r', "\n");
     let mut rows = Vec::new();

@@ -1,4 +1,4 @@
-//! A task with its documents: the requests that the harness would make of it.
+//! Tasks with their documents, and the requests that the harness would build from them.
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::tasks::DocumentLimit;
@@ -15,24 +15,25 @@ use crate::row::Row;
 use crate::rows::{Rows, kept, prepared};
 use crate::value::Value;
 
-/// lm-eval's default seed.
+/// Default seed of lm-eval.
 pub const SEED: u64 = 1234;
 
-/// Documents whose requests are made together. An error of one does not keep the others from being rendered.
+/// Number of documents rendered in one batch. If one document fails, the rest of the batch is still rendered.
 const TOGETHER: usize = 64;
 
-/// How requests are made.
+/// Settings for building requests.
 #[derive(Debug, Clone)]
 pub struct Setting<'a> {
-    /// Examples before a question; a definition that says 0 keeps it, one that says nothing has none.
+    /// Number of few-shot examples. An explicit 0 in the definition takes precedence. `None` selects the definition's
+    /// number, or 0.
     pub shots: Option<usize>,
-    /// The seed of the draw.
+    /// Seed for sampling few-shot examples.
     pub seed: u64,
-    /// A text before all.
+    /// System text before the prompt.
     pub system: Option<String>,
-    /// The model's chat template, where it is to be used.
+    /// Chat template to apply, if any.
     pub chat: Option<&'a ChatTemplate>,
-    /// Whether examples are messages of their own in it.
+    /// Whether few-shot examples are separate chat messages.
     pub multiturn: bool,
 }
 
@@ -42,82 +43,78 @@ impl Default for Setting<'_> {
     }
 }
 
-/// A request to the model.
+/// Content of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ask {
-    /// How likely a text is behind another.
+    /// Log-likelihood of a continuation.
     LogLikelihood {
         /// Text before the continuation.
         context: String,
-        /// The scored text.
+        /// Scored text.
         continuation: String,
     },
-    /// How likely a whole text is.
+    /// Log-likelihood of a complete text.
     Rolling {
-        /// The text.
+        /// Scored text.
         text: String,
     },
-    /// Generates text after a context.
+    /// Generation of text after a context.
     Generate {
-        /// The text.
         context: String,
-        /// `until`, lengths and sampling, as the definition has them.
+        /// Stop sequences, length limits and sampling parameters of the definition.
         settings: Value,
     },
 }
 
-/// One question to a model.
+/// Request to the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// Which document it is of.
     pub document: usize,
-    /// Which of the document's requests.
+    /// Index among the requests of the document.
     pub index: usize,
-    /// The question.
     pub ask: Ask,
-    /// How often it is asked.
+    /// Number of times to repeat the request.
     pub repeats: usize,
 }
 
-/// A definition with its documents.
+/// Definition with its documents.
 #[derive(Debug, Clone)]
 pub struct Task {
-    /// The definition.
     pub definition: Definition,
-    /// Documents of the split, before a limit.
+    /// Number of documents in the split, before a limit.
     pub original: usize,
-    /// The evaluated documents, in the order of the split.
+    /// Evaluated documents in split order.
     pub documents: Vec<Value>,
-    /// Where each comes from; none of those that were read before.
+    /// Locations of the documents. Empty if the task was built from documents.
     places: Vec<String>,
     pub(crate) columns: Columns,
-    /// Decided by the first document: a context for each choice, and several right answers.
+    /// Whether each choice has its own context. The first document decides this and `several_targets`.
     pub(crate) several_contexts: bool,
     pub(crate) several_targets: bool,
 }
 
 impl Task {
-    /// Reads the documents and looks at the first of them, as the harness does.
+    /// Reads the documents. The first document determines the task's format, as in the harness.
     ///
     /// # Errors
-    /// When there are none, or the first has not what the definition needs.
+    /// Fails if there are no documents or the first one misses required fields.
     pub fn new(definition: Definition, rows: &dyn Rows) -> Result<Self> {
         Self::limited(definition, rows, None)
     }
 
-    /// Reads the first documents. Rows beyond the limit are only checked for their form.
+    /// Reads the documents up to a limit. Rows beyond the limit are only parsed.
     ///
     /// # Errors
-    /// As of [`Task::new`]; a row that has not the columns that the definition names.
+    /// Fails in the cases of [`Task::new`], or if a row misses a required column.
     pub fn limited(definition: Definition, rows: &dyn Rows, limit: Option<DocumentLimit>) -> Result<Self> {
         let rows = kept(&definition, rows, definition.evaluated())?;
         Self::of_rows(definition, rows, limit)
     }
 
-    /// Builds a task from given rows.
+    /// Builds a task from rows.
     ///
     /// # Errors
-    /// As of [`Task::limited`].
+    /// Fails in the same cases as [`Task::limited`].
     pub fn of_rows(definition: Definition, mut rows: Vec<Row>, limit: Option<DocumentLimit>) -> Result<Self> {
         let original = rows.len();
         rows.truncate(limit.map_or(original, |limit| limit.of(original)));
@@ -126,11 +123,10 @@ impl Task {
         Self::checked(definition, documents, places, original)
     }
 
-    /// Builds a task from documents that were read before: those of the evaluated split that the definition keeps, or the
-    /// first of them.
+    /// Builds a task from prepared documents of the evaluated split, or a prefix of them.
     ///
     /// # Errors
-    /// As of [`Task::new`].
+    /// Fails in the same cases as [`Task::new`].
     pub fn with_documents(definition: Definition, documents: Vec<Value>) -> Result<Self> {
         let original = documents.len();
         Self::checked(definition, documents, Vec::new(), original)
@@ -170,17 +166,18 @@ impl Task {
     /// Builds all requests, document by document.
     ///
     /// # Errors
-    /// When a document has not what the definition needs, examples are too few, or the chat template fails.
+    /// Fails if a document misses required fields, there are too few examples, or the chat template fails.
     pub fn requests(&self, rows: &dyn Rows, setting: &Setting<'_>) -> Result<Vec<Request>> {
         let mut requests = Vec::new();
         self.each_request(rows, setting, |some| requests.extend(some))?;
         Ok(requests)
     }
 
-    /// Renders everything that requests and scores render, in the same batches, and keeps none of it.
+    /// Renders everything that requests and scores need, in the same batches, and discards the result.
     ///
     /// # Errors
-    /// As of [`Task::requests`]. Right answers that cannot be rendered are no error, because not every score needs them.
+    /// Fails in the same cases as [`Task::requests`]. Gold answers that cannot be rendered are ignored, because not
+    /// every score needs them.
     pub fn try_out(&self, rows: &dyn Rows, setting: &Setting<'_>) -> Result<()> {
         self.each_request(rows, setting, drop)?;
         self.documents.par_iter().enumerate().for_each(|(at, document)| {
@@ -193,7 +190,7 @@ impl Task {
         Ok(())
     }
 
-    /// Passes the requests of all documents to `take`.
+    /// Passes the requests of each document to `take`.
     fn each_request(&self, rows: &dyn Rows, setting: &Setting<'_>, mut take: impl FnMut(Vec<Request>)) -> Result<()> {
         let of = &self.definition;
         self.check_answers()?;
@@ -203,14 +200,14 @@ impl Task {
             Pool::new(if shots > 0 { self.pool(rows)? } else { Vec::new() }, setting.seed, of.examples.first);
         let all: Vec<usize> = (0..self.documents.len()).collect();
         for some in all.chunks(TOGETHER) {
-            // The random state continues from document to document; all else depends on one document only.
+            // Sampling is sequential because documents share the random state. Rendering is independent per document.
             let drawn = some.iter().map(|at| {
-                // Applies if both splits have the same name, or neither is named.
+                // Exclude the document if both splits have the same name or are both unset.
                 let without = (of.examples.split == of.test).then_some(&self.documents[*at]);
                 (*at, if shots > 0 { pool.sample(shots, without) } else { Ok(Vec::new()) })
             });
             let drawn: Vec<(usize, Result<Vec<Value>>)> = drawn.collect();
-            // Collected first, so that of several errors it is always the first document's that is shown.
+            // Collect all results first, so that the error of the first failing document is reported.
             let made: Vec<Result<Vec<Request>>> = drawn
                 .into_par_iter()
                 .map(|(at, examples)| {
@@ -236,7 +233,7 @@ impl Task {
         Ok(asks.map(|(index, ask)| Request { document: at, index, ask, repeats: self.definition.repeats }).collect())
     }
 
-    /// Checks the length of the texts of requests.
+    /// Checks the prompt lengths.
     fn check_prompts(&self, asks: Vec<Ask>, setting: &Setting<'_>) -> Result<Vec<Ask>> {
         for ask in &asks {
             let bytes = match ask {
@@ -252,7 +249,7 @@ impl Task {
         Ok(asks)
     }
 
-    /// Returns the error of each document that has no label: the hub's test splits have -1 in every row.
+    /// Returns an error for each document without a label. Test splits on the Hub have the label -1 in every row.
     fn label_errors(&self) -> Vec<Error> {
         let Some(field) = &self.definition.choices else { return Vec::new() };
         self.documents
@@ -266,14 +263,15 @@ impl Task {
             .collect()
     }
 
-    /// Refuses documents of which none has a label. Where some have one, the others are scored as in lm-eval, which counts
-    /// them as wrong (see [`Task::unlabelled`]).
+    /// Rejects tasks without any labelled document. If only some labels are missing, those documents are scored as
+    /// wrong, as in lm-eval (see [`Task::unlabelled`]).
     fn check_labels(&self) -> Result<()> {
         let mut errors = self.label_errors();
         if errors.is_empty() || errors.len() < self.documents.len() { Ok(()) } else { Err(errors.swap_remove(0)) }
     }
 
-    /// Describes the documents without a label: how many there are, and where the first one is. None if all have one.
+    /// Describes the number of documents without a label and the location of the first one. Returns `None` if all have
+    /// labels.
     pub fn unlabelled(&self) -> Option<String> {
         let errors = self.label_errors();
         let first = errors.first()?.parts().place.clone()?;
@@ -285,7 +283,7 @@ impl Task {
         ))
     }
 
-    /// Checks how many answers all repeats come to.
+    /// Checks the total number of answers, including repeats.
     fn check_answers(&self) -> Result<()> {
         let of = &self.definition;
         match self.documents.len().checked_mul(of.repeats) {
@@ -297,23 +295,23 @@ impl Task {
         }
     }
 
-    /// Returns the correct answer of a document, as the harness' samples show it.
+    /// Returns the target of a document, as shown in the harness' samples.
     ///
     /// # Errors
-    /// When it cannot be made of the document.
+    /// Fails if the target cannot be evaluated.
     pub fn target(&self, document: &Value) -> Result<Value> {
         self.columns.target(&self.definition.target, document)
     }
 
-    /// Describes the origin of a document for messages: `task arc_easy, test.jsonl:3`.
+    /// Returns the location of a document for messages, such as `task arc_easy, test.jsonl:3`.
     pub fn place(&self, document: usize) -> String {
         place_of(&self.definition, &self.places, document)
     }
 
-    /// Returns the texts of a document's choices, and which is correct.
+    /// Returns the choices of a document and the correct answer.
     ///
     /// # Errors
-    /// When they cannot be made of the document; of a task that has none.
+    /// Fails if they cannot be evaluated or the task has no choices.
     pub fn solution(&self, document: usize) -> Result<(Vec<Value>, Value)> {
         let of = &self.definition;
         let row = &self.documents[document];
@@ -322,7 +320,7 @@ impl Task {
         choices.and_then(|choices| Ok((choices, self.gold(row)?))).map_err(|error| error.at(self.place(document)))
     }
 
-    /// Returns the correct choice of a document: its number or its text, or a list of these.
+    /// Returns the correct choice of a document as an index or text, or a list of them.
     pub(crate) fn gold(&self, document: &Value) -> Result<Value> {
         match self.several_contexts {
             true => self.columns.text(&self.definition.text, document),
@@ -339,7 +337,7 @@ impl Task {
         }
     }
 
-    /// Returns the prompt of a document, or one per choice if contexts differ.
+    /// Returns the prompt of a document, or one prompt per choice if each choice has its own context.
     fn contexts(
         &self,
         document: &Value,
@@ -392,7 +390,6 @@ impl Task {
             .collect()
     }
 
-    /// Returns the messages of an example.
     fn example(&self, example: &Value) -> Result<Vec<Message>> {
         let of = &self.definition.examples;
         let mut text = self.columns.text(&of.text, example)?;
@@ -445,7 +442,7 @@ impl Task {
                     Some(crate::definition::Field::Text(_, prefix)) => prefix.as_str(),
                     _ => "",
                 };
-                // The chat template delimits by itself, but not behind an answer that is begun.
+                // The chat template separates messages itself, except after a partial answer.
                 let delimiter =
                     if !chat || !prefix.is_empty() && !ends_blank(prefix) { of.target_delimiter.as_str() } else { "" };
                 let Some(choices) = choices else { return Ok(Vec::new()) };
@@ -472,8 +469,7 @@ impl Task {
     }
 }
 
-/// Builds a likelihood request. Whitespace at the end of the context is scored with the continuation, which may be nothing
-/// else.
+/// Builds a log-likelihood request. Trailing whitespace of the context is scored as part of the continuation.
 fn likelihood(context: String, continuation: String) -> Result<Ask> {
     if continuation.is_empty() && !ends_blank(&context) {
         return Err(Error::bad_input("there is nothing to score behind a context")

@@ -1,4 +1,4 @@
-//! Templates of Jinja, printed as Python prints.
+//! Jinja templates with Python semantics.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,14 +18,14 @@ use crate::method::{self, METHODS};
 use crate::value::{JsonStyle, Value};
 use crate::yaml::Place;
 
-/// Steps that one rendering may take: a template that loops comes to an end.
+/// Maximum number of steps of a rendering, which stops long loops.
 const FUEL: u64 = 2_000_000;
-/// Fewest steps, which all that anybody wrote stays far below.
+/// Minimum step limit for large templates. Real templates use far fewer steps.
 const MIN_FUEL: u64 = 100_000;
-/// Bound on the growth of a text: each assignment may double the one before it.
+/// Maximum growth of a text by assignments. Each assignment can double the previous text.
 const MAX_GROWTH: f64 = 100_000.0;
 
-/// Refuses assignments that make a text of texts of texts, and other templates.
+/// Rejects assignments that could grow exponentially, and references to other templates.
 fn bounded(source: &str) -> Result<()> {
     let mut growth = 1.0;
     let mut rest = source;
@@ -61,7 +61,7 @@ fn count_marks(text: &str, marks: &[char]) -> f64 {
     1.0 + text.matches(marks).count() as f64
 }
 
-/// A template of a definition, compiled: a name that is not there is an error, and the last newline stays.
+/// Compiled template of a definition. Undefined names are errors, and a trailing newline is kept.
 #[derive(Clone)]
 pub struct Template {
     environment: Environment<'static>,
@@ -76,10 +76,10 @@ impl fmt::Debug for Template {
 }
 
 impl Template {
-    /// Compiles a template; `location` is used in messages.
+    /// Compiles a template. `location` is used in messages.
     ///
     /// # Errors
-    /// When it is none, or uses a filter, test or method that is not offered.
+    /// Fails if the template is invalid or uses an unsupported filter, test or method.
     pub fn new(source: &str, location: &Place) -> Result<Self> {
         static STRICT: LazyLock<Environment<'static>> = LazyLock::new(|| {
             let mut environment = environment();
@@ -103,15 +103,14 @@ impl Template {
         Ok(Self { environment, source: source.to_owned(), place: location.clone() })
     }
 
-    /// Returns where the template stands.
     pub(crate) fn place(&self) -> &Place {
         &self.place
     }
 
-    /// Renders it on a document.
+    /// Renders the template for a document.
     ///
     /// # Errors
-    /// Fails when the document misses a column, the template raises, or it does not terminate.
+    /// Fails if a column is missing, the template raises, or the step limit is exceeded.
     pub fn render(&self, document: &Value) -> Result<String> {
         let template = self.environment.get_template("it").map_err(|error| explained(&error).at(&self.place))?;
         begin();
@@ -137,13 +136,13 @@ impl Template {
     }
 }
 
-/// Creates the environment of all templates: Python's printing, methods and filters, and limits on loops.
+/// Creates the base environment of all templates: Python formatting, methods and filters, and a step limit.
 pub(crate) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(FUEL));
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_formatter(|out: &mut Output<'_>, _: &mut State<'_, '_>, value: &Jinja| {
-        // Only the missing `else` of an expression is undefined here: minijinja refuses all other undefined values.
+        // Only a missing `else` is still undefined here. minijinja rejects all other undefined values.
         if !value.is_undefined() {
             let text = text(value)?;
             printed(text.len())?;
@@ -156,28 +155,29 @@ pub(crate) fn environment() -> Environment<'static> {
     environment
 }
 
-/// Renders a template, and turns a panic of the template engine into an error: it slices empty texts backwards unchecked.
+/// Runs a rendering and converts panics of the template engine into errors. minijinja panics when it slices an empty
+/// text backwards.
 pub(crate) fn caught_render(
     render: impl FnOnce() -> std::result::Result<String, JinjaError>,
 ) -> std::result::Result<String, JinjaError> {
     caught::catch(render).unwrap_or_else(|panic| Err(JinjaError::new(ErrorKind::InvalidOperation, panic)))
 }
 
-/// Compiles a template into an environment, under the name `it`.
+/// Compiles a template under the name `it`.
 pub(crate) fn compiled(
     base: &Environment<'static>,
     source: &str,
 ) -> std::result::Result<Environment<'static>, JinjaError> {
     let mut environment = base.clone();
-    // A step writes all of the source at most.
+    // One step prints at most the complete source.
     let steps = (MAX_BYTES / source.len().max(1)) as u64;
     environment.set_fuel(Some(steps.clamp(MIN_FUEL, FUEL)));
-    // Jinja reads every end of a line as a newline.
+    // Jinja normalizes line endings.
     environment.add_template_owned("it", rewritten(&source.replace("\r\n", "\n").replace('\r', "\n"))?)?;
     Ok(environment)
 }
 
-/// Converts an error of the template engine.
+/// Converts a template engine error into an [`Error`].
 pub(crate) fn explained(error: &JinjaError) -> Error {
     let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let line = error.line().map_or(String::new(), |line| format!(" (line {line} of the template)"));
@@ -199,7 +199,7 @@ pub(crate) fn explained(error: &JinjaError) -> Error {
     }
 }
 
-/// Refuses filters, tests and methods that are not offered, before anything runs.
+/// Rejects unsupported filters, tests and methods before rendering.
 fn known_names(environment: &Environment<'static>, source: &str) -> Result<()> {
     for (sort, name) in names(source) {
         let known = match sort {
@@ -222,7 +222,7 @@ fn known_names(environment: &Environment<'static>, source: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the names of filters, tests and methods in a template's code.
+/// Returns the names of the filters, tests and methods used in a template.
 fn names(source: &str) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let mut rest = source;
@@ -283,7 +283,7 @@ mod tests {
         Template::new(source, &location)?.render(&serde_json::from_str(document).unwrap())
     }
 
-    /// Expected texts: Jinja 3.1 in the harness' environment.
+    /// Compares with Jinja 3.1 in the harness' environment.
     #[test]
     fn templates_print_as_python_prints() {
         let all = [

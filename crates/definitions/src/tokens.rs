@@ -1,4 +1,4 @@
-//! Requests as token ids.
+//! Tokenization of requests.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,11 @@ use rayon::prelude::*;
 use crate::metric::Output;
 use crate::task::{Ask, Request, Task};
 
-/// Converts likelihood requests to token ids, document by document: its requests, or the windows of its only one.
-/// `max_length` is the number of tokens that the model sees.
+/// Tokenizes the log-likelihood requests of each document. A rolling request is split into windows of at most
+/// `max_length` tokens, the context length of the model.
 ///
 /// # Errors
-/// A document that cannot be scored, with task, row and choice: see [`continuation`] and [`rolling`].
+/// Fails if a document cannot be scored, with task, row and choice: see [`continuation`] and [`rolling`].
 pub fn tokenised(
     task: &Task,
     requests: &[Request],
@@ -25,7 +25,7 @@ pub fn tokenised(
     let documents = of_documents.par_iter();
     let all: Vec<Result<Vec<Tokenised>>> =
         documents.map(|requests| tokenised_document(task, requests, encoder, bos, max_length)).collect();
-    // Collected first, so that of several errors it is always the first document's that is shown.
+    // Collect all results first, so that the error of the first failing document is reported.
     all.into_iter().collect()
 }
 
@@ -36,7 +36,7 @@ fn tokenised_document(
     bos: Bos,
     max_length: usize,
 ) -> Result<Vec<Tokenised>> {
-    // Nearly always all choices share one context.
+    // All choices usually share one context, so cache its tokens.
     let mut known = HashMap::new();
     let mut texts = Vec::with_capacity(requests.len());
     for request in requests {

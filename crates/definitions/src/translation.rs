@@ -1,4 +1,5 @@
-//! BLEU and chrF of whole corpora, as sacrebleu gives them with its defaults (2.x: `13a`, smoothing `exp`; chrF2 of 6 letters).
+//! Corpus-level BLEU and chrF with the defaults of sacrebleu 2.x: tokenizer `13a`, smoothing `exp`, chrF2 with
+//! character 6-grams.
 
 use ghostlab_core::tasks::python::{is_space, words};
 use std::collections::HashMap;
@@ -6,12 +7,12 @@ use std::sync::LazyLock;
 
 use fancy_regex::Regex;
 
-/// The longest sequences of words that BLEU counts.
+/// Maximum n-gram order of BLEU.
 const WORDS: usize = 4;
-/// The longest sequences of letters that chrF counts.
+/// Maximum character n-gram order of chrF.
 const LETTERS: usize = 6;
 
-/// Computes BLEU, 0 to 100, for pairs of reference and text.
+/// Computes BLEU (0 to 100) for `(reference, text)` pairs.
 pub fn bleu(pairs: &[(&str, &str)]) -> f64 {
     let mut length = 0usize;
     let mut reference_length = 0usize;
@@ -48,7 +49,7 @@ pub fn bleu(pairs: &[(&str, &str)]) -> f64 {
             100.0 * correct[n] as f64 / total[n] as f64
         };
     }
-    // The logarithm of nothing is sacrebleu's very low number.
+    // sacrebleu substitutes this number for the logarithm of 0.
     let logarithms = precisions.iter().map(|p| if *p == 0.0 { -9_999_999_999.0 } else { p.ln() });
     penalty * (logarithms.sum::<f64>() / WORDS as f64).exp()
 }
@@ -83,7 +84,7 @@ fn tokenized(text: &str) -> String {
     line
 }
 
-/// Computes chrF2, 0 to 100, for pairs of reference and text.
+/// Computes chrF2 (0 to 100) for `(reference, text)` pairs.
 pub fn chrf(pairs: &[(&str, &str)]) -> f64 {
     let mut counts = [[0usize; 3]; LETTERS];
     for (reference, text) in pairs {
@@ -92,7 +93,7 @@ pub fn chrf(pairs: &[(&str, &str)]) -> f64 {
         for (n, [all, wanted, matched]) in (1..).zip(&mut counts) {
             let expected = counted(&reference, n);
             let found = counted(&text, n);
-            // Chapters that are absent from the reference are not counted against the text.
+            // A reference too short for this order does not count against the text.
             *all += if expected.is_empty() { 0 } else { found.values().sum() };
             *wanted += expected.values().sum::<usize>();
             *matched += found.iter().map(|(gram, count)| *count.min(expected.get(gram).unwrap_or(&0))).sum::<usize>();

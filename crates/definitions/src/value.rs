@@ -1,4 +1,4 @@
-//! Values as Python has them: what a document holds, a template prints and a filter changes.
+//! Python values of documents, templates and filters.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -12,40 +12,35 @@ use serde::{Serialize, Serializer};
 use crate::keys::{Key, KeyIndex};
 use crate::python_object::PythonObject;
 
-/// A value of JSON, YAML or Python's literals. Maps keep their order.
+/// Value from JSON, YAML or a Python literal. Maps preserve insertion order.
 #[derive(Debug, Clone)]
 pub enum Value {
-    /// `None`, `null`.
     None,
-    /// A truth value.
     Bool(bool),
-    /// A whole number.
     Int(i64),
-    /// Any other number.
     Float(f64),
-    /// A text.
     Text(String),
-    /// A list, or a tuple.
+    /// List or tuple.
     List(Vec<Value>),
-    /// A map; no key stands twice.
+    /// Map with unique keys.
     Map(Vec<(Value, Value)>),
-    /// A date, a decimal or bytes, which only parquet has.
+    /// Parquet value without a JSON form, such as a date, a decimal or bytes.
     Object(Box<PythonObject>),
 }
 
 impl Value {
-    /// Returns the value of a key, if this is a map that has it.
+    /// Returns the value of a key. `None` if this is not a map or the key is missing.
     pub fn get(&self, name: &str) -> Option<&Value> {
         let Self::Map(pairs) = self else { return None };
         pairs.iter().find(|(key, _)| key.as_text() == Some(name)).map(|(_, value)| value)
     }
 
-    /// Returns the text, if this is one.
+    /// Returns the text. `None` if this is not a string.
     pub fn as_text(&self) -> Option<&str> {
         if let Self::Text(text) = self { Some(text) } else { None }
     }
 
-    /// Returns the integer, if this is one; a boolean is 0 or 1, as in Python.
+    /// Returns the integer, or 0 or 1 for a boolean as in Python. `None` for other values.
     pub fn as_int(&self) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),
@@ -54,12 +49,12 @@ impl Value {
         }
     }
 
-    /// Returns the number, if this is one.
+    /// Returns the number as a float. `None` if this is not a number.
     pub fn as_number(&self) -> Option<f64> {
         if let Self::Float(number) = self { Some(*number) } else { self.as_int().map(|number| number as f64) }
     }
 
-    /// Negates a number; other values stay.
+    /// Negates a number. Returns other values unchanged.
     pub(crate) fn negated(self) -> Self {
         match self {
             Self::Int(number) => Self::Int(-number),
@@ -68,12 +63,12 @@ impl Value {
         }
     }
 
-    /// Returns the items, if this is a list.
+    /// Returns the items. `None` if this is not a list.
     pub fn as_list(&self) -> Option<&[Value]> {
         if let Self::List(items) = self { Some(items) } else { None }
     }
 
-    /// Sets the value under a name; does nothing if this is not a map.
+    /// Sets the value of a key. Does nothing if this is not a map.
     pub fn set(&mut self, name: &str, value: Value) {
         let Self::Map(pairs) = self else { return };
         match pairs.iter_mut().find(|(key, _)| key.as_text() == Some(name)) {
@@ -82,7 +77,7 @@ impl Value {
         }
     }
 
-    /// Formats as Python's `str()`.
+    /// Formats the value like Python's `str()`.
     pub fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -91,7 +86,7 @@ impl Value {
         }
     }
 
-    /// Formats as Python's `repr()`.
+    /// Formats the value like Python's `repr()`.
     pub fn repr(&self) -> String {
         match self {
             Self::None => "None".to_owned(),
@@ -109,17 +104,18 @@ impl Value {
         }
     }
 
-    /// Whether it was read. Bytes are not.
+    /// Returns whether the value was read. Bytes are not.
     fn is_read(&self) -> bool {
         !matches!(self, Self::Object(object) if object.text().is_none())
     }
 
-    /// Formats as Python's `json.dumps(value, ensure_ascii=False)`, over several lines with an indent.
+    /// Formats the value like Python's `json.dumps(value, ensure_ascii=False)`. With an indent, the output spans
+    /// several lines.
     pub fn json(&self, indent: Option<usize>) -> String {
         self.json_in(&JsonStyle { indent, ..JsonStyle::default() })
     }
 
-    /// Returns what Python's `json.dumps` gives.
+    /// Formats the value like Python's `json.dumps`.
     pub(crate) fn json_in(&self, style: &JsonStyle) -> String {
         self.json_at(style, 0)
     }
@@ -134,7 +130,7 @@ impl Value {
             }
             Self::Int(_) | Self::Float(_) => self.repr(),
             Self::Text(text) => style.quoted(text),
-            // The harness writes `str()` of what JSON does not have.
+            // The harness passes `default=str` for values without a JSON form.
             Self::Object(_) => style.quoted(&self.text()),
             Self::List(items) if items.is_empty() => "[]".to_owned(),
             Self::Map(pairs) if pairs.is_empty() => "{}".to_owned(),
@@ -166,17 +162,16 @@ impl Value {
 #[derive(Debug, Default)]
 pub(crate) struct JsonStyle {
     pub(crate) indent: Option<usize>,
-    /// Whether letters beyond ASCII are escaped.
+    /// Whether to escape non-ASCII characters.
     pub(crate) ascii: bool,
-    /// Whether keys are sorted.
     pub(crate) sorted: bool,
-    /// Texts between items and behind keys.
+    /// Separators after items and keys.
     pub(crate) separators: Option<(String, String)>,
 }
 
 impl JsonStyle {
     fn quoted(&self, text: &str) -> String {
-        // serde_json escapes as Python does but for DEL, which neither escapes unless all is to be ASCII.
+        // serde_json escapes like Python, except for DEL, which Python escapes only with `ensure_ascii`.
         let quoted = serde_json::Value::from(text).to_string();
         if !self.ascii {
             return quoted;
@@ -214,7 +209,7 @@ impl<T: Into<String>> From<T> for Value {
     }
 }
 
-/// Equality of Python: `1 == 1.0 == True`, and the order of a map's keys does not matter.
+/// Python equality: `1 == 1.0 == True`, and the key order of maps is ignored.
 impl PartialEq for Value {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -235,19 +230,19 @@ impl PartialEq for Value {
     }
 }
 
-/// `1`, `1.0` and `True` are one key in Python.
+/// Hashes numbers so that `1`, `1.0` and `True` are the same key, as in Python.
 impl Key for Value {
     fn hash(&self, state: &RandomState) -> u64 {
         match (self, self.as_number()) {
             (Self::Text(text), _) => state.hash_one(text),
-            // Zero has two signs.
+            // Adding 0.0 maps -0.0 to 0.0.
             (_, Some(number)) => state.hash_one((number + 0.0).to_bits()),
             _ => 0,
         }
     }
 }
 
-/// Serializes as JSON; keys that are not texts become texts.
+/// Serializes to JSON. Keys that are not strings are converted.
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -315,7 +310,7 @@ impl<'de> Deserialize<'de> for Value {
     }
 }
 
-/// Formats a float as Python's `repr`: the shortest digits that read back as the same number.
+/// Formats a float like Python's `repr`, with the shortest digits that round-trip.
 fn float(number: f64) -> String {
     if !number.is_finite() {
         return if number.is_nan() {
@@ -338,10 +333,10 @@ fn float(number: f64) -> String {
     if plain.contains('.') { plain } else { format!("{plain}.0") }
 }
 
-/// Formats a text as Python's `repr`: double quotes only if it contains a single quote and no double quote.
+/// Formats a string like Python's `repr`. Uses double quotes only if it contains a single quote and no double quote.
 fn quoted(text: &str) -> String {
-    /// Characters refused by `str.isprintable`: controls, formats, unassigned characters and separators except the
-    /// space.
+    /// Nonprintable characters of `str.isprintable`: control, format and unassigned characters, and separators except
+    /// the space.
     static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::from(quote);
@@ -396,7 +391,7 @@ mod tests {
         }
     }
 
-    /// Expected texts: `repr(…)`, Python 3.11.
+    /// Compares with `repr(…)`, Python 3.11.
     #[test]
     fn values_print_as_in_python() {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! YAML as PyYAML reads it: version 1.1's words and numbers, the last of two equal keys, and every value's line.
+//! YAML as PyYAML parses it: YAML 1.1 scalars, last duplicate key wins, and the line of each value.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,20 +13,20 @@ use crate::activity;
 use crate::keys::KeyIndex;
 use crate::value::Value;
 
-/// The most values that a file may have with its aliases filled in, and how deep.
+/// Maximum number of values (with aliases expanded) and nesting depth of a file.
 const MAX_VALUES: usize = 2_000_000;
 const MAX_DEPTH: usize = 100;
-/// Bytes of text that a file may have with its aliases filled in.
+/// Maximum bytes of text in a file, with aliases expanded.
 const MAX_TEXT_BYTES: usize = 64_000_000;
-/// Maximum number of lines of quoted text at the left margin.
+/// Maximum number of quoted lines that start at the left margin.
 const MARGINS: usize = 200;
 
-/// Where a value stands.
+/// Location of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The file, as messages name it.
+    /// File name for messages.
     pub file: Arc<str>,
-    /// Its line, from 1.
+    /// Line number, from 1.
     pub line: usize,
 }
 
@@ -36,40 +36,37 @@ impl fmt::Display for Place {
     }
 }
 
-/// A value with its place.
+/// Value with its location.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// The value.
     pub tree: Tree,
-    /// Where it begins.
+    /// Start of the value.
     pub place: Place,
 }
 
 /// Content of a node.
 #[derive(Debug, Clone)]
 pub enum Tree {
-    /// A text, number, truth value or nothing.
+    /// String, number, boolean or null.
     Scalar(Value),
-    /// A sequence.
     List(Vec<Node>),
-    /// A mapping; of equal keys the last is here.
+    /// Mapping in which the last duplicate key wins.
     Map(Vec<(Value, Node)>),
-    /// `!function module.name`: Python, which is never run.
+    /// `!function module.name`, a Python function that is never run.
     Hook(String),
 }
 
 impl Node {
-    /// Returns the node of a key.
     pub fn get(&self, name: &str) -> Option<&Node> {
         self.pairs().iter().find(|(key, _)| key.as_text() == Some(name)).map(|(_, node)| node)
     }
 
-    /// Returns keys and nodes of a mapping; empty for other nodes.
+    /// Returns the keys and nodes of a mapping, or an empty slice for other nodes.
     pub fn pairs(&self) -> &[(Value, Node)] {
         if let Tree::Map(pairs) = &self.tree { pairs } else { &[] }
     }
 
-    /// Sets the node under a name, if this is a mapping.
+    /// Sets the node of a key. Does nothing if this is not a mapping.
     pub fn set(&mut self, name: &Value, node: Node) {
         let Tree::Map(pairs) = &mut self.tree else { return };
         match pairs.iter_mut().find(|(key, _)| key == name) {
@@ -78,12 +75,11 @@ impl Node {
         }
     }
 
-    /// Creates an empty mapping at a place.
     pub(crate) fn empty(location: Place) -> Self {
         Self { tree: Tree::Map(Vec::new()), place: location }
     }
 
-    /// Sets the node under each key of another mapping.
+    /// Copies all entries of another mapping, replacing existing keys.
     pub(crate) fn set_all(&mut self, other: &Node) {
         let Tree::Map(pairs) = &mut self.tree else { return };
         let mut index = KeyIndex::of(pairs);
@@ -92,24 +88,23 @@ impl Node {
         }
     }
 
-    /// Takes a name out of a mapping.
+    /// Removes and returns the node of a key.
     pub fn take(&mut self, name: &str) -> Option<Node> {
         let Tree::Map(pairs) = &mut self.tree else { return None };
         let index = pairs.iter().position(|(key, _)| key.as_text() == Some(name))?;
         Some(pairs.remove(index).1)
     }
 
-    /// Returns the text, if this is one.
+    /// Returns the text. `None` if this is not a string.
     pub fn text(&self) -> Option<&str> {
         if let Tree::Scalar(value) = &self.tree { value.as_text() } else { None }
     }
 
-    /// Returns whether it is `null`.
     pub fn is_null(&self) -> bool {
         matches!(self.tree, Tree::Scalar(Value::None))
     }
 
-    /// Returns the first hook in it, with the keys that lead to it.
+    /// Returns the first hook in the node and the key path to it.
     pub fn hook(&self) -> Option<(String, &Node)> {
         match &self.tree {
             Tree::Hook(_) => Some((String::new(), self)),
@@ -123,10 +118,10 @@ impl Node {
         }
     }
 
-    /// Converts to a plain value without places.
+    /// Converts the node to a plain value without locations.
     ///
     /// # Errors
-    /// Where there is a hook in it.
+    /// Fails if the node contains a hook.
     pub fn plain(&self) -> Result<Value> {
         Ok(match &self.tree {
             Tree::Scalar(value) => value.clone(),
@@ -138,10 +133,10 @@ impl Node {
         })
     }
 
-    /// Refuses numbers that are not finite, because settings and stored definitions are JSON. `key` is the path so far.
+    /// Rejects non-finite numbers, because settings and stored definitions are JSON. `key` is the path of this node.
     ///
     /// # Errors
-    /// The first one, with its path and line.
+    /// Fails with the path and line of the first such number.
     pub(crate) fn check_finite(&self, key: &str) -> Result<()> {
         match &self.tree {
             Tree::Scalar(Value::Float(number)) if !number.is_finite() => {
@@ -159,7 +154,7 @@ impl Node {
         }
     }
 
-    /// Names its kind for messages.
+    /// Describes the kind of value for messages.
     pub fn kind(&self) -> String {
         match &self.tree {
             Tree::Scalar(value) => value.repr(),
@@ -170,7 +165,7 @@ impl Node {
     }
 }
 
-/// Creates the error for a definition that names a Python function.
+/// Creates the error for a Python function in a definition.
 pub(crate) fn hooked(key: &str, function: &str, location: &Place) -> Error {
     let what = if key.is_empty() { "a Python hook".to_owned() } else { format!("`{key}` is a Python hook") };
     Error::bad_input(format!("{what}, and definitions are read without Python"))
@@ -180,13 +175,13 @@ pub(crate) fn hooked(key: &str, function: &str, location: &Place) -> Error {
         .hint("`keep_rows` keeps the rows of one value, `aggregation: weighted_f1` is the weighted F1")
 }
 
-/// Creates the error for a key whose value has the wrong kind.
+/// Creates the error for a key with an invalid value.
 pub(crate) fn wrong(key: &str, expected: &str, node: &Node) -> Error {
     let bad = Error::bad_input(format!("`{key}` has a value that it cannot have"));
     bad.at(&node.place).expected(expected).found(node.kind())
 }
 
-/// Returns a text, or a list of texts, as a list.
+/// Returns a string or a list of strings as a list.
 pub(crate) fn texts(node: &Node) -> Vec<String> {
     match &node.tree {
         Tree::List(items) => items.iter().filter_map(Node::text).map(str::to_owned).collect(),
@@ -194,10 +189,10 @@ pub(crate) fn texts(node: &Node) -> Vec<String> {
     }
 }
 
-/// Reads one file.
+/// Reads a definition file.
 ///
 /// # Errors
-/// When it cannot be read, is no YAML, or is no mapping.
+/// Fails if the file cannot be read, is not valid YAML, or is not a mapping.
 pub fn read_file(path: &Path) -> Result<Node> {
     activity::started(format_args!("{}", path.display()));
     let text = String::from_utf8(regular::read(path)?)
@@ -213,14 +208,14 @@ pub fn read_file(path: &Path) -> Result<Node> {
     }
 }
 
-/// Reads YAML text; `file` is how messages name it.
+/// Parses YAML text. `file` names it in messages.
 ///
 /// # Errors
-/// When it is no YAML, or larger than a definition can be.
+/// Fails if the text is not valid YAML or exceeds the size limits.
 pub fn parse(text: &str, file: &str) -> Result<Node> {
     let mut text = text.to_owned();
-    // PyYAML accepts quoted texts that continue at the left margin. Leading spaces are not part of the text, so one is
-    // inserted.
+    // PyYAML accepts quoted strings that continue at the left margin. Insert a leading space there, which is not part
+    // of the string.
     for _ in 0..MARGINS {
         match once(&text, file) {
             Err((_, Some(line))) => {
@@ -233,7 +228,8 @@ pub fn parse(text: &str, file: &str) -> Result<Node> {
     once(&text, file).map_err(|(error, _)| error)
 }
 
-/// Reads YAML text. An error names the line at which a quoted text continues at the margin, if that is the cause.
+/// Parses YAML text. The error includes the line at which a quoted string continues at the left margin, if that is the
+/// cause.
 fn once(text: &str, file: &str) -> std::result::Result<Node, (Error, Option<usize>)> {
     document(text, file).map_err(|error: Error| {
         let parts = error.parts();
@@ -265,9 +261,8 @@ fn document(text: &str, file: &str) -> Result<Node> {
 struct EventReader {
     file: Arc<str>,
     anchors: HashMap<usize, Node>,
-    /// Values read so far, aliases filled in.
     count: usize,
-    /// Bytes of their texts.
+    /// Bytes of text so far, with aliases expanded.
     text_bytes: usize,
 }
 
@@ -368,7 +363,7 @@ impl EventReader {
             let Tree::Scalar(name) = key.tree else {
                 return Err(self.bad(&span_of_key, "a key of a mapping is a list or a mapping itself"));
             };
-            // The last of two equal keys wins and keeps the position of the first, as in PyYAML.
+            // The last duplicate key wins and keeps the position of the first, as in PyYAML.
             index.set(&mut pairs, name, value);
         }
         merged.retain(|(key, _)| index.position(&pairs, key).is_none());
@@ -377,7 +372,7 @@ impl EventReader {
     }
 }
 
-/// Returns the number of values in a node, and the bytes of their texts.
+/// Returns the number of values in a node and the bytes of their texts.
 fn size(node: &Node) -> (usize, usize) {
     match &node.tree {
         Tree::List(items) => items.iter().fold((1, 0), add_size),
@@ -405,7 +400,7 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Tree {
     Tree::Scalar(if style == ScalarStyle::Plain { resolved(text) } else { Value::from(text) })
 }
 
-/// Resolves a plain scalar by YAML 1.1 as PyYAML does (`yaml/resolver.py`).
+/// Resolves a plain scalar by YAML 1.1 rules, like PyYAML (`yaml/resolver.py`).
 fn resolved(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Value::None,
@@ -421,7 +416,6 @@ fn resolved(text: &str) -> Value {
     number(digits).map_or_else(|| Value::from(text), |number| if negative { number.negated() } else { number })
 }
 
-/// Parses an unsigned number.
 fn number(text: &str) -> Option<Value> {
     if let Some(digits) = text.strip_prefix("0b").filter(|digits| consists_of(digits, |b| b == b'0' || b == b'1')) {
         return read_radix(digits, 2);
@@ -444,7 +438,7 @@ fn number(text: &str) -> Option<Value> {
     if matches!(text, ".nan" | ".NaN" | ".NAN") {
         return Some(Value::Float(f64::NAN));
     }
-    // A number to the base 60, `1:30`, is one in YAML 1.1.
+    // `1:30` is a base-60 number in YAML 1.1.
     if text.contains(':') {
         let parts: Vec<&str> = text.split(':').collect();
         let fine = parts[0].starts_with(|c: char| ('1'..='9').contains(&c))
@@ -455,7 +449,7 @@ fn number(text: &str) -> Option<Value> {
             .try_fold(0i64, |sum, part| sum.checked_mul(60)?.checked_add(part.replace('_', "").parse().ok()?));
         return if fine { sum.map(Value::Int) } else { None };
     }
-    // A float has a point; its exponent has a sign.
+    // A float has a decimal point, and its exponent has a sign.
     let (mantissa, exponent) = text.split_once(['e', 'E']).map_or((text, None), |(m, e)| (m, Some(e)));
     let (integer, part) = mantissa.split_once('.')?;
     let sound = (integer.is_empty() && !part.is_empty() || integer.starts_with(|c: char| c.is_ascii_digit()))
@@ -484,7 +478,7 @@ fn read_radix(digits: &str, radix: u32) -> Option<Value> {
 mod tests {
     use super::*;
 
-    /// Expected values: `yaml.safe_load`, PyYAML 6.
+    /// Compares with `yaml.safe_load`, PyYAML 6.
     #[test]
     fn plain_scalars_are_of_version_1_1() {
         let pairs = [

@@ -1,5 +1,3 @@
-//! Tests of requests and scores, as one program.
-
 mod harness;
 mod jinja;
 #[path = "../../core/tests/common/python.rs"]

@@ -1,7 +1,7 @@
-//! Requests of definitions against those that lm-evaluation-harness makes itself, to the byte: its own definitions, as its
-//! package installs them, on rows that `tools/golden_requests.py` makes up.
+//! Byte-for-byte comparison of requests with lm-evaluation-harness, for the definitions installed by its package and
+//! synthetic rows from `tools/golden_requests.py`.
 //!
-//! Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has `lm_eval`. `.ci/run` makes one.
+//! Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with `lm_eval`. `.ci/run` creates one.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 #![allow(clippy::disallowed_macros, reason = "a test says what it compared")]
 
@@ -15,7 +15,7 @@ use ghostlab_definitions::definition::Data;
 use ghostlab_definitions::rows::table;
 use ghostlab_definitions::{Ask, ChatTemplate, Library, Request, Row, Rows, Setting, Task, edits, translation};
 
-/// Files of a folder, one for each split: `test.jsonl` or `test.json`, in a folder of the data set's name where there is one.
+/// Rows from `test.jsonl` or `test.json` files in a folder, or in a subfolder named after the data set.
 struct LocalRows {
     folder: PathBuf,
 }
@@ -38,7 +38,7 @@ impl Rows for LocalRows {
     }
 }
 
-/// Converts a request to the harness' listing: its kind and its arguments.
+/// Converts a request to the listing format of the harness: its type and arguments.
 fn listed(request: &Request) -> (&'static str, Vec<serde_json::Value>) {
     match &request.ask {
         Ask::LogLikelihood { context, continuation } => {
@@ -51,7 +51,7 @@ fn listed(request: &Request) -> (&'static str, Vec<serde_json::Value>) {
     }
 }
 
-/// Runs the script and returns its files. `None` without Python.
+/// Runs the script and returns its output folder, or `None` without Python.
 fn made() -> Option<tempfile::TempDir> {
     let python = python::python("lm_eval")?;
     let out = tempfile::tempdir().unwrap();
@@ -75,7 +75,7 @@ fn translations(out: &Path) {
         for (metric_index, metric) in [translation::bleu, translation::chrf, edits::ter].into_iter().enumerate() {
             let ours = metric(&pairs);
             let theirs = corpus["scores"][metric_index].as_f64().unwrap();
-            // Two orders of the same sums in f64.
+            // The sums are added in different orders.
             assert!(
                 (ours - theirs).abs() <= 1e-9 * theirs.abs().max(1.0),
                 "corpus {index}, {metric_index}: {ours}, {theirs}"

@@ -1,4 +1,4 @@
-//! Expressions of templates against what Jinja renders: `tools/jinja_expressions.py` makes the table.
+//! Template expressions compared with the output of Jinja. `tools/jinja_expressions.py` generates the table.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -10,12 +10,12 @@ use ghostlab_definitions::value::Value;
 use ghostlab_definitions::yaml::Place;
 use serde::{Deserialize, Serialize};
 
-/// Templates of the table that are not rendered as by Jinja.
+/// Templates whose result differs from Jinja.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Deviations {
-    /// Jinja renders them, and this program refuses them.
+    /// Templates that Jinja renders and this crate rejects.
     refused: BTreeSet<String>,
-    /// Listed templates render another text than Jinja, or a text where Jinja raises.
+    /// Templates that render a different text, or render where Jinja raises.
     other_text: BTreeSet<String>,
 }
 
@@ -29,7 +29,7 @@ struct Table {
 #[derive(Deserialize)]
 struct Case {
     template: String,
-    /// Text for each row; none where Jinja raises.
+    /// Rendered text for each row, or `None` where Jinja raises.
     expected: Vec<Option<String>>,
 }
 
@@ -73,7 +73,7 @@ fn task_templates_deviate_from_jinja_only_as_listed() {
 fn chat_templates_render_as_jinja() {
     let table = table();
     let found = deviations(&table.rows, &table.chat, |template, row| {
-        // Special tokens are variables of the template, and so are the columns here.
+        // Pass the columns as special tokens, because both are template variables.
         let Value::Map(variables) = row.clone() else { return None };
         let rendered = ChatTemplate::new(template, variables, "chat_template.jinja");
         rendered.and_then(|template| template.render(&[], false)).ok()

@@ -1,4 +1,4 @@
-//! Files of rows as other tools write them, against the same rows as plain JSON, or against the prompts of lm-eval 0.4.13 with
+//! Row files written by other tools, compared with the same rows as plain JSON or with prompts of lm-eval 0.4.13 and
 //! `datasets` 5.2.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
@@ -15,7 +15,7 @@ fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-/// Texts of a file as rows of a task.
+/// Returns the `text` column of a file, read as rows of a task.
 fn task_texts(name: &str) -> Vec<String> {
     let rows = table(&fixture(name), None).unwrap();
     rows.iter().map(|row| row.value.get("text").and_then(Value::as_text).unwrap().to_owned()).collect()

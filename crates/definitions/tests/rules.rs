@@ -1,6 +1,5 @@
-//! lm-eval's behaviour, rule by rule, on rows of a few words: each test checks one rule found in its code (commit
-//! `4e7e0d4`). `tests/harness.rs` here and `tests/lm_eval.rs` of the program compare the same and more with lm-eval
-//! itself.
+//! Behaviour of lm-eval at commit `4e7e0d4`, one rule per test, on tiny rows. `tests/harness.rs` in this crate and
+//! `tests/lm_eval.rs` of the program compare with lm-eval itself.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use ghostlab_core::error::Result;
@@ -10,7 +9,7 @@ use ghostlab_definitions::results::scores;
 use ghostlab_definitions::yaml::parse;
 use ghostlab_definitions::{Answer, Ask, ChatTemplate, Definition, Request, Row, Rows, Setting, Task, Value};
 
-/// Rows of every split: JSON of a list, with the split's name as `s` in each row.
+/// Rows of every split, from a JSON list. Each row gets the split name as column `s`.
 struct Made(&'static str);
 
 impl Rows for Made {
@@ -30,7 +29,7 @@ impl Rows for Made {
 const ROWS: &str = r#"[{"q": "one", "c": ["a", "b"], "n": 0, "d": "1"}, {"q": "two", "c": ["c", "d"], "n": 1, "d": "0"},
     {"q": "six", "c": ["e", "f"], "n": 1, "d": "1"}]"#;
 
-/// Builds a multiple-choice definition; `more` overrides.
+/// Builds a multiple-choice definition. `more` overrides its keys.
 fn choices(more: &str) -> String {
     format!(
         "task: t\ndataset_path: x\ntraining_split: train\ntest_split: test\noutput_type: multiple_choice\n\
@@ -50,7 +49,7 @@ fn shots(count: usize) -> Setting<'static> {
     Setting { shots: Some(count), ..Setting::default() }
 }
 
-/// Returns context and continuation of each request.
+/// Returns the context and continuation of each request.
 fn texts(text: &str, setting: &Setting<'_>) -> Vec<(String, String)> {
     asked(text, setting)
         .into_iter()
@@ -72,9 +71,9 @@ fn pair(context: &str, continuation: &str) -> (String, String) {
 
 #[test]
 fn column_field_keeps_its_value_and_digits_become_numbers() {
-    // The whole text is a column: the number is the answer's place.
+    // A target that is a column keeps its number, the index of the answer.
     assert_eq!(first(&choices(""), &shots(0)), pair("one", " a"));
-    // Rendered digits are numbers where there are choices, and texts where there are none.
+    // Rendered digits become numbers only if there are choices.
     let rendered = choices("doc_to_target: '{{d}}'");
     assert!({
         let task = task_of(&rendered, ROWS).unwrap();
@@ -139,12 +138,12 @@ fn first_context(more: &str, asked: Option<usize>) -> String {
 #[test]
 fn examples_leave_out_the_document_if_splits_are_equal() {
     let named = "fewshot_split: test\nfewshot_config: {sampler: first_n}\ndoc_to_text: '{{q}}'\n";
-    // Rows of all splits differ here, so the pool has the document itself only where the split is the same.
+    // Rows differ between splits, so the pool contains the document only if both splits are the same.
     assert_eq!(first(&choices(named), &shots(2)).0, "two d\n\nsix f\n\none");
-    // Neither is named: null equals null, and the document is removed from the pool of the validation split.
+    // Both splits are unset and therefore equal, so the document is removed from the validation pool.
     let neither = "test_split: null\nvalidation_split: dev\ntraining_split: null\nfewshot_config: {sampler: first_n}\n";
     assert_eq!(first(&choices(neither), &shots(1)).0, "two d\n\none");
-    // A test split alone: the pool is that split, and the document may be shown with its own answer.
+    // Only the test split is set. It is also the pool, and the document may be shown with its own answer.
     let alone = "training_split: null\nfewshot_config: {sampler: first_n}\n";
     assert_eq!(first(&choices(alone), &shots(1)).0, "one a\n\none");
 }
@@ -212,7 +211,7 @@ fn chat_template_choice_has_no_delimiter_without_begun_answer() {
     assert_eq!(first(&text, &Setting { multiturn: true, ..in_one }).0, "<Choose.><one><a><one>");
 }
 
-/// Scores a definition given answers to all its requests.
+/// Computes the scores of a definition for the given answers to its requests.
 fn scored(text: &str, rows: &'static str, answers: &[(f64, bool)]) -> Vec<(String, f64, Option<f64>)> {
     let task = task_of(text, rows).unwrap();
     let requests = task.requests(&Made(rows), &Setting::default()).unwrap();
@@ -233,15 +232,16 @@ fn answer_of(request: &Request, (number, greedy): (f64, bool)) -> Answer {
 fn likeliest_choice_is_first_of_equals_and_nan_wins() {
     assert_eq!((likeliest_score("acc", -1.0, -1.0), likeliest_score("acc", -2.0, -1.0)), (0.0, 1.0));
     assert_eq!(likeliest_score("acc", -1.0, f64::NAN), 1.0);
-    // The likelihood is divided by the choice's letters or bytes without its delimiter. `é` is one letter and two bytes.
+    // The log-likelihood is divided by the characters or bytes of the choice without its delimiter. `é` is one
+    // character and two bytes.
     assert_eq!((likeliest_score("acc_norm", -1.0, -1.5), likeliest_score("acc_bytes", -1.0, -1.5)), (1.0, 0.0));
-    // For choices it states whether the right one has the highest likelihood.
+    // For choices, exact match tests whether the correct choice is the greedy output.
     assert_eq!(likeliest_score("exact_match", -1.0, -9.0), 1.0);
-    // A right answer that is no choice is scored as wrong.
+    // A gold index out of range is scored as wrong.
     const ODD: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 0}, {"q": "q", "c": ["a", "b"], "n": 7}]"#;
     let text = choices("metric_list: [{metric: acc}]");
     assert_eq!(scored(&text, ODD, &[(-1.0, true), (-2.0, true), (-1.0, true), (-2.0, true)])[0].1, 0.5);
-    // Several right answers: one of them is enough.
+    // With several correct answers, one match is enough.
     const TWO: &str = r#"[{"q": "q", "c": ["a", "b"], "n": [0, 1]}]"#;
     assert_eq!(scored(&text, TWO, &[(-2.0, true), (-1.0, true)])[0].1, 1.0);
 }
@@ -258,7 +258,7 @@ fn words_split_at_blanks_and_trailing_blank_adds_one() {
     let scores = scored(&text, LONG, &[(-10.0, true)]);
     let names: Vec<&str> = scores.iter().map(|score| score.0.as_str()).collect();
     assert_eq!(names, ["word_perplexity", "byte_perplexity", "bits_per_byte"]);
-    // "", a, b, é, "" by `re.split(r"\s+", …)`, and 9 bytes.
+    // `re.split(r"\s+", …)` gives "", a, b, é, "". The text has 9 bytes.
     let expected = [(10.0_f64 / 5.0).exp(), (10.0_f64 / 9.0).exp(), 10.0 / 9.0 / std::f64::consts::LN_2];
     scores.iter().zip(expected).for_each(|(score, expected)| assert!((score.1 - expected).abs() < 1e-12, "{score:?}"));
     assert!(scores.iter().all(|score| score.2.is_none()), "the harness says N/A");
@@ -270,12 +270,12 @@ fn a_perplexity_is_of_the_mean_and_its_error_of_drawn_samples() {
     let scores = scored(&text, ROWS, &[(-1.0, true), (-2.0, false), (-4.0, true)]);
     assert_eq!((scores[0].0.as_str(), scores[1].0.as_str()), ("perplexity", "acc"));
     assert!((scores[0].1 - (7.0_f64 / 3.0).exp()).abs() < 1e-12 && scores[0].2.is_some());
-    // The error of a mean: the deviation of a sample over the root of its size.
+    // Standard error of the mean: sample standard deviation over the square root of the sample size.
     let deviation = (2.0_f64 / 9.0 * 3.0 / 2.0).sqrt();
     assert!(
         (scores[1].1 - 2.0 / 3.0).abs() < 1e-12 && (scores[1].2.unwrap() - deviation / 3.0_f64.sqrt()).abs() < 1e-12
     );
-    // One document has no standard error.
+    // A single document has no standard error.
     assert_eq!(Aggregation::Mean.error(&[Item::Number(1.0)], 1000).unwrap(), None);
 }
 
@@ -363,7 +363,7 @@ fn the_first_document_decides_what_all_have() {
     assert!(list.contains("the first document has a list of right answers") && list.contains("test.jsonl:2"), "{list}");
     let number = refusal_of(r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": "q", "c": ["a", "b"], "n": [0, 1]}]"#);
     assert!(number.contains("neither the number nor the text of a choice"), "{number}");
-    // A number as a question, where the first document has a text, is no context.
+    // A numeric question is rejected if the first document has a text.
     const MIXED: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": 0, "c": ["a", "b"], "n": 1}]"#;
     let task = task_of(&choices(""), MIXED).unwrap();
     let error = task.requests(&Made(MIXED), &Setting::default()).unwrap_err().to_string();
@@ -378,7 +378,7 @@ fn refusal_of(rows: &'static str) -> String {
     scores(&task, &requests, &answers, 100).unwrap_err().to_string()
 }
 
-/// Scores a generation task given the answers to each document.
+/// Computes the scores of a generation task for the given answers to each document.
 fn generated(more: &str, rows: &'static str, answers: &[&[&str]]) -> Result<Vec<f64>> {
     let text = choices(&format!("output_type: generate_until\n{more}"));
     let task = task_of(&text, rows)?;
@@ -393,9 +393,9 @@ fn generated(more: &str, rows: &'static str, answers: &[&[&str]]) -> Result<Vec<
 
 #[test]
 fn generated_text_is_compared_with_choice_list_or_text() {
-    // With choices it is the text of the right one.
+    // With choices, the target is the text of the correct choice.
     assert_eq!(generated("", ROWS, &[&["a"], &["d"], &["1"]]).unwrap(), [2.0 / 3.0]);
-    // A number without choices as its text, a list by any of its items.
+    // Without choices, a number is compared as text and a list matches any of its items.
     assert_eq!(generated("doc_to_choice: null", ROWS, &[&["0"], &["1"], &["x"]]).unwrap(), [2.0 / 3.0]);
     assert_eq!(
         generated("doc_to_choice: null\ndoc_to_target: c", ROWS, &[&["b"], &["c"], &["a"]]).unwrap(),
@@ -416,7 +416,7 @@ fn first_of_repeated_answers_counts_without_a_filter() {
 fn exact_match_strips_patterns_case_punctuation_digits() {
     assert!(matches_exactly("t", "", "> A-1.") && !matches_exactly("t", "", " > A-1."));
     assert!(matches_exactly("t", ", regexes_to_ignore: ['> ']", "A-1."));
-    // The pattern sees the text before it is lowered.
+    // The pattern is applied before lowercasing.
     assert!(!matches_exactly("t", ", regexes_to_ignore: ['> a'], ignore_case: true", "-1."));
     assert!(matches_exactly("t", ", ignore_case: true, ignore_punctuation: true", " a1"));
     assert!(matches_exactly("t", ", ignore_punctuation: true, ignore_numbers: true", " A"));
@@ -429,7 +429,8 @@ fn matches_exactly(target: &str, options: &str, answer: &str) -> bool {
     generated(&more, ONE, &[&[answer]]).unwrap() == [1.0]
 }
 
-/// Expected error: `bootstrap_stderr` of the harness on Python 3.11: three chunks of 1,000 samples by `Random(0)` to `Random(2)`.
+/// Compares with `bootstrap_stderr` of the harness on Python 3.11, with three chunks of 1,000 samples from
+/// `Random(0)` to `Random(2)`.
 #[test]
 fn errors_are_drawn_by_pythons_generators_chunk_by_chunk() {
     let items = [-1.0, -2.0, -4.0].map(Item::Number);

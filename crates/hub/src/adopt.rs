@@ -1,4 +1,4 @@
-//! Pinned files that come from elsewhere: a package, or a file of the user's own.
+//! Import of pinned files from another source, such as a package or a local file.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -14,10 +14,11 @@ use crate::name::BlobName;
 use crate::plan::{PlannedFile, PlannedRepo};
 
 impl Hub {
-    /// Copies a pinned file from a reader into the cache and returns its path. A file of another size or SHA-256 is not kept.
+    /// Copies a pinned file from a reader into the cache and returns its path. Content with another size or SHA-256 is
+    /// discarded.
     ///
     /// # Errors
-    /// A file without a pin, another content, a failing reader, or a cache that cannot be written to.
+    /// Fails if the file is not pinned, the content differs, the reader fails, or the cache is not writable.
     pub fn adopt(&self, repo: &PlannedRepo, file: &PlannedFile, from: &mut dyn Read) -> Result<PathBuf> {
         let name = shown(&repo.source, &file.name);
         let (Some(bytes), Some(sha256)) = (file.bytes, &file.sha256) else {
@@ -33,7 +34,7 @@ impl Hub {
             let mut hash = Sha256::new();
             let mut copied = 0;
             let mut buffer = vec![0; 1 << 20];
-            // One byte more than expected is enough to refuse the content.
+            // One excess byte is enough to reject the content.
             let mut from = from.take(bytes + 1);
             loop {
                 let failed = |error| Error::damaged("the content cannot be read").at(&name).found(error);
@@ -81,7 +82,7 @@ mod tests {
 
     const CONTENT: &[u8] = b"GGUF and more";
 
-    /// Returns a hub that cannot be reached, and the plan of one pinned file.
+    /// Returns an offline hub, and the plan, request and lock of one pinned file.
     fn world(folder: &Path) -> (Hub, Plan, Want, Lock) {
         let settings = HubSettings::of(&|name| match name {
             "HF_HUB_CACHE" => Some(folder.join("cache").into_os_string()),

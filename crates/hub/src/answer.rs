@@ -1,4 +1,4 @@
-//! Interprets a reply of the hub: whether to ask again, when, and what to tell the user.
+//! Classification of Hub replies: whether and when to retry, and the message for the user.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,29 +10,28 @@ use crate::name::FileName;
 use crate::repo::{Repo, Source};
 use crate::token::Token;
 
-/// Why a request brought nothing.
+/// Reason why a request failed.
 #[derive(Debug)]
 pub(crate) enum RequestFailure {
-    /// A retry may succeed, at the earliest after the time that the hub names.
+    /// A retry may succeed, no earlier than after the delay requested by the Hub.
     Again { why: String, after: Option<Duration> },
-    /// The host has nothing from the byte on that was asked for.
+    /// The host has no data at the requested offset.
     Range,
     /// A retry cannot succeed.
     Final(Error),
-    /// Nor will anything else of the repository.
+    /// No request to this repository can succeed.
     Closed(Error),
-    /// The user said to stop.
+    /// The user interrupted the fetch.
     Stopped,
 }
 
 impl RequestFailure {
-    /// Creates a retriable failure.
     pub(crate) fn again(why: impl Into<String>) -> Self {
         Self::Again { why: why.into(), after: None }
     }
 }
 
-/// The request, for messages.
+/// Details of a request for messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked<'a> {
     pub(crate) source: &'a Source,
@@ -41,11 +40,11 @@ pub(crate) struct Asked<'a> {
     pub(crate) token: Option<&'a Token>,
 }
 
-/// Maximum number of characters of foreign text in a message.
+/// Maximum number of characters of remote text in a message.
 const SHOWN: usize = 300;
 
 impl Asked<'_> {
-    /// Names the file: `org/name@main, config.json`.
+    /// Returns the repository and file, such as `org/name@main, config.json`.
     pub(crate) fn place(&self) -> String {
         match self.file {
             Some(file) => format!("{}, {file}", self.source),
@@ -53,18 +52,18 @@ impl Asked<'_> {
         }
     }
 
-    /// Returns the repository's page, where a licence is accepted.
+    /// Returns the web page of the repository, where a licence can be accepted.
     fn page(&self) -> String {
         page(self.endpoint, &self.source.repo)
     }
 
-    /// Makes remote text safe to show.
+    /// Sanitizes remote text for messages.
     pub(crate) fn quoted(&self, text: &str) -> String {
         let hidden = self.token.map_or(text.to_owned(), |token| token.hide(text));
         printable(&hidden.chars().take(SHOWN).collect::<String>()).replace('\n', " ")
     }
 
-    /// Interprets a final answer. `at_hub` says whether it is the hub's own, not that of a redirect target.
+    /// Classifies a final reply. `at_hub` tells whether the Hub itself sent it, rather than a redirect target.
     pub(crate) fn judge(&self, status: StatusCode, headers: &HeaderMap, at_hub: bool) -> Result<(), RequestFailure> {
         if status.is_success() {
             return Ok(());
@@ -79,7 +78,7 @@ impl Asked<'_> {
             (Some(code), None) => format!("{status}: {code}"),
             (None, None) => status.to_string(),
         };
-        // A signed address of another host is good for a while only: the hub gives a new one.
+        // Signed URLs of other hosts expire. The Hub issues a new one.
         let expired = !at_hub && matches!(status.as_u16(), 400 | 401 | 403 | 404 | 410);
         let later = matches!(status.as_u16(), 408 | 425 | 429) || status.is_server_error();
         if later || expired {
@@ -130,18 +129,18 @@ impl Asked<'_> {
     }
 }
 
-/// Returns the page of a repository.
+/// Returns the web page of a repository.
 pub(crate) fn page(endpoint: &Url, repo: &Repo) -> String {
     format!("{endpoint}{repo}")
 }
 
-/// Returns the wait that the hub asks for: `Retry-After` in seconds or as a date, or the `t` of `RateLimit`.
+/// Returns the delay requested by the Hub: `Retry-After` in seconds or as a date, or `t` of `RateLimit`.
 fn asked_to_wait(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let retry_after = header_text(RETRY_AFTER.as_str(), headers).and_then(|text| {
         let seconds = text.trim().parse::<u64>().ok().map(Duration::from_secs);
         seconds.or_else(|| Some(httpdate::parse_http_date(text).ok()?.duration_since(now).unwrap_or_default()))
     });
-    // `"api";r=0;t=55`: nothing is left of the quota, and in 55 seconds there is again.
+    // `"api";r=0;t=55` means that the quota is exhausted and resets in 55 seconds.
     let limit = header_text("ratelimit", headers).and_then(|text| {
         let left = rate_limit_field(text, "r").unwrap_or(0);
         (left == 0).then(|| rate_limit_field(text, "t").map(Duration::from_secs)).flatten()

@@ -1,4 +1,4 @@
-//! The cache's layout, which is `huggingface_hub`'s: `models--org--name/{blobs,snapshots,refs}`.
+//! File cache with the layout of `huggingface_hub`: `models--org--name/{blobs,snapshots,refs}`.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,7 +12,7 @@ use ghostlab_core::files::owner::Owner;
 use crate::name::{BlobName, Commit, FileName};
 use crate::repo::{Repo, Source};
 
-/// A folder of fetched files, written by this program or by Python.
+/// Cache of downloaded files, shared with `huggingface_hub`.
 #[derive(Debug, Clone)]
 pub struct Cache {
     root: PathBuf,
@@ -20,7 +20,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens a cache. `symlinks` decides whether snapshots link to blobs or hold the files.
+    /// Opens a cache. `symlinks` decides whether snapshots contain links to blobs or the files themselves.
     pub fn new(root: PathBuf, symlinks: bool) -> Self {
         Self { root, symlinks }
     }
@@ -29,19 +29,19 @@ impl Cache {
         &self.root
     }
 
-    /// Returns the folder of a repository's files at a commit. It may not exist.
+    /// Returns the snapshot folder of a repository at a commit, which may not exist.
     pub fn snapshot(&self, repo: &Repo, commit: &Commit) -> PathBuf {
         self.root.join(repo.folder()).join("snapshots").join(commit.as_str())
     }
 
-    /// Returns a file at a commit, if it exists with the expected size.
+    /// Returns the path of a file at a commit, if it exists with the expected size.
     pub fn file(&self, repo: &Repo, commit: &Commit, name: &FileName, bytes: Option<u64>) -> Option<PathBuf> {
         let path = self.snapshot(repo, commit).join(name.path());
         let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
         (bytes.is_none() || bytes == Some(metadata.len())).then_some(path)
     }
 
-    /// Returns the commit of a revision at the last fetch.
+    /// Returns the commit of a revision as of the last fetch.
     pub fn commit(&self, source: &Source) -> Option<Commit> {
         source.commit().or_else(|| Commit::new(fs::read_to_string(self.reference(source)).ok()?.trim()).ok())
     }
@@ -54,13 +54,13 @@ impl Cache {
         self.root.join(repo.folder()).join("blobs")
     }
 
-    /// Returns the path of the lock that Python also takes while it downloads a blob.
+    /// Returns the lock file that `huggingface_hub` also uses while it downloads a blob.
     pub(crate) fn lock(&self, repo: &Repo, blob: &BlobName) -> PathBuf {
         self.root.join(".locks").join(repo.folder()).join(format!("{blob}.lock"))
     }
 
-    /// Keeps which commit a revision is. A commit that is known already stays where `newest` does not say that this is the
-    /// branch's head: a pinned one may be older.
+    /// Stores the commit of a revision. A known commit is replaced only if `newest`, i.e. if `commit` is the current
+    /// head of the branch, since a pinned commit may be older.
     pub(crate) fn remember(&self, source: &Source, commit: &Commit, newest: bool) -> Result<()> {
         let path = self.reference(source);
         if source.commit().is_some() || self.commit(source).is_some_and(|known| !newest || known == *commit) {
@@ -72,7 +72,7 @@ impl Cache {
         })
     }
 
-    /// Shows a blob as a file at a commit. `new` tells that no other snapshot can be showing it.
+    /// Adds a blob as a file to the snapshot of a commit. `new` means that no other snapshot uses the blob yet.
     pub(crate) fn show(&self, repo: &Repo, commit: &Commit, name: &FileName, blob: &BlobName, new: bool) -> Result<()> {
         let snapshot = self.snapshot(repo, commit);
         let path = snapshot.join(name.path());
@@ -80,7 +80,7 @@ impl Cache {
         self.stays_below(repo, folder)?;
         make_folder(folder)?;
         let content = self.blobs(repo).join(blob.as_str());
-        // One step up for each part of the name but the last, and two out of `snapshots/COMMIT`.
+        // One level up per component of the name except the last, and two out of `snapshots/COMMIT`.
         let ups = name.as_str().split('/').count() + 1;
         let target: PathBuf = std::iter::repeat_n("..", ups).chain(["blobs", blob.as_str()]).collect();
         if fs::read_link(&path).is_ok_and(|known| known == target) {
@@ -89,14 +89,14 @@ impl Cache {
         if self.symlinks && link(&target, &path).map_err(|error| write_error(&error, &path))? {
             return Ok(());
         }
-        // Without links the file itself is placed there, once if nothing else needs the blob.
+        // Without symlinks, move the blob into the snapshot, or copy it if other snapshots may need it.
         match new {
             true => fs::rename(&content, &path).map_err(|error| write_error(&error, &path)),
             false => fs::copy(&content, &path).map(drop).map_err(|error| write_error(&error, &path)),
         }
     }
 
-    /// Removes a file of a snapshot and the blob that it shows, whose name promises another content than it has.
+    /// Removes a snapshot file and its blob, whose content does not match its name.
     pub(crate) fn forget(&self, repo: &Repo, path: &Path) -> Result<()> {
         let name = fs::read_link(path).ok().and_then(|to| to.file_name().map(|name| self.blobs(repo).join(name)));
         let blob = name.filter(|blob| fs::symlink_metadata(blob).is_ok());
@@ -106,7 +106,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Refuses to write through a link inside a snapshot: names from the net are joined to it.
+    /// Rejects paths with a symlink inside a snapshot, because file names come from the network.
     fn stays_below(&self, repo: &Repo, folder: &Path) -> Result<()> {
         let repo_dir = self.root.join(repo.folder());
         let inside = folder.strip_prefix(&repo_dir).unwrap_or(Path::new(""));
@@ -129,9 +129,9 @@ fn write_error(error: &std::io::Error, path: &Path) -> Error {
     refused("write", path, error)
 }
 
-/// Makes a link in one step; whether the file system has links at all.
+/// Creates a symlink atomically. Returns whether the file system supports symlinks.
 fn link(target: &Path, path: &Path) -> std::io::Result<bool> {
-    // Files of one folder are shown side by side: a name that two of them had would show one as the other.
+    // Temporary names must be unique, because files of one folder are linked concurrently.
     static LINKS: AtomicU64 = AtomicU64::new(0);
     let name = format!(".{}-{}.ghostlab-tmp", Owner::this().tag(), LINKS.fetch_add(1, Ordering::Relaxed));
     let temporary = path.with_file_name(name);
@@ -156,7 +156,7 @@ pub(crate) fn make_folder(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(|error| refused("make", folder, &error))
 }
 
-/// Creates the error for a cache that cannot be written.
+/// Creates the error for a cache that is not writable.
 pub(crate) fn refused(verb: &str, path: &Path, error: &std::io::Error) -> Error {
     let refused = Error::missing(format!("the hub's cache cannot be written to: cannot {verb} this"))
         .at(path.display())

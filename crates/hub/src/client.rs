@@ -1,4 +1,4 @@
-//! Requests to the hub. Redirects are followed here, so that the token is sent to the hub's own host only.
+//! HTTP requests to the Hub. Redirects are followed manually, so that the token is sent only to the Hub itself.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -19,18 +19,18 @@ use crate::name::BlobName;
 use crate::repo::Source;
 use crate::settings::HubSettings;
 
-/// Redirects in a row.
+/// Maximum number of redirects per request.
 const MAX_HOPS: usize = 10;
 
-/// The hub, and the cache of its files.
+/// Client of the Hub with a file cache.
 pub struct Hub {
     pub(crate) settings: HubSettings,
     pub(crate) cache: Cache,
-    /// Made when something is asked for: what is cached needs no network.
+    /// Connection, created on the first request, because cached files need no network.
     connection: OnceLock<Connection>,
-    /// Repositories of which the hub gives nothing: what is refused for one file of them is for all.
+    /// Repositories that the Hub refuses completely.
     pub(crate) closed: Mutex<BTreeSet<Source>>,
-    /// Until when the hub has asked to be left alone.
+    /// Time until which the Hub asked for no further requests.
     quiet: Mutex<Option<Instant>>,
 }
 
@@ -39,32 +39,31 @@ pub(crate) struct Connection {
     client: Client,
 }
 
-/// Progress and interruption of a fetch.
+/// Progress reporter and interruption flag of a fetch.
 #[derive(Clone, Copy)]
 pub(crate) struct Watch<'a> {
     pub(crate) reporter: &'a dyn Reporter,
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// A request.
 pub(crate) struct HubRequest<'a> {
     pub(crate) method: Method,
     pub(crate) url: Url,
-    /// From this byte on.
+    /// Offset of the first requested byte.
     pub(crate) from: u64,
-    /// The ETag that the hub gives the file, and the one that the host which serves it gave its first bytes: each is asked
-    /// by its own.
+    /// ETag of the file at the Hub, and (in `elsewhere`) the ETag that the serving host sent with the first bytes. Each
+    /// host is sent its own.
     pub(crate) etag: Option<&'a BlobName>,
     pub(crate) elsewhere: Option<String>,
     pub(crate) asked: Asked<'a>,
 }
 
-/// The answer, and what the hub itself said on the way to it.
+/// Response to a request, with the Hub's headers from the redirects.
 pub(crate) struct Reply {
     pub(crate) response: Response,
-    /// The headers of the hub's own answers, the first one of a name counting.
+    /// Headers of the Hub's own responses. The first value of each name counts.
     pub(crate) headers: HeaderMap,
-    /// Whether the last answer is the hub's own.
+    /// Whether the final response comes from the Hub itself.
     pub(crate) at_hub: bool,
 }
 
@@ -88,10 +87,10 @@ impl Hub {
         &self.settings
     }
 
-    /// Returns the connection, created at the first call.
+    /// Returns the connection, which is created on the first call.
     ///
     /// # Errors
-    /// Offline; or the system gives no threads or no random numbers.
+    /// Fails if offline mode is set, or if the runtime or HTTP client cannot be created.
     pub(crate) fn connection(&self) -> Result<&Connection> {
         if self.settings.offline {
             return Err(Error::missing("something has to be asked of the hub, and HF_HUB_OFFLINE says not to")
@@ -100,7 +99,7 @@ impl Hub {
         if let Some(connection) = self.connection.get() {
             return Ok(connection);
         }
-        // The client takes the process's provider of TLS; a second call finds the first one's.
+        // The client uses the process-wide TLS provider. Later calls find the one that is installed.
         rustls::crypto::ring::default_provider().install_default().ok();
         let client = Client::builder()
             .user_agent(concat!("ghostlab/", env!("CARGO_PKG_VERSION")))
@@ -119,14 +118,14 @@ impl Hub {
         Asked { source, file, endpoint: &self.settings.endpoint, token: self.settings.token.as_ref() }
     }
 
-    /// Builds a URL below the hub's from encoded parts.
+    /// Builds a URL below the endpoint from percent-encoded parts.
     pub(crate) fn url(&self, path: &str) -> Result<Url> {
         let base = self.settings.endpoint.as_str().trim_end_matches('/');
         Url::parse(&format!("{base}/{path}"))
             .map_err(|error| Error::bad_input("this makes no address").at(path).found(error))
     }
 
-    /// Returns whether a URL is the hub's own. Only there the token is sent.
+    /// Returns whether a URL belongs to the Hub. Only such requests carry the token.
     pub(crate) fn is_own(&self, url: &Url) -> bool {
         let endpoint = &self.settings.endpoint;
         url.scheme() == endpoint.scheme()
@@ -134,7 +133,7 @@ impl Hub {
             && url.port_or_known_default() == endpoint.port_or_known_default()
     }
 
-    /// Sends a request, after redirects; a HEAD stops where the hub sends it to another host. Asks once.
+    /// Sends a request once and follows redirects. A HEAD request stops at a redirect to another host.
     pub(crate) async fn once(&self, request: &HubRequest<'_>, watch: Watch<'_>) -> Result<Reply, RequestFailure> {
         let connection = self.connection().map_err(RequestFailure::Final)?;
         let mut url = request.url.clone();
@@ -193,7 +192,7 @@ impl Hub {
         }
     }
 
-    /// Sends a request until it is answered, as long as that may help.
+    /// Sends a request, with retries as long as they may help.
     pub(crate) async fn ask(&self, request: &HubRequest<'_>, watch: Watch<'_>) -> Result<Reply> {
         let mut tries = 0;
         loop {
@@ -205,7 +204,7 @@ impl Hub {
         }
     }
 
-    /// Waits before the next attempt, or says why there is none.
+    /// Waits before the next attempt, or returns the final error.
     pub(crate) async fn back_off(
         &self,
         failure: RequestFailure,
@@ -247,7 +246,7 @@ impl Hub {
         if pause(watch.stop, time).await { Ok(()) } else { Err(stopped()) }
     }
 
-    /// Waits until the time that the hub has asked any request to wait for has passed.
+    /// Waits until the time that the Hub requested for all requests has passed.
     async fn when_quiet(&self, watch: Watch<'_>) -> Result<()> {
         let until = *self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
         let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
@@ -263,7 +262,7 @@ pub(crate) fn stopped() -> Error {
     Error::interrupted("stopped; received data is kept: run the same command to resume")
 }
 
-/// Awaits a network operation within a time; `late` creates the timeout error.
+/// Awaits a network operation with a timeout. `late` is the message of the timeout error.
 pub(crate) async fn brought<T>(
     part: impl Future<Output = reqwest::Result<T>>,
     time: Duration,
@@ -277,7 +276,7 @@ pub(crate) async fn brought<T>(
     }
 }
 
-/// Creates the failure of a request in transit. Signed URLs are secrets, so messages omit them.
+/// Creates the failure of an interrupted request. Messages omit URLs, because signed URLs are secrets.
 fn again(error: &reqwest::Error) -> RequestFailure {
     let mut causes = Vec::new();
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
@@ -290,28 +289,28 @@ fn again(error: &reqwest::Error) -> RequestFailure {
     RequestFailure::again(why)
 }
 
-/// Randomises a time to between three quarters and five quarters, to spread retries.
+/// Multiplies a delay by a random factor between 0.75 and 1.25, to spread retries.
 fn jittered(time: Duration) -> Duration {
     let noise = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
     time.mul_f64(0.75 + f64::from(noise % 1000) / 2000.0)
 }
 
-/// Returns the file's name in messages and events, shared between tasks.
+/// Returns the display name of a file for messages and events.
 pub(crate) fn shown(source: &Source, name: &crate::FileName) -> Arc<str> {
     format!("{}/{name}", source.repo).into()
 }
 
-/// How often it is looked whether to stop.
+/// Polling interval of the interruption flag.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Why there is no result.
+/// Reason why a wait ended without a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitEnd {
     Stopped,
     TooLong,
 }
 
-/// Awaits a future, unless it takes longer than `limit` or `stop` is set.
+/// Awaits a future until `limit` expires or `stop` is set.
 pub(crate) async fn within<T>(
     stop: &AtomicBool,
     limit: Duration,
@@ -333,12 +332,12 @@ pub(crate) async fn within<T>(
     }
 }
 
-/// Waits and returns whether the wait ended without a stop request.
+/// Sleeps for `time`. Returns whether the sleep completed without interruption.
 pub(crate) async fn pause(stop: &AtomicBool, time: Duration) -> bool {
     within(stop, time, std::future::pending::<()>()).await == Err(WaitEnd::TooLong)
 }
 
-/// Polls with growing intervals until `done`. Returns false if stopped.
+/// Polls until `done` returns true. Returns false if interrupted.
 pub(crate) async fn until(stop: &AtomicBool, mut done: impl FnMut() -> bool) -> bool {
     while !done() {
         if stop.load(Relaxed) {

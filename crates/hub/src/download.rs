@@ -1,4 +1,4 @@
-//! One file: asked for, brought in parts, checked, put in its place.
+//! Download of one file: request, transfer, verification and publication in the cache.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -16,24 +16,25 @@ use crate::name::{BlobName, bare};
 use crate::partial_file::{Expected, PartialFile};
 use crate::plan::{PlannedFile, PlannedRepo};
 
-/// The hub's description of a file.
+/// Metadata of a file from the Hub.
 struct FileHead {
     etag: BlobName,
     bytes: Option<u64>,
 }
 
-/// State with which a download resumes after an interruption.
+/// State of a resumable download.
 struct Transfer<'a> {
     request: HubRequest<'a>,
     part: PartialFile,
     expected: Expected,
     file: &'a str,
-    /// Whether the last reply restarted with different bytes: once may be a proxy that knows nothing about the file.
+    /// Whether the last response was unusable. One such response is tolerated, because it may come from a proxy that
+    /// does not know the file.
     doubted: bool,
 }
 
 impl Hub {
-    /// Sees that a file is in the cache; its path, and how many bytes came.
+    /// Ensures that a file is cached. Returns its path and the number of bytes downloaded.
     pub(crate) async fn bring(
         &self,
         repo: &PlannedRepo,
@@ -97,8 +98,8 @@ impl Hub {
         Ok(FileHead { etag: blob, bytes: bytes.and_then(|bytes| bytes.parse().ok()) })
     }
 
-    /// Locks against concurrent downloads of one file. It only saves work: without working locks, each process has a
-    /// partial file of its own.
+    /// Locks against concurrent downloads of the same file. This only avoids duplicate work: without working locks,
+    /// each process writes its own partial file.
     async fn locked(&self, path: &Path, shown: &str, watch: Watch<'_>) -> Result<Option<File>> {
         make_folder(path.parent().unwrap_or(path))?;
         let file =
@@ -117,7 +118,7 @@ impl Hub {
         if free.await { Ok(Some(file)) } else { Err(stopped()) }
     }
 
-    /// Downloads the rest of a part, with as many retries as necessary; returns the number of bytes received.
+    /// Downloads the rest of a partial file, with retries. Returns the number of bytes received.
     async fn stream(&self, stream: &mut Transfer<'_>, watch: Watch<'_>) -> Result<u64> {
         let mut came = 0;
         let mut tries = 0;
@@ -129,7 +130,7 @@ impl Hub {
                     Ok(()) => return Ok(came),
                     Err(found) => {
                         self.restart(stream, "it is not what it should be", watch)?;
-                        // The existing bytes may be the cause, once.
+                        // The bytes from an earlier attempt may be the cause, so retry once.
                         if wrong {
                             let error = Error::damaged("a file comes otherwise than it should; it was not kept");
                             let error =
@@ -143,8 +144,8 @@ impl Hub {
                 },
                 Err(failure) => failure,
             };
-            // Only bytes beyond the previous maximum are progress: a server that always cuts at the same byte is not
-            // asked for ever.
+            // Only bytes beyond the previous maximum count as progress, so that a server that always disconnects at the
+            // same byte is not retried forever.
             if stream.part.bytes() > most {
                 (most, tries) = (stream.part.bytes(), 0);
             }
@@ -158,12 +159,13 @@ impl Hub {
         Ok(())
     }
 
-    /// Discards the partial file after an unusable answer.
+    /// Discards the partial file after an unusable response.
     fn anew(&self, stream: &mut Transfer<'_>, why: String, watch: Watch<'_>) -> RequestFailure {
         self.restart(stream, &why, watch).map_or_else(RequestFailure::Final, |()| RequestFailure::again(why))
     }
 
-    /// Keeps the partial file once after an unusable answer that may not be its fault.
+    /// Keeps the partial file after the first unusable response, which may not be caused by it, and discards it after
+    /// the second.
     fn doubt(&self, stream: &mut Transfer<'_>, from: u64, why: String, watch: Watch<'_>) -> RequestFailure {
         if std::mem::replace(&mut stream.doubted, from > 0) || from == 0 {
             stream.doubted = false;
@@ -186,7 +188,7 @@ impl Hub {
             }
             reply => reply?,
         };
-        // Bytes of the answer that are here already.
+        // Leading bytes of the response that are already present.
         let mut known = match fits(&reply, from, stream) {
             Ok(()) => 0,
             Err(Unfit::WholeFile) => from,
@@ -235,14 +237,14 @@ impl Hub {
     }
 }
 
-/// Reason why a reply does not continue where the part ends.
+/// Reason why a response does not continue the partial file.
 enum Unfit {
     /// The response starts from the beginning, which is usable.
     WholeFile,
     Useless(String),
 }
 
-/// Returns whether the answer is the rest of the partial file.
+/// Checks that the response continues the partial file.
 fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
     let status = reply.response.status();
     let headers = reply.response.headers();
@@ -254,7 +256,7 @@ fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
             _ => Ok(()),
         };
     }
-    // `bytes 5-9/10`
+    // `bytes 5-9/10`.
     let range = header_text(CONTENT_RANGE.as_str(), headers).and_then(|range| {
         let (span, total) = range.trim().strip_prefix("bytes ")?.split_once('/')?;
         Some((span.split_once('-')?.0.trim().parse::<u64>().ok()?, total.trim().parse::<u64>().ok()))
@@ -282,7 +284,7 @@ fn useless_part(what: &str, expected: u64, found: u64) -> Unfit {
     Unfit::Useless(format!("{what} {found}, not {expected}"))
 }
 
-/// Combines what the lock, the listing and the hub say about a file, which must agree.
+/// Merges the size and hashes of a file from the lock, the listing and the Hub, which must agree.
 fn expected(repo: &PlannedRepo, file: &PlannedFile, head: &FileHead) -> Result<Expected> {
     let of_hub = Expected::of(&head.etag, head.bytes);
     let pinned = if repo.locked { "as it is pinned" } else { "as it is listed" };

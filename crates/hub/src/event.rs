@@ -2,34 +2,33 @@
 
 use serde::Serialize;
 
-/// Something that happened. It has no secrets: no token, no signed address.
+/// Progress event. Never contains secrets such as tokens or signed URLs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
-    /// Number of files and bytes to download; `here` bytes are present from an earlier attempt.
+    /// Number of files and bytes to download. `here` bytes are present from an earlier attempt.
     FetchPlanned { files: usize, bytes: u64, here: u64 },
-    /// A file is asked for. Its first `here` bytes are.
+    /// The download of a file starts. Its first `here` bytes are present.
     FetchStarted { file: String, bytes: Option<u64>, here: u64 },
-    /// Number of bytes that arrived since the last event.
+    /// Number of bytes received since the last event.
     FetchAdvanced { file: String, bytes: u64 },
-    /// The received part of a file is unusable, and its download restarts.
+    /// The received part of a file is unusable, so its download restarts.
     FetchRestarted { file: String, why: String },
-    /// A file is whole, checked and in its place.
+    /// A file is complete, verified and in the cache.
     Fetched { file: String, bytes: u64 },
-    /// A file ended otherwise.
+    /// The download of a file failed.
     FetchFailed { file: String, why: String },
-    /// No activity for that many seconds.
+    /// The fetch pauses for some seconds.
     FetchWaits { seconds: f64, why: String },
-    /// Something to know.
+    /// Message for the user.
     FetchNote { text: String },
 }
 
-/// Receiver of events.
 pub trait Reporter: Sync {
     fn event(&self, event: Event);
 }
 
-/// Ignores all events.
+/// Reporter that ignores all events.
 pub struct Silent;
 
 impl Reporter for Silent {

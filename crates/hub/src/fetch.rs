@@ -1,4 +1,4 @@
-//! All files of a plan, a few at a time.
+//! Concurrent download of all files of a plan.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -14,30 +14,32 @@ use crate::name::ContentHash;
 use crate::plan::{Plan, PlannedFile, PlannedRepo};
 use crate::repo::Source;
 
-/// Result of a plan.
+/// Result of a fetch.
 #[derive(Debug, Default)]
 pub struct Fetched {
-    /// Files that were brought, and those that were there.
+    /// Number of downloaded files, and (in `cached`) of files that were already cached.
     pub brought: usize,
     pub cached: usize,
-    /// Bytes that came over the network.
+    /// Number of bytes downloaded.
     pub bytes: u64,
-    /// Files that could not be brought; the others were, but for those of a repository that the hub refuses as a whole.
+    /// Files that failed, with their errors. All other files are present, except in repositories that the Hub refuses
+    /// completely.
     pub failures: Vec<(String, Error)>,
 }
 
-/// SHA-256 of a file.
+/// Function that computes the SHA-256 of a file.
 pub type Hash<'a> = &'a (dyn Fn(&Path) -> Result<String> + Sync);
 
-/// Room that is left on a disk whatever happens.
+/// Disk space in bytes that must remain free.
 const SPARE: u64 = 64 << 20;
 
 impl Hub {
-    /// Downloads files that are not cached. With `hash`, cached files are checked by SHA-256 and downloaded again if
-    /// they differ.
+    /// Downloads the files that are not cached. With `hash`, also verifies the SHA-256 of cached files and downloads
+    /// mismatches again.
     ///
     /// # Errors
-    /// No room on the disk; that `stop` was set: what came is kept. What keeps one file from coming is among the failures.
+    /// Fails if the disk is full or `stop` is set. Received data is kept. Errors of single files are part of the
+    /// result.
     pub fn fetch(
         &self,
         plan: &Plan,
@@ -64,7 +66,7 @@ impl Hub {
         let bytes = all(|file| file.bytes.unwrap_or(0));
         let here = all(|file| file.here);
         reporter.event(Event::FetchPlanned { files: missing.len(), bytes, here });
-        // Small ones first: a licence that was not accepted shows at once.
+        // Smallest files first, so that a licence that was not accepted shows up at once.
         missing.sort_by_key(|(_, file)| file.bytes);
 
         let runtime = &self.connection()?.runtime;
@@ -105,7 +107,7 @@ impl Hub {
         Ok(outcome.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns whether a file is cached and, if a hash is given, intact.
+    /// Returns whether a file is cached and, if `hash` is given, intact.
     fn sound(&self, repo: &PlannedRepo, file: &PlannedFile, hash: Option<Hash<'_>>, watch: Watch<'_>) -> Result<bool> {
         let Some(path) = &file.cached else { return Ok(false) };
         let (Some(hash), Some(expected)) = (hash, &file.sha256) else { return Ok(true) };
@@ -130,7 +132,7 @@ impl Hub {
 
     fn check_room(&self, needed: u64) -> Result<()> {
         let root = self.cache.root();
-        // The folder need not be there yet.
+        // The cache folder may not exist yet.
         let Some(free) = root.ancestors().find(|folder| folder.is_dir()).and_then(disk::free) else { return Ok(()) };
         if needed == 0 || needed.saturating_add(SPARE) <= free {
             return Ok(());
@@ -144,11 +146,11 @@ impl Hub {
             .hint("free some room, or name a folder on another disk with HF_HUB_CACHE"))
     }
 
-    /// Pins a plan: commit, size and SHA-256 of each file. Small files without a hash from the hub are downloaded to
-    /// compute it.
+    /// Pins a plan, i.e. the commit, and the size and SHA-256 of each file. Small files for which the Hub has no
+    /// SHA-256 are downloaded to compute it.
     ///
     /// # Errors
-    /// As [`Self::fetch`]; the first failure.
+    /// Fails in the same cases as [`Self::fetch`], or with the first error of a file.
     pub fn pin(&self, plan: &Plan, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Vec<(Source, LockedRepo)>> {
         let mut unknown = plan.clone();
         for repo in &mut unknown.repos {

@@ -1,11 +1,13 @@
-//! Files of the Hugging Face hub: pinned by commit, resumed, checked, and kept in the cache that Python uses too.
+//! Downloads from the Hugging Face Hub: pinned by commit, resumable, verified, and stored in the cache of
+//! `huggingface_hub`.
 //!
-//! A request ([`Want`]) becomes a [`Plan`] of files, from the lock file ([`Lock`]) if it has the repository, otherwise
-//! from the hub; [`Hub::fetch`] downloads files that are not cached. If all are, no network request is made. The layout
-//! of the [`Cache`], its variables ([`HubSettings`]) and its locks follow `huggingface_hub`.
+//! A request ([`Want`]) is resolved into a [`Plan`] of files, from the lock file ([`Lock`]) if it pins the repository,
+//! otherwise from the Hub. [`Hub::fetch`] downloads the files that are not cached. If all are cached, no network
+//! request is made. The layout of the [`Cache`], its environment variables ([`HubSettings`]) and its locks follow
+//! `huggingface_hub`.
 //!
-//! No data is printed here: progress goes to a [`Reporter`]. The token is sent to the hub's own host only and appears
-//! in no message.
+//! This crate never prints. Progress goes to a [`Reporter`]. The token is sent only to the Hub itself and never appears
+//! in messages.
 
 mod adopt;
 mod answer;

@@ -1,4 +1,4 @@
-//! The hub's description of a repository: the commit of a revision, and the files of a commit.
+//! Hub API: the commit of a revision, and the files of a commit.
 
 use ghostlab_core::error::{Error, Result};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -10,20 +10,20 @@ use crate::client::{Hub, HubRequest, Watch, brought};
 use crate::name::{BlobName, Commit, ContentHash, FileName};
 use crate::repo::Source;
 
-/// Characters that stay unescaped in an address.
+/// Characters that are not percent-encoded in URLs.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// Bytes of one answer, and pages of a list: more is no list of files.
+/// Maximum size of a response, and maximum number of pages of a file list.
 const MAX_BYTES: usize = 64 << 20;
 const MAX_PAGES: usize = 1000;
 
-/// A file as the hub lists it.
+/// File in a listing of the Hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListedFile {
     pub(crate) name: FileName,
     pub(crate) bytes: u64,
-    /// For large files.
+    /// Content hash, for large files only.
     pub(crate) sha256: Option<ContentHash>,
-    /// Name in the cache: the SHA-256, or git's hash.
+    /// Name of the content in the cache, which is its SHA-256 or its Git hash.
     pub(crate) blob: BlobName,
 }
 
@@ -41,7 +41,7 @@ enum ListingEntry {
         oid: BlobName,
         lfs: Option<LargeFile>,
     },
-    /// A folder, or what a newer hub may list.
+    /// A folder, or an entry type unknown to this version.
     #[serde(other)]
     Other,
 }
@@ -57,7 +57,7 @@ pub(crate) fn encoded(part: &str) -> String {
 }
 
 impl Hub {
-    /// Asks for the current commit of a revision.
+    /// Requests the current commit of a revision.
     pub(crate) async fn commit(&self, source: &Source, watch: Watch<'_>) -> Result<Commit> {
         if let Some(commit) = source.commit() {
             return Ok(commit);
@@ -66,7 +66,7 @@ impl Hub {
         Ok(self.json::<Revision>(source, url, watch).await?.0.sha)
     }
 
-    /// Lists the files in a folder of a commit, recursively if `deep`. An empty folder is the repository's root.
+    /// Lists the files in a folder of a commit, recursively if `deep`. The empty path is the root.
     pub(crate) async fn files(
         &self,
         source: &Source,
@@ -99,7 +99,8 @@ impl Hub {
         Err(self.no_hub(source, "a list of files without end"))
     }
 
-    /// Fetches a JSON answer, and the URL of its next page. Parts that become paths are checked by their types.
+    /// Requests a JSON document. Also returns the URL of the next page, if any. The types of `T` validate names that
+    /// become paths.
     async fn json<T: DeserializeOwned>(&self, source: &Source, url: Url, watch: Watch<'_>) -> Result<(T, Option<Url>)> {
         let asked = self.asked(source, None);
         let request = HubRequest { method: Method::GET, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };
@@ -135,7 +136,7 @@ impl Hub {
         Ok((value, next))
     }
 
-    /// Creates the error for a server that is not a hub.
+    /// Creates the error for a server that does not respond like the Hub.
     pub(crate) fn no_hub(&self, source: &Source, found: &str) -> Error {
         Error::missing("this is not how a hub answers")
             .at(format!("{source}, asked of {}", self.settings.endpoint))

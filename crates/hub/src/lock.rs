@@ -1,4 +1,4 @@
-//! `hub.lock`: which commit a revision is taken as, with size and SHA-256 of each of its files.
+//! The lock file `hub.lock`, which pins revisions to commits, with the size and SHA-256 of each file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,25 +11,25 @@ use serde::{Deserialize, Serialize};
 use crate::name::{Commit, ContentHash, FileName};
 use crate::repo::Source;
 
-/// The form of the file.
+/// Version of the file format.
 const VERSION: u32 = 1;
 
-/// All pinned repositories. Others are not pinned.
+/// Pinned repositories.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lock {
     version: u32,
-    /// Pinned repositories by repository and requested revision: `org/name@main`.
+    /// Pins by repository and requested revision (`org/name@main`).
     repositories: BTreeMap<String, LockedRepo>,
 }
 
-/// A repository as it is pinned.
+/// Pin of one repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LockedRepo {
-    /// The whole commit that the revision was.
+    /// Full hash of the commit that the revision pointed to.
     pub commit: Commit,
-    /// The files in use.
+    /// Files in use.
     pub files: BTreeMap<FileName, LockedFile>,
 }
 
@@ -47,13 +47,12 @@ impl Default for Lock {
 }
 
 impl Lock {
-    /// Name of the file.
     pub const FILE: &str = "hub.lock";
 
-    /// Reads the lock file, or returns an empty lock.
+    /// Reads the lock file, or returns an empty lock if it does not exist.
     ///
     /// # Errors
-    /// A file that is no lock, of a newer form, or with a commit or a hash that is none.
+    /// Fails if the file is not a valid lock file or has a newer format version.
     pub fn read(path: &Path) -> Result<Self> {
         if !path.exists() {
             return Ok(Self::default());
@@ -69,22 +68,22 @@ impl Lock {
         Ok(lock)
     }
 
-    /// Writes it, whole or not at all.
+    /// Writes the lock file atomically.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         let text =
             serde_json::to_string_pretty(self).map_err(|error| Error::job("the lock has no JSON form").found(error))?;
         write_whole(path, (text + "\n").as_bytes())
     }
 
-    /// Returns the pin of a repository, if it has one.
+    /// Returns the pin of a repository, if any.
     pub fn get(&self, source: &Source) -> Option<&LockedRepo> {
         self.repositories.get(&source.to_string())
     }
 
-    /// Pins a repository. Files that were pinned at the same commit stay.
+    /// Pins a repository. Pins of other files at the same commit are kept.
     pub fn pin(&mut self, source: &Source, repo: LockedRepo) {
         match self.repositories.get_mut(&source.to_string()) {
             Some(known) if known.commit == repo.commit => known.files.extend(repo.files),

@@ -1,5 +1,5 @@
-//! Names of files, contents and revisions of a repository. They come from the network and become parts of paths, so
-//! each is checked when it is read: none of these types can hold a path separator.
+//! Validated names of files, contents and revisions. They come from the network and become parts of paths. Commits and
+//! content names cannot contain path separators.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::sha256;
 use serde::{Deserialize, Serialize};
 
-/// A text that a check has let through, in every form in which it is read.
+/// Defines a string type whose values are validated on construction and deserialization.
 macro_rules! checked {
     ($(#[$about:meta])* $name:ident, $check:expr) => {
         $(#[$about])*
@@ -17,8 +17,10 @@ macro_rules! checked {
         pub struct $name(String);
 
         impl $name {
+            /// Validates a text.
+            ///
             /// # Errors
-            /// Another text.
+            /// Fails if the text is not valid for this type.
             pub fn new(text: &str) -> Result<Self> {
                 let check: fn(&str) -> Result<String> = $check;
                 check(text).map(Self)
@@ -52,20 +54,20 @@ macro_rules! checked {
 }
 
 checked!(
-    /// A whole commit, which never moves.
+    /// Full commit hash, which is immutable.
     Commit,
     |text| passed("commit", "40 digits of 0-9 and a-f", text, hexadecimal(text, 40).filter(|digits| digits == text))
 );
 
 checked!(
-    /// The SHA-256 of a file, in small letters.
+    /// SHA-256 of a file in lower case.
     ContentHash,
     |text| passed("SHA-256", "64 hexadecimal digits", text, hexadecimal(text, 64))
 );
 
 checked!(
-    /// Name of a content in the cache: the ETag from the hub, which is its SHA-256 or git's hash; mirrors may send
-    /// others. It is one path component without extension, because the cache's own files next to it have extensions.
+    /// Name of a content in the cache. This is the Hub's ETag, i.e. the SHA-256 or the Git hash. Mirrors may send other
+    /// values. It is a single path component without extension, because auxiliary files of the cache have extensions.
     BlobName,
     |text| {
         let good = !text.is_empty() && text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
@@ -75,12 +77,12 @@ checked!(
     }
 );
 
-/// Converts the result of a check to the value, or an error for the rejected text.
+/// Converts the result of a check to the value, or to an error for the rejected text.
 fn passed(what: &str, expected: &str, text: &str, good: Option<String>) -> Result<String> {
     good.ok_or_else(|| Error::bad_input(format!("this is no {what}")).expected(expected).found(format!("`{text}`")))
 }
 
-/// Parses `digits` hexadecimal digits to lower case.
+/// Converts `digits` hexadecimal digits to lower case. Returns `None` for any other text.
 fn hexadecimal(text: &str, digits: usize) -> Option<String> {
     (text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then(|| text.to_ascii_lowercase())
 }
@@ -93,12 +95,12 @@ impl Commit {
 }
 
 impl BlobName {
-    /// Parses the name in an ETag: `"abc"`, `W/"abc"`.
+    /// Parses an ETag such as `"abc"` or `W/"abc"`.
     pub(crate) fn of_etag(etag: &str) -> Result<Self> {
         Self::new(bare(etag))
     }
 
-    /// Returns the cache's name for a file of this ETag. An ETag that is not a hash may be shared by files, so it is
+    /// Returns the cache name of a file with this ETag. Several files may share an ETag that is not a hash, so it is
     /// combined with the file name.
     pub(crate) fn of_file(&self, file: &FileName) -> Self {
         match self.sha256().is_some() || self.git().is_some() {
@@ -107,18 +109,18 @@ impl BlobName {
         }
     }
 
-    /// Returns the SHA-256, if the name has its digits.
+    /// Returns the SHA-256, if the name is one.
     pub(crate) fn sha256(&self) -> Option<ContentHash> {
         ContentHash::new(&self.0).ok()
     }
 
-    /// Returns git's blob hash, if the name has its digits.
+    /// Returns the Git blob hash, if the name is one.
     pub(crate) fn git(&self) -> Option<String> {
         hexadecimal(&self.0, 40)
     }
 }
 
-/// Strips the quotes of an ETag.
+/// Strips the weak prefix and the quotes of an ETag.
 pub(crate) fn bare(etag: &str) -> &str {
     etag.trim_start_matches("W/").trim_matches('"')
 }
@@ -130,7 +132,7 @@ impl From<ContentHash> for BlobName {
 }
 
 checked!(
-    /// A path in a repository, with `/` between its parts. It names something below the folder that it is joined to, always.
+    /// Path in a repository with `/` separators. Always stays below the folder that it is joined to.
     FileName,
     |text| match fault(text) {
         None => Ok(text.to_owned()),
@@ -142,16 +144,17 @@ checked!(
 );
 
 impl FileName {
-    /// Converts to a path of this system.
+    /// Converts to a path of this operating system.
     pub fn path(&self) -> PathBuf {
         self.0.split('/').collect()
     }
 }
 
-/// Most file systems allow no more bytes for a part of a path.
+/// Maximum bytes of a path component on most file systems.
 const MAX_PART_BYTES: usize = 255;
 
-/// Returns why a name is rejected: it is absolute, climbs, or has a part that a file system interprets.
+/// Returns the reason why a name is rejected: it is absolute, leaves the folder, or has a component with a special
+/// meaning for a file system.
 fn fault(text: &str) -> Option<&'static str> {
     if text.is_empty() {
         return Some("it is empty");

@@ -1,7 +1,8 @@
-//! A file during download: a private part next to the blobs, which survives the process that writes it.
+//! Partial file of a running download, stored next to the blobs. It outlives the process that writes it.
 //!
-//! Correctness does not rest on locks, which on some shared file systems everybody gets at once: a part belongs to one
-//! process, by its name, and is taken over by renaming it when that process is dead. What is whole is renamed into place.
+//! Correctness does not depend on locks, because some shared file systems grant a lock to several processes. The file
+//! name identifies the owning process. If that process is dead, another one takes the file over by renaming it. A
+//! complete file is renamed into place.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -21,34 +22,34 @@ use crate::name::{BlobName, ContentHash};
 
 const ENDING: &str = ".incomplete";
 
-/// Expected size and hash of a complete file.
+/// Expected size and hashes of a complete file.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Expected {
     pub(crate) bytes: Option<u64>,
     pub(crate) sha256: Option<ContentHash>,
-    /// Git's hash of a blob: SHA-1 of `blob SIZE`, a zero byte, and the content.
+    /// Git blob hash: SHA-1 of `blob SIZE`, a zero byte, and the content.
     pub(crate) git: Option<String>,
 }
 
 impl Expected {
-    /// Derives the expectation from the hub's ETag: the SHA-256 of a large file, git's hash of others.
+    /// Derives the hashes from the Hub's ETag, which is the SHA-256 of a large file and the Git hash of others.
     pub(crate) fn of(blob: &BlobName, bytes: Option<u64>) -> Self {
         Self { bytes, sha256: blob.sha256(), git: blob.git() }
     }
 }
 
-/// A file that did not come as it should.
+/// Mismatch between the expected and the received file.
 #[derive(Debug)]
 pub(crate) struct Wrong {
     pub(crate) expected: String,
     pub(crate) found: String,
 }
 
-/// The part of a blob.
+/// Partial file of a blob.
 pub(crate) struct PartialFile {
-    /// Its name while this process writes it.
+    /// Path while this process writes the file.
     own: PathBuf,
-    /// Its name while no process writes it.
+    /// Path while no process writes the file.
     shared: PathBuf,
     file: File,
     bytes: u64,
@@ -59,7 +60,7 @@ pub(crate) struct PartialFile {
 }
 
 impl PartialFile {
-    /// Opens the longest abandoned part of a blob, or a new one, and hashes its content.
+    /// Opens the longest abandoned partial file of a blob, or a new one, and hashes its content.
     pub(crate) fn open(blobs: &Path, blob: &BlobName, expected: Expected) -> Result<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let shared = blobs.join(format!("{blob}{ENDING}"));
@@ -68,13 +69,13 @@ impl PartialFile {
         let mut left = abandoned(blobs, blob);
         left.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         let taken = left.iter().position(|(_, part)| fs::rename(part, &path).is_ok());
-        // Shorter ones are of no more use.
+        // Shorter ones are of no use.
         for (_, part) in left.iter().skip(taken.map_or(0, |index| index + 1)) {
             fs::remove_file(part).ok();
         }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true);
-        // Never through a link: it may lead anywhere.
+        // Never follow a symlink, which may point anywhere.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::custom_flags(
             &mut options,
@@ -118,17 +119,16 @@ impl PartialFile {
         self.bytes += bytes.len() as u64;
     }
 
-    /// Returns the number of bytes present.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the path, for messages.
+    /// Returns the path for messages.
     pub(crate) fn path(&self) -> &Path {
         &self.own
     }
 
-    /// Returns whether the file has these bytes at a position.
+    /// Returns whether the file contains `bytes` at `offset`.
     pub(crate) fn has(&mut self, offset: u64, bytes: &[u8]) -> std::io::Result<bool> {
         if bytes.is_empty() {
             return Ok(true);
@@ -140,7 +140,7 @@ impl PartialFile {
         Ok(stored == bytes)
     }
 
-    /// Adds bytes at the end. What could be written of them before an error is no part of it.
+    /// Appends bytes. If writing fails, the partial write is undone.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         if let Err(error) = self.file.write_all(bytes) {
             self.file.set_len(self.bytes).ok();
@@ -151,7 +151,6 @@ impl PartialFile {
         Ok(())
     }
 
-    /// Discards the received bytes.
     pub(crate) fn restart(&mut self) -> std::io::Result<()> {
         self.file.set_len(0)?;
         self.file.seek(SeekFrom::Start(0))?;
@@ -159,12 +158,12 @@ impl PartialFile {
         Ok(())
     }
 
-    /// Returns the SHA-256 of the bytes present.
+    /// Returns the SHA-256 of the bytes received so far.
     pub(crate) fn sha256(&self) -> String {
         hex(self.sha256.clone().finalize())
     }
 
-    /// Checks whether the file is complete and correct.
+    /// Checks that the file has the expected size and hashes.
     pub(crate) fn check(&self) -> std::result::Result<(), Wrong> {
         let Expected { bytes, sha256, git } = &self.expected;
         compare_stored(&bytes.map(|bytes| bytes.to_string()), &self.bytes.to_string(), "bytes")?;
@@ -175,7 +174,7 @@ impl PartialFile {
         }
     }
 
-    /// Gives a whole file its name for good.
+    /// Renames a complete file to its final path.
     pub(crate) fn publish(mut self, path: &Path) -> Result<()> {
         self.file.sync_all().map_err(|error| refused("write", &self.own, &error))?;
         fs::rename(&self.own, path).map_err(|error| refused("write", path, &error))?;
@@ -198,7 +197,7 @@ impl Drop for PartialFile {
         if self.done {
             return;
         }
-        // Received bytes are kept under the shared name, from which any process resumes.
+        // Keep received bytes under the shared name, so that any process can resume.
         match self.bytes {
             0 => fs::remove_file(&self.own).ok(),
             _ => fs::rename(&self.own, &self.shared).ok(),
@@ -206,13 +205,13 @@ impl Drop for PartialFile {
     }
 }
 
-/// Returns the size of the longest abandoned part of a blob.
+/// Returns the size of the longest abandoned partial file of a blob.
 pub(crate) fn abandoned_bytes(blobs: &Path, blob: &BlobName) -> u64 {
     abandoned(blobs, blob).iter().map(|(bytes, _)| *bytes).max().unwrap_or(0)
 }
 
-/// Lists abandoned parts of a blob with their sizes: leftovers, and those of dead processes. Parts of other programs have
-/// other names and are ignored, because they may not start at the beginning.
+/// Lists abandoned partial files of a blob with their sizes, i.e. unowned ones and those of dead processes. Partial
+/// files of other programs have other names and are ignored, because they may not start at the beginning.
 fn abandoned(blobs: &Path, blob: &BlobName) -> Vec<(u64, PathBuf)> {
     let listing = fs::read_dir(blobs).into_iter().flatten().flatten();
     let found = listing.filter_map(|entry| {
@@ -240,7 +239,7 @@ fn abandoned(blobs: &Path, blob: &BlobName) -> Vec<(u64, PathBuf)> {
 mod tests {
     use super::*;
 
-    // printf 12345 | sha256sum; printf 12345 | git hash-object --stdin
+    // Reference: printf 12345 | sha256sum; printf 12345 | git hash-object --stdin
     const SHA256: &str = "5994471abb01112afcc18159f6cc74b4f511b99806da59b3caf5a9c173cacfc5";
     const GIT: &str = "bd41cba781d8349272bf3eb92568285b411c027c";
 

@@ -1,4 +1,4 @@
-//! The wanted files: from the lock if the repository is pinned, otherwise from the hub.
+//! Resolution of requested files, from the lock if the repository is pinned, otherwise from the Hub.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,22 +15,22 @@ use crate::name::{BlobName, Commit, ContentHash, FileName};
 use crate::partial_file::abandoned_bytes;
 use crate::repo::Source;
 
-/// Files of a repository.
+/// Request for files of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Want {
     pub source: Source,
     pub files: Vec<Wanted>,
 }
 
-/// Files by name: `*` is any part of a name, `**` any folders.
+/// File pattern. `*` matches within a path component, `**` across folders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     pub pattern: String,
-    /// Whether it may be absent.
+    /// Whether the request succeeds without a match.
     pub optional: bool,
 }
 
-/// All files that some wants mean.
+/// Files to fetch for a set of requests.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
     pub repos: Vec<PlannedRepo>,
@@ -40,7 +40,8 @@ pub struct Plan {
 pub struct PlannedRepo {
     pub source: Source,
     pub commit: Commit,
-    /// Whether the lock says so. Otherwise the revision is what the hub, or the cache, says that it is today.
+    /// Whether the commit comes from the lock. Otherwise it is the current commit according to the Hub, or to the cache
+    /// if offline.
     pub locked: bool,
     pub files: Vec<PlannedFile>,
 }
@@ -50,11 +51,10 @@ pub struct PlannedFile {
     pub name: FileName,
     pub bytes: Option<u64>,
     pub sha256: Option<ContentHash>,
-    /// Name of its content in the cache, if known.
+    /// Name of the content in the cache, if known.
     pub(crate) blob: Option<BlobName>,
-    /// Where it lies, if it does.
     pub cached: Option<PathBuf>,
-    /// Bytes that came earlier.
+    /// Number of bytes present from an earlier attempt.
     pub here: u64,
 }
 
@@ -73,7 +73,7 @@ impl Wanted {
         Ok(move |name: &FileName| pattern.matches_with(name.as_str(), options))
     }
 
-    /// Returns the folder that contains all matches, and whether to search recursively.
+    /// Returns the folder that contains all matches, and whether to search it recursively.
     fn folder(&self) -> (String, bool) {
         let wild = self.pattern.find(['*', '?', '[']).unwrap_or(self.pattern.len());
         let folder = self.pattern[..wild].rfind('/').map_or("", |slash| &self.pattern[..slash]);
@@ -86,7 +86,7 @@ fn bad_pattern(found: String, pattern: &str) -> Error {
 }
 
 impl Want {
-    /// Creates a request for the files that a decoder is loaded from.
+    /// Creates a request for the files needed to load a decoder.
     pub fn backbone(source: Source) -> Self {
         let needed = ["config.json", "tokenizer.json", "*.safetensors"].map(Wanted::needed);
         let config_files =
@@ -95,7 +95,7 @@ impl Want {
         Self { source, files: needed.into_iter().chain(optional).collect() }
     }
 
-    /// Selects the wanted files. `error` creates the error with their owner.
+    /// Selects the requested files. `error` creates the error for a pattern without a match.
     fn chosen<'a>(&self, names: &'a BTreeSet<FileName>, error: &dyn Fn() -> Error) -> Result<BTreeSet<&'a FileName>> {
         let mut chosen = BTreeSet::new();
         for wanted in &self.files {
@@ -113,7 +113,7 @@ impl Want {
 }
 
 impl PlannedFile {
-    /// Returns the bytes still to download.
+    /// Returns the number of bytes still to download.
     pub fn left(&self) -> u64 {
         if self.cached.is_some() { 0 } else { self.bytes.unwrap_or(0).saturating_sub(self.here) }
     }
@@ -125,12 +125,12 @@ impl Plan {
         self.repos.iter().flat_map(|repo| repo.files.iter().map(move |file| (repo, file)))
     }
 
-    /// Returns the bytes still to download.
+    /// Returns the number of bytes still to download.
     pub fn left(&self) -> u64 {
         self.files().fold(0, |sum: u64, (_, file)| sum.saturating_add(file.left()))
     }
 
-    /// Returns whether everything is cached.
+    /// Returns whether all files are cached.
     pub fn complete(&self) -> bool {
         self.files().all(|(_, file)| file.cached.is_some())
     }
@@ -141,10 +141,10 @@ impl Plan {
     }
 }
 
-/// Bytes, SHA-256 and name in the cache of a file, where they are known.
+/// Size, SHA-256 and cache name of a file, as far as known.
 type KnownFile = (Option<u64>, Option<ContentHash>, Option<BlobName>);
 
-/// Merges requests for one repository.
+/// Merges requests for the same repository.
 fn merged(wants: &[Want]) -> Vec<Want> {
     let mut by_source: BTreeMap<&Source, Vec<Wanted>> = BTreeMap::new();
     for want in wants {
@@ -159,10 +159,10 @@ fn merged(wants: &[Want]) -> Vec<Want> {
 }
 
 impl Hub {
-    /// Plans the wanted files. Pinned files, and all files offline, need no request.
+    /// Resolves requests into a plan. Pinned repositories and offline mode need no network request.
     ///
     /// # Errors
-    /// A pattern that means no file; what the hub refuses; that `stop` was set.
+    /// Fails if a pattern matches no file, the Hub refuses a request, or `stop` is set.
     pub fn plan(&self, wants: &[Want], lock: &Lock, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Plan> {
         let watch = Watch { reporter, stop };
         Ok(Plan {
@@ -177,10 +177,10 @@ impl Hub {
         })
     }
 
-    /// Plans from the cache without a request: as pinned, else as last fetched.
+    /// Resolves a request without the network, from the lock or else from the last fetch.
     ///
     /// # Errors
-    /// A pattern that means no file of the lock, or of the cache.
+    /// Fails if a pattern matches no file of the lock or the cache.
     pub fn cached(&self, want: &Want, lock: &Lock) -> Result<PlannedRepo> {
         if lock.get(&want.source).is_some() { self.pinned(want, lock) } else { self.known(want) }
     }
@@ -205,7 +205,7 @@ impl Hub {
         )
     }
 
-    /// Plans from the cache's last fetch.
+    /// Resolves a request from the last fetch in the cache.
     fn known(&self, want: &Want) -> Result<PlannedRepo> {
         let source = &want.source;
         let root = self.cache.root();
@@ -217,7 +217,7 @@ impl Hub {
             for entry in std::fs::read_dir(snapshot.join(&folder)).into_iter().flatten().flatten() {
                 let Ok(name) = entry.file_name().into_string() else { continue };
                 let name = if folder.is_empty() { name } else { format!("{folder}/{name}") };
-                // A folder that is a link may lead in a circle.
+                // Do not descend into linked folders, which may form a cycle.
                 match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                     true => folders.push(name),
                     false if entry.path().is_file() => {
@@ -230,7 +230,7 @@ impl Hub {
         self.planned(want, commit, false, &known, &|| not_fetched(source, &snapshot))
     }
 
-    /// Plans from the hub's current listing.
+    /// Resolves a request from the Hub's current listing.
     fn listed(&self, want: &Want, watch: Watch<'_>) -> Result<PlannedRepo> {
         let source = &want.source;
         let mut folders: BTreeMap<String, bool> = BTreeMap::new();
@@ -257,7 +257,7 @@ impl Hub {
         })
     }
 
-    /// Plans the wanted files among the known ones, with their cache state.
+    /// Resolves a request against a set of known files, and adds their cache state.
     fn planned(
         &self,
         want: &Want,

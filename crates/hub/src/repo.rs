@@ -1,4 +1,4 @@
-//! A repository of the hub.
+//! Repositories of the Hub and their revisions.
 
 use std::fmt;
 
@@ -6,45 +6,45 @@ use ghostlab_core::error::{Error, Result};
 
 use crate::name::Commit;
 
-/// The two sorts of repositories that are read.
+/// Type of a repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RepoKind {
     Model,
     Dataset,
 }
 
-/// A repository: `org/name`.
+/// Repository, such as `org/name`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Repo {
     kind: RepoKind,
     name: String,
 }
 
-/// A repository at a branch, tag or commit.
+/// Repository at a branch, tag or commit.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source {
     pub repo: Repo,
     revision: String,
 }
 
-/// The revision where none is named.
+/// Default revision.
 const MAIN: &str = "main";
 const DATASETS: &str = "datasets/";
-/// Limit of the hub.
+/// Maximum length of a repository name on the Hub.
 const MAX_NAME_BYTES: usize = 96;
 
 impl Repo {
-    /// Parses `org/name` of `kind`, or `datasets/org/name`.
+    /// Parses `org/name` as a repository of `kind`, or `datasets/org/name`.
     ///
     /// # Errors
-    /// A name that no repository has.
+    /// Fails if the name is not valid for a repository.
     pub fn new(kind: RepoKind, name: &str) -> Result<Self> {
         let (kind, bare) = match name.strip_prefix(DATASETS) {
             Some(rest) => (RepoKind::Dataset, rest),
             None => (kind, name),
         };
         let parts: Vec<&str> = bare.split('/').collect();
-        // `--` stands for `/` in the cache, and `..` climbs.
+        // `--` encodes `/` in the cache, and `..` would leave the folder.
         let odd = bare.contains("--") || bare.contains("..") || bare.ends_with(".git") || bare.len() > MAX_NAME_BYTES;
         if parts.len() > 2
             || !parts.iter().all(|part| {
@@ -70,13 +70,13 @@ impl Repo {
         &self.name
     }
 
-    /// Returns its folder in the cache: `models--org--name`.
+    /// Returns the name of the cache folder, such as `models--org--name`.
     pub fn folder(&self) -> String {
         let kind = if self.kind == RepoKind::Model { "models" } else { "datasets" };
         format!("{kind}--{}", self.name.replace('/', "--"))
     }
 
-    /// Returns its path below `api/`.
+    /// Returns the path below `api/`.
     pub(crate) fn api(&self) -> String {
         let kind = if self.kind == RepoKind::Model { "models" } else { "datasets" };
         format!("{kind}/{}", self.name)
@@ -87,7 +87,7 @@ fn is_edge_mark(c: char) -> bool {
     c == '.' || c == '-'
 }
 
-/// Formats the repository like its page: `org/name`, `datasets/org/name`.
+/// Formats the repository like its URL path: `org/name` or `datasets/org/name`.
 impl fmt::Display for Repo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let prefix = if self.kind == RepoKind::Dataset { DATASETS } else { "" };
@@ -96,10 +96,10 @@ impl fmt::Display for Repo {
 }
 
 impl Source {
-    /// Creates a source at `revision`, or at the main branch.
+    /// Creates a source at `revision`, or at the main branch if `None`.
     ///
     /// # Errors
-    /// A revision that no branch, tag or commit is called.
+    /// Fails if the revision is not a valid name of a branch, tag or commit.
     pub fn new(repo: Repo, revision: Option<&str>) -> Result<Self> {
         let revision = revision.unwrap_or(MAIN);
         if revision.len() > 200
@@ -113,12 +113,12 @@ impl Source {
         Ok(Self { repo, revision: revision.to_owned() })
     }
 
-    /// Returns the branch, tag or commit, whose parts are separated by `/`.
+    /// Returns the branch, tag or commit, which may contain `/`.
     pub fn revision(&self) -> &str {
         &self.revision
     }
 
-    /// Returns the commit, if the revision is one.
+    /// Returns the commit, if the revision is a full commit hash.
     pub(crate) fn commit(&self) -> Option<Commit> {
         Commit::new(&self.revision).ok()
     }
@@ -126,7 +126,7 @@ impl Source {
     /// Parses `org/name`, `org/name@revision` or `datasets/org/name@revision`.
     ///
     /// # Errors
-    /// As [`Repo::new`] and [`Source::new`].
+    /// Fails in the same cases as [`Repo::new`] and [`Source::new`].
     pub fn parse(text: &str) -> Result<Self> {
         let (repo, revision) = match text.split_once('@') {
             Some((repo, revision)) => (repo, Some(revision)),
@@ -136,7 +136,7 @@ impl Source {
     }
 }
 
-/// `org/name@main`
+/// Formats the source as `org/name@main`.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.repo, self.revision)

@@ -1,4 +1,4 @@
-//! The variables of `huggingface_hub`, read as it reads them.
+//! Settings from the environment variables of `huggingface_hub`, with the same semantics.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,37 +9,37 @@ use reqwest::Url;
 
 use crate::token::Token;
 
-/// Where the hub is, where the cache is, and who asks.
+/// Endpoint, cache, credentials and timeouts.
 #[derive(Debug, Clone)]
 pub struct HubSettings {
-    /// `HF_ENDPOINT`.
+    /// URL of the Hub (`HF_ENDPOINT`).
     pub endpoint: Url,
-    /// `HF_HUB_CACHE`, else `hub` below `HF_HOME`.
+    /// Cache folder: `HF_HUB_CACHE`, or `hub` below `HF_HOME`.
     pub cache: PathBuf,
-    /// `HF_TOKEN`, otherwise the content of the file `HF_TOKEN_PATH`.
+    /// Access token: `HF_TOKEN`, or the content of the file `HF_TOKEN_PATH`.
     pub token: Option<Token>,
-    /// `HF_HUB_OFFLINE`: no request is made.
+    /// Whether network requests are disabled (`HF_HUB_OFFLINE`).
     pub offline: bool,
-    /// `HF_HUB_DISABLE_SYMLINKS`: files lie in the snapshots themselves.
+    /// Whether snapshots contain symlinks to blobs. Disabled by `HF_HUB_DISABLE_SYMLINKS`.
     pub symlinks: bool,
     pub patience: Patience,
-    /// Files that are brought at a time.
+    /// Maximum number of concurrent downloads.
     pub parallel: usize,
 }
 
-/// How long something may take, and how often it is tried.
+/// Timeouts and retry limits.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// Until the head of an answer is there. `HF_HUB_ETAG_TIMEOUT`.
+    /// Timeout for the headers of a response (`HF_HUB_ETAG_TIMEOUT`).
     pub answer: Duration,
-    /// Without a byte, in the middle of a file. `HF_HUB_DOWNLOAD_TIMEOUT`.
+    /// Timeout without data during a transfer (`HF_HUB_DOWNLOAD_TIMEOUT`).
     pub stall: Duration,
-    /// Attempts in a row that bring nothing.
+    /// Maximum number of consecutive attempts without progress.
     pub attempts: u32,
-    /// Before the second attempt; each further one waits twice as long, up to `longest`.
+    /// Delay before the second attempt. It doubles with each further attempt, up to `longest`.
     pub first: Duration,
     pub longest: Duration,
-    /// Longest wait that a hub may request; longer ones are errors.
+    /// Maximum delay that the Hub may request. A longer one is an error.
     pub asked: Duration,
 }
 
@@ -63,15 +63,15 @@ impl HubSettings {
     /// Reads the settings from the environment.
     ///
     /// # Errors
-    /// An endpoint that is no address, a token that is none, a timeout that is no number, a token's file that cannot be read.
+    /// Fails if the endpoint, the token or a timeout is invalid, or the token file cannot be read.
     pub fn from_env() -> Result<Self> {
         Self::of(&|name| std::env::var_os(name))
     }
 
-    /// Reads the settings from given variables.
+    /// Reads the settings from the given variables.
     ///
     /// # Errors
-    /// As [`from_env`](Self::from_env).
+    /// Fails in the same cases as [`from_env`](Self::from_env).
     pub fn of(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
         let path = |name: &str| variable_text(name, variable).map(|value| expanded(&value, variable));
         let home = path("HF_HOME").unwrap_or_else(|| {
@@ -83,7 +83,7 @@ impl HubSettings {
         {
             None => Ok(default),
             Some(value) => match value.parse::<u32>() {
-                // 0 selects the default, as in Python.
+                // 0 selects the default, as in `huggingface_hub`.
                 Ok(0) => Ok(default),
                 Ok(seconds) => Ok(Duration::from_secs(u64::from(seconds))),
                 Err(_) => Err(Error::bad_input(format!("{name} is no number of seconds")).found(format!("`{value}`"))),
@@ -124,7 +124,7 @@ fn variable_text(name: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> Opt
 fn endpoint(text: &str) -> Result<Url> {
     let text = text.trim_end_matches('/');
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-    // Messages show the address, so it must not contain a name or a password.
+    // Messages include the URL, so it must not contain credentials.
     let url = url.filter(|url| url.username().is_empty() && url.password().is_none());
     url.ok_or_else(|| {
         Error::bad_input("HF_ENDPOINT is no address of a hub")
@@ -150,7 +150,7 @@ fn is_true(value: &str) -> bool {
     ["1", "ON", "YES", "TRUE"].contains(&value.to_uppercase().as_str())
 }
 
-/// Expands `~`, `$NAME` and `${NAME}` in a path; unset variables stay.
+/// Expands `~`, `$NAME` and `${NAME}` in a path. Unset variables are kept.
 fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
     let text = match text.strip_prefix('~') {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => {
@@ -198,8 +198,7 @@ mod tests {
 
     #[test]
     fn the_cache_lies_where_python_has_it() {
-        // Expected values printed by `python -c 'from huggingface_hub import constants; print(constants.HF_HUB_CACHE)'`
-        // for each.
+        // Expected values: `python -c 'from huggingface_hub import constants; print(constants.HF_HUB_CACHE)'`.
         for (variables, cache) in [
             (&[("HOME", "/u")][..], "/u/.cache/huggingface/hub"),
             (&[("HOME", "/u"), ("XDG_CACHE_HOME", "/x")], "/x/huggingface/hub"),

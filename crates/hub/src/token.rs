@@ -1,24 +1,23 @@
-//! The secret that tells the hub who asks.
+//! Access tokens of the Hub.
 
 use std::fmt;
 
 use ghostlab_core::error::{Error, Result};
 use reqwest::header::HeaderValue;
 
-/// An access token. It has no form that can be shown by accident.
+/// Access token. `Debug` does not reveal it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
-/// Replacement for a token in messages.
 const HIDDEN: &str = "[token]";
-/// Shorter texts are no tokens, and hiding them would hide half of a message.
+/// Minimum length of a token. Replacing shorter texts would garble messages.
 const SHORTEST: usize = 4;
 
 impl Token {
-    /// Parses a token, without surrounding line breaks. `None` for an empty text. `source` is its origin.
+    /// Parses a token and trims whitespace. Returns `None` for an empty text. `source` names the origin in messages.
     ///
     /// # Errors
-    /// Characters that no token has. The message does not show the text.
+    /// Fails if the text is too short or has invalid characters. The message does not include the text.
     pub fn new(text: &str, source: &str) -> Result<Option<Self>> {
         let text = text.trim();
         if text.is_empty() {
@@ -42,7 +41,7 @@ impl Token {
         Ok(value)
     }
 
-    /// Removes the token from text of other origin.
+    /// Replaces occurrences of the token in a text.
     pub fn hide(&self, text: &str) -> String {
         text.replace(&self.0, HIDDEN)
     }

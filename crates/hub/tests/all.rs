@@ -1,5 +1,3 @@
-//! All tests of the hub, as one program.
-
 mod common;
 mod faults;
 #[path = "common/fetching.rs"]

@@ -1,4 +1,4 @@
-//! Failures between a hub, a network and a disk.
+//! Fault injection for Hub, network and disk.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
@@ -30,7 +30,7 @@ fn gets(server: &FakeHub, file: &Served) -> Vec<Request> {
         .collect()
 }
 
-/// Creates a fault of the answers that carry a file's content.
+/// Creates a fault that affects only responses with file content.
 fn of_content(file: &Served, fault: impl Fn(&Request, usize, Answer) -> Answer + Send + Sync + 'static) -> Fault {
     let large = file.large;
     Box::new(move |request, before, answer| {
@@ -40,11 +40,11 @@ fn of_content(file: &Served, fault: impl Fn(&Request, usize, Answer) -> Answer +
     })
 }
 
-/// Expected effect of a fault.
+/// Expected outcome of a fault.
 enum Then {
-    /// The file is there; from which bytes on it was asked for.
+    /// The file is complete. Contains the start offset of each request.
     Whole(&'static [Option<usize>]),
-    /// Refused with an exit code and this text.
+    /// The fetch fails with this exit code and text.
     Refused(u8, &'static str),
 }
 
@@ -356,7 +356,7 @@ fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
 
 #[test]
 fn the_token_does_not_go_to_where_the_hub_sends_us() {
-    // Every request is checked in `fetch`; here the hub's own API sends everybody away.
+    // `fetch` checks every request. Here the Hub's own API redirects to another host.
     let fault: Fault = Box::new(|request, _, answer| match request.elsewhere {
         true => Answer::new(200).body("{\"sha\":\"x\"}"),
         false if request.path.contains("/revision/") => answer,
@@ -426,7 +426,7 @@ fn pinned_cached_files_need_no_request_altered_are_renewed() {
     assert!(mended.events.iter().any(|event| matches!(event, Event::FetchNote { text } if text.contains("altered"))));
     assert_eq!(fs::read(&path).unwrap(), content(1000));
 
-    // Offline, no request is made, pinned or not; damage is reported.
+    // Offline mode makes no requests, pinned or not. Damage is reported.
     server.forget();
     let offline = Hub::new(HubSettings { offline: true, ..settings(&server.address, cache.path()) });
     let events = Told::default();
@@ -478,7 +478,7 @@ fn a_hub_that_has_other_content_than_is_pinned_is_refused() {
 fn failed_file_keeps_others_and_refusal_is_asked_once() {
     let files: Vec<Served> = (0..6).map(|index| small(&format!("f{index}"), &"x".repeat(index + 1))).collect();
     let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
-    // The smallest is the first: the hub lists it and does not have it.
+    // Files are fetched smallest first. The Hub lists `f0` but returns 404 for it.
     let fault: Fault = Box::new(|request, _, answer| match request.path.ends_with("/f0") {
         true => Answer::new(404).with("x-error-code", "EntryNotFound"),
         false => answer,
@@ -554,7 +554,7 @@ fn what_is_stopped_goes_on_where_it_was() {
     assert_eq!(gets(&server, &file)[1].from(), Some(2500));
 }
 
-/// Runs [`fetches_for_another_test`] in a process of its own, in a shell where `before` was done first.
+/// Runs [`fetches_for_another_test`] in a child process, in a shell after the commands `before`.
 fn child(before: &str, server: &FakeHub, cache: &Path, wrapped: &[&str]) -> Child {
     let test = std::env::current_exe().unwrap();
     let script =
@@ -622,7 +622,7 @@ fn after_kill_9_what_came_is_not_asked_for_again() {
     assert_eq!(left, BTreeSet::from([file.etag()]));
 }
 
-/// Runs the child in a file system of its own making; none where this system does not let us.
+/// Runs the child in its own mounted file system. Returns `None` if mounting is not permitted.
 #[cfg(target_os = "linux")]
 fn in_own_file_system(mount: &str, server: &FakeHub, cache: &Path) -> Option<String> {
     let wrapped = ["unshare", "--map-root-user", "--mount"];
@@ -644,11 +644,11 @@ fn full_disk_is_refused_upfront_and_named_during_a_run() {
     let server = FakeHub::start(REPO, vec![file.clone()], no_fault());
     let Some(output) = in_own_file_system(&mount_command(80), &server, cache.path()) else { return };
     assert!(output.contains("ENDED 3") && output.contains("the disk has no room"), "{output}");
-    // Both parts are stated, so that the expected size exceeds the one found.
+    // The message states both parts of the required space, because the file alone would fit.
     assert!(output.contains("0.10 GB free: 0.03 GB to come, and 0.07 GB that are left free"), "{output}");
     assert!(gets(&server, &file).is_empty());
 
-    // Enough space at first, then another process takes it.
+    // There is enough space at first, until another process fills it.
     let fault = of_content(&file, |_, _, answer| Answer { stall: Some((1 << 20, Duration::from_secs(3))), ..answer });
     let server = FakeHub::start(REPO, vec![file], fault);
     let filler = "{ (sleep 1; cat /dev/zero > \"$HUB_TEST_CACHE/filler\" 2> /dev/null) & }";
@@ -658,7 +658,7 @@ fn full_disk_is_refused_upfront_and_named_during_a_run() {
     assert!(output.contains("ENDED 3") && output.contains("the disk is full"), "{output}");
 }
 
-/// Next to a file of 30 MB, 64 MB must stay free.
+/// Returns the command that mounts a file system of the given size.
 fn mount_command(megabytes: u32) -> String {
     format!("mount -t tmpfs -o size={megabytes}m none \"$HUB_TEST_CACHE\"")
 }

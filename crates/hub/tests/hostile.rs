@@ -1,5 +1,5 @@
-//! A hub that puts paths and nonsense into every field of every reply: nothing is ever written outside the cache, nor under
-//! a name that a reply made up.
+//! Hostile Hub that injects paths and garbage into every field of every response. Nothing may be written outside the
+//! cache or under a name taken from a response.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ use crate::fetching::{REPO, fetch, files_below};
 use ghostlab_hub::Lock;
 use tempfile::TempDir;
 
-/// Puts a text into one field of one reply, where a reply has it.
+/// Function that injects a text into one field of a response, if the response has the field.
 type Alter = fn(&Request, Answer, &str) -> Answer;
 
-/// Replaces a text in the JSON answer of the API.
+/// Replaces a string in a JSON response.
 fn replaced(answer: Answer, from: &str, to: &str) -> Answer {
     let text = String::from_utf8(answer.body.clone()).unwrap();
     let quoted = serde_json::to_string(to).unwrap();
@@ -23,7 +23,7 @@ fn replaced(answer: Answer, from: &str, to: &str) -> Answer {
 }
 
 fn header(answer: Answer, when: bool, name: &str, value: &str) -> Answer {
-    // Characters that cannot be sent end the header, and the connection with it.
+    // Replace characters that would terminate the header and break the connection.
     if when { answer.with(name, value.replace(['\0', '\n'], "?")) } else { answer }
 }
 
@@ -51,7 +51,7 @@ fn resolving(r: &Request) -> bool {
     !r.elsewhere && r.path.contains("/resolve/")
 }
 
-/// Every field of every reply that the program reads, and related ones that it might read later.
+/// All response fields that the program reads, and related ones that it may read later.
 const FIELDS: &[(&str, Alter)] = &[
     ("revision: sha", |r, a, v| if r.path.contains("/revision/") { replaced(a, COMMIT, v) } else { a }),
     ("revision: id", |r, a, v| if r.path.contains("/revision/") { replaced(a, REPO, v) } else { a }),
@@ -86,7 +86,7 @@ const FIELDS: &[(&str, Alter)] = &[
     }),
 ];
 
-/// Returns invalid names: paths out of a folder, and what file systems or URLs interpret.
+/// Returns hostile names: paths out of the folder, and names with a special meaning for file systems or URLs.
 fn values(outside: &Path) -> Vec<String> {
     let mut values = [
         "",
@@ -130,7 +130,7 @@ fn values(outside: &Path) -> Vec<String> {
     values
 }
 
-/// Reads everything below a folder, links as their targets.
+/// Reads all regular files below a folder.
 fn below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files_below(folder).into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }
@@ -172,7 +172,7 @@ fn no_value_of_a_field_escapes(field: &str, alter: Alter) {
                         let inside: Vec<&str> = inside.iter().map(|part| part.to_str().unwrap()).collect();
                         match inside.as_slice() {
                             ["blobs", name] => files.iter().any(|file| {
-                                // A whole one has its content; a part has the beginning of one.
+                                // A complete file has the expected content, a partial file a prefix of it.
                                 let is_complete = file.content == *bytes;
                                 is_complete || name.ends_with(".incomplete") && file.content.starts_with(bytes)
                             }),
@@ -180,7 +180,7 @@ fn no_value_of_a_field_escapes(field: &str, alter: Alter) {
                             _ => false,
                         }
                     }
-                    // Lock files, in the format of the Python client.
+                    // Lock files in the layout of `huggingface_hub`.
                     Err(_) => path.starts_with(cache.join(".locks/models--o--n")) && bytes.is_empty(),
                 };
                 assert!(known, "{}: {shown}", path.display());

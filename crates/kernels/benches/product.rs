@@ -1,7 +1,8 @@
-//! Rate of products with laid-out f32 weights, at the widths of real layers.
+//! Benchmark of matrix products with prepacked f32 weights, at the shapes of real layers.
 //!
-//! `cargo bench -p ghostlab-kernels --bench product [-- THREADS]`. Each thread multiplies its own block of rows with the same
-//! weights, as a forward pass does. The fastest repetition counts, because other processes can only slow one down.
+//! Run with `cargo bench -p ghostlab-kernels --bench product [-- THREADS]`. As in a forward pass, each thread
+//! multiplies its own block of rows by the same weights. The fastest repetition counts, because interference from other
+//! processes only slows a run down.
 #![allow(clippy::disallowed_macros, reason = "a benchmark prints")]
 
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use ghostlab_kernels::linalg::gemm::{MatrixView, Update};
 use ghostlab_kernels::linalg::panels::{Kind, Panels, product};
 use rayon::prelude::*;
 
-/// `inner` and `outer`: layers and heads of backbones with 256, 576 and 4,096 channels.
+/// `(inner, outer)` of layers and output heads of models with 256, 576 and 4,096 channels.
 const SHAPES: [(usize, usize); 8] =
     [(256, 512), (256, 1408), (704, 256), (576, 3072), (4096, 4096), (4096, 28_672), (14_336, 4096), (4096, 128_256)];
 const REPETITIONS: usize = 5;
@@ -29,7 +30,7 @@ fn main() {
     }
 }
 
-/// Measures the rate of one shape in GFLOP/s.
+/// Measures the throughput of one shape in GFLOP/s.
 fn rate(threads: usize, inner: usize, outer: usize) -> f64 {
     let panels = Panels::<F32>::new(noise(Panels::<F32>::panel(inner) * outer.div_ceil(F32::lanes())), inner, outer);
     let x = noise(threads * BLOCK_ROWS * inner);
@@ -48,7 +49,7 @@ fn rate(threads: usize, inner: usize, outer: usize) -> f64 {
     (2 * threads * BLOCK_ROWS * inner * outer) as f64 / fastest.as_secs_f64() / 1e9
 }
 
-/// Numbers between −0.5 and 0.5.
+/// Returns deterministic numbers between −0.5 and 0.5.
 fn noise(count: usize) -> Vec<f32> {
     (0..count).map(|i| (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5).collect()
 }

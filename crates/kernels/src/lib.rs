@@ -1,8 +1,8 @@
-//! The performance-critical code of ghostlab on plain slices. It knows no models, files or messages.
+//! Performance-critical numerical kernels on plain slices, independent of models, files and messages.
 //!
-//! This crate is compiled as one codegen unit, so that a kernel is optimised as a whole. Other crates are split for
-//! fast rebuilds. Nothing called per block of rows is generic in the public interface, because generics would be
-//! compiled in the calling crate.
+//! This crate is compiled as one codegen unit, so that each kernel is optimized as a whole. The other crates are split
+//! for fast rebuilds. Public functions called per block of rows are not generic, because generics are compiled in the
+//! calling crate.
 
 pub mod forward;
 pub mod linalg;

@@ -1,8 +1,8 @@
-//! Attempts that came to nothing, each with its reason: all processes together try a piece of work no more often than they
-//! may, and `ghostlab status` tells why it is not done.
+//! Failed attempts at jobs, with reasons. They bound the number of retries across all processes and let
+//! `ghostlab status` explain unfinished work.
 //!
-//! Each attempt is a separate file, written atomically: no process changes a file of another. It lies below the name of
-//! the claim under which the work was done, or below the hash of the object that could not be made.
+//! Each attempt is a separate file, written atomically, so no process modifies files of another. Attempts are grouped
+//! by the lease name of the job, or by the hash of the object that could not be made.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,30 +16,30 @@ use super::disk::Disk;
 use super::process::Process;
 use ghostlab_core::files::owner;
 
-/// One attempt.
+/// Failed attempt at a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// The work in words; empty where only its name is known.
+    /// Description of the job. Empty if only its name is known.
     pub what: String,
     pub reason: String,
-    /// Whether the process died during the work, for any reason: killed, or the machine went down.
+    /// Whether the process died during the job, for example because it was killed or the machine went down.
     pub died: bool,
     pub process: String,
-    /// The machine that noted it.
+    /// Host that recorded the attempt.
     pub host: String,
-    /// Seconds since 1970, by that machine's clock.
+    /// Unix time in seconds, by the clock of that host.
     pub time: u64,
 }
 
 impl Attempt {
-    /// Records the failure of a process.
+    /// Creates the record of a failure in a live process.
     pub(super) fn failed(process: &str, what: &str, reason: &str) -> Self {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let [what, reason, process] = [what, reason, process].map(str::to_owned);
         Self { what, reason, died: false, process, host: owner::host(), time }
     }
 
-    /// Records the death of a process whose lease was found.
+    /// Creates the record of the death of a process whose lease was found.
     pub(super) fn of_the_dead(process: &Process) -> Self {
         let reason = format!("process {} died during it", process.owner.pid);
         Self { died: true, ..Self::failed(&process.id, "", &reason) }
@@ -50,22 +50,19 @@ fn folder(root: &Path, name: &str) -> PathBuf {
     root.join("attempts").join(name)
 }
 
-/// Keeps an attempt.
-///
-/// # Errors
-/// It cannot be written.
+/// Records an attempt.
 pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) -> io::Result<()> {
     static NOTED: AtomicU64 = AtomicU64::new(0);
-    // The process that notes an attempt, for itself or for a dead process, uses its own number.
+    // The name includes the recording process and its counter, because it may also record attempts of dead processes.
     let number = NOTED.fetch_add(1, Relaxed);
     let file_name = format!("{}.{}.{number}.json", attempt.process, std::process::id());
     let folder = folder(root, name);
     let text = serde_json::to_vec_pretty(attempt).unwrap_or_default();
-    // A partial file is never read: names that begin with a dot are ignored.
+    // Readers ignore names that begin with a dot, so they never see a partial file.
     let unfinished = folder.join(format!(".{file_name}"));
     disk.create(&unfinished, &text)?;
     let path = folder.join(&file_name);
-    // Over a network a rename may be made and said to have failed.
+    // On a network file system, a successful rename may report an error.
     disk.rename(&unfinished, &path).or_else(|error| if disk.exists(&path) { Ok(()) } else { Err(error) })
 }
 
@@ -96,7 +93,7 @@ pub(super) fn clear(disk: &dyn Disk, root: &Path, name: &str) {
     }
 }
 
-/// Removes recorded deaths after progress, because they were not caused by the remaining work.
+/// Removes recorded deaths. Called after progress, because the deaths were not caused by the remaining work.
 pub(super) fn clear_deaths(disk: &dyn Disk, root: &Path, name: &str) {
     remove(disk, &folder(root, name), |attempt| attempt.died);
 }
@@ -106,7 +103,7 @@ pub(super) fn take_back(disk: &dyn Disk, root: &Path, name: &str, process: &str)
     remove(disk, &folder(root, name), |attempt| attempt.died && attempt.process == process);
 }
 
-/// Removes some attempts of a folder, and the folder where it is empty then.
+/// Removes the matching attempts in a folder, and the folder if it becomes empty.
 fn remove(disk: &dyn Disk, folder: &Path, which: impl Fn(&Attempt) -> bool) {
     let names = disk.list(folder);
     if names.is_empty() {

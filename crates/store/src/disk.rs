@@ -1,8 +1,7 @@
-//! Interface to the machine of a store: file system, clock, and process identity. Tests replace this interface by a
-//! file system that caches, loses replies and shows changes late, as network file systems do, and by a clock of their
-//! own.
+//! Abstraction of the file system, clock and process identity that a store uses. Tests replace it with a simulated
+//! network file system, which caches, loses replies and delays the visibility of changes, and with a simulated clock.
 //!
-//! There is no lock among the operations: some file systems give one to everybody, and nothing here would notice.
+//! There is no lock operation. Some file systems grant a lock to every process, which the store could not detect.
 
 use std::any::Any;
 use std::fmt;
@@ -20,24 +19,17 @@ use super::process::Process;
 use super::shared::Shared;
 use ghostlab_core::files::{atomic, regular};
 
-/// A file system with a clock, as far as a store needs one.
+/// File system and clock operations that a store needs.
 pub trait Disk: fmt::Debug + Send + Sync {
-    /// # Errors
-    /// There is none, or it cannot be read.
+    /// Reads a file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.read_from(path, 0)
     }
 
-    /// Reads a file from byte `start` on.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
+    /// Reads a file from byte `start`.
     fn read_from(&self, path: &Path, start: u64) -> io::Result<Vec<u8>>;
 
-    /// Reads up to `bytes` bytes of a file from byte `start` on.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
+    /// Reads up to `bytes` bytes of a file from byte `start`.
     fn read_part(&self, path: &Path, start: u64, bytes: u64) -> io::Result<Vec<u8>> {
         let mut read = self.read_from(path, start)?;
         read.truncate(usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -45,135 +37,113 @@ pub trait Disk: fmt::Debug + Send + Sync {
     }
 
     /// Opens a large file for streaming.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
     fn reader(&self, path: &Path) -> io::Result<Box<dyn Read + Send>>;
 
     /// Maps an immutable file into memory.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
     fn map(&self, path: &Path) -> io::Result<Mapped>;
 
     /// Returns the size of a file in bytes.
-    ///
-    /// # Errors
-    /// There is none.
     fn size(&self, path: &Path) -> io::Result<u64>;
 
-    /// Makes a file that is not there, and its folder where that is not there either; it is on the disk, or at the server,
-    /// afterwards.
+    /// Creates a file, and its folder if missing. The file is durable on return.
     ///
     /// # Errors
-    /// There is one, or it cannot be written.
+    /// Fails if the file exists or cannot be written.
     fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
-    /// Makes a file that is not there, to be written piece by piece. It is on the disk after [`Self::sync`].
+    /// Creates a file for streaming writes. It is durable after [`Self::sync`].
     ///
     /// # Errors
-    /// There is one, or it cannot be written.
+    /// Fails if the file exists or cannot be written.
     fn writer(&self, path: &Path) -> io::Result<Box<dyn Write + Send>>;
 
     /// Flushes a file, or the metadata of a folder, to disk.
     ///
     /// # Errors
-    /// It is not there, or cannot be written.
+    /// Fails if the path is missing or cannot be flushed.
     fn sync(&self, path: &Path) -> io::Result<()>;
 
-    /// Writes over a file in place, so that its other names have it too; it is at the server afterwards.
+    /// Overwrites a file in place, so that all its hard links see the change. The change is on the server on return.
     ///
     /// # Errors
-    /// There is none, or it cannot be written.
+    /// Fails if the file is missing or cannot be written.
     fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
-    /// Adds to a file, which is made with its folder where it is not there: all or nothing, at the server afterwards.
-    ///
-    /// # Errors
-    /// It cannot be written.
+    /// Appends to a file atomically. Creates the file and its folder if missing. The change is on the server on return.
     fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
-    /// Replaces a file atomically. A killed process leaves temporary files, which [`Self::sweep`] removes.
-    ///
-    /// # Errors
-    /// It cannot be written.
+    /// Replaces a file atomically. If the process is killed, temporary files remain until [`Self::sweep`].
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
-    /// Removes what killed processes left of [`Self::replace`] in a folder.
+    /// Removes temporary files of [`Self::replace`] that killed processes left in a folder.
     fn sweep(&self, folder: &Path);
 
-    /// Gives a file a second name that nothing has.
+    /// Creates a hard link under an unused name.
     ///
     /// # Errors
-    /// Something has it, or there are no links.
+    /// Fails if the name exists or the file system has no hard links.
     fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Renames a file, or a folder to a name that no folder with anything in it has.
+    /// Renames a file or folder. An existing folder is replaced only if it is empty.
     ///
     /// # Errors
-    /// There is no such file or folder, or its new name is taken.
+    /// Fails if the source is missing or the destination exists.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// # Errors
-    /// There is no such file.
+    /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// Creates a folder and its parents if they are missing.
-    ///
-    /// # Errors
-    /// It cannot be made.
     fn make_folder(&self, path: &Path) -> io::Result<()>;
 
-    /// Removes a folder with what is in it.
+    /// Removes a folder and its contents.
     ///
     /// # Errors
-    /// There is none, or not all of it can be removed.
+    /// Fails if the folder is missing or cannot be removed completely.
     fn remove_folder(&self, path: &Path) -> io::Result<()>;
 
-    /// Removes a folder that nothing is in.
+    /// Removes an empty folder.
     ///
     /// # Errors
-    /// There is none, or something is in it.
+    /// Fails if the folder is missing or not empty.
     fn remove_empty(&self, path: &Path) -> io::Result<()>;
 
     fn exists(&self, path: &Path) -> bool;
 
-    /// Lists the names in a folder.
     fn list(&self, folder: &Path) -> Vec<String>;
 
-    /// Returns the time by the clock of a folder's file system.
+    /// Returns the time by the clock of the file system that holds `folder`.
     fn clock(&self, folder: &Path) -> SystemTime;
 
-    /// Returns the time since a file was changed, by that clock, if known.
+    /// Returns the time from the last modification of a file to `now`, a time of [`Self::clock`], if known.
     fn age(&self, path: &Path, now: SystemTime) -> Option<Duration>;
 
-    /// Returns a monotonic time of this process.
+    /// Returns the monotonic time of this process.
     fn now(&self) -> Duration;
 
-    /// Lets some time go by, less where `stop` is set meanwhile.
+    /// Sleeps for `time`, or until `stop` is set.
     fn sleep(&self, time: Duration, stop: &AtomicBool);
 
-    /// Does something every so often, until what is given back is dropped.
+    /// Runs `act` periodically until the returned guard is dropped.
     fn every(&self, period: Duration, act: Box<dyn FnMut() + Send>) -> Box<dyn Any + Send + Sync>;
 
-    /// Returns the identity of the calling process.
     fn process(&self) -> Process;
 
     /// Returns the number of file system operations so far.
     fn operations(&self) -> u64;
 }
 
-/// A file's bytes, read as they are used.
+/// Content of a file, mapped or in memory.
 pub enum Mapped {
     File(Mmap),
     Memory(Vec<u8>),
 }
 
-/// The system's own.
+/// File system and clock of the operating system.
 #[derive(Debug, Default)]
 pub(crate) struct SystemDisk {
     operations: AtomicU64,
-    /// Users who may read and write what is created.
+    /// Permissions of created files and folders.
     shared: Shared,
 }
 
@@ -186,8 +156,8 @@ impl SystemDisk {
         self.operations.fetch_add(operations, Relaxed);
     }
 
-    /// Makes a file, and its folder where that is not there, which another process may remove at the same moment because it
-    /// is empty.
+    /// Creates a file with `make`, and its folder if missing. Retries because another process may remove the empty
+    /// folder at the same moment.
     fn in_its_folder(&self, path: &Path, make: impl Fn() -> io::Result<File>) -> io::Result<File> {
         for _ in 0..100 {
             match make() {
@@ -232,14 +202,14 @@ impl Disk for SystemDisk {
     fn map(&self, path: &Path) -> io::Result<Mapped> {
         self.count(1);
         let file = regular::file(path)?;
-        // SAFETY: objects are never changed in place, only replaced by a rename: the mapped file stays as it is.
+        // SAFETY: objects are never modified in place, only replaced by a rename, so the mapped file does not change.
         Ok(Mapped::File(unsafe { Mmap::map(&file) }?))
     }
 
     fn size(&self, path: &Path) -> io::Result<u64> {
         self.count(1);
         let data = fs::metadata(path)?;
-        // A pipe or a folder has some length too.
+        // Pipes and folders have a length too.
         if data.is_file() { Ok(data.len()) } else { Err(ErrorKind::InvalidData.into()) }
     }
 
@@ -279,7 +249,7 @@ impl Disk for SystemDisk {
         }
         let written = file.write_all(bytes).and_then(|()| file.sync_data());
         if written.is_err() {
-            // Half a line would hide the next one.
+            // Remove a partial line, which would make the next one unreadable.
             file.set_len(before).ok();
         }
         written
@@ -322,10 +292,10 @@ impl Disk for SystemDisk {
     }
 
     fn remove_folder(&self, path: &Path) -> io::Result<()> {
-        // Its names are listed, and of most folders two or three files are removed.
+        // Count one listing, and two or three files as in most folders.
         self.count(4);
         match fs::remove_dir_all(path) {
-            // Something else lay in its place.
+            // The path is not a folder.
             Err(error) if error.kind() == ErrorKind::NotADirectory => fs::remove_file(path),
             removed => removed,
         }
@@ -348,7 +318,7 @@ impl Disk for SystemDisk {
     }
 
     fn clock(&self, folder: &Path) -> SystemTime {
-        // A file is made to read the clock, and removed.
+        // Reading the clock creates and removes a file.
         self.count(2);
         atomic::clock(folder)
     }
@@ -360,12 +330,11 @@ impl Disk for SystemDisk {
 
     fn now(&self) -> Duration {
         static ORIGIN: OnceLock<Instant> = OnceLock::new();
-        // Starts late enough that a file seen before may count as long unchanged.
+        // Add an offset, so that a record may count as unchanged since before this process started.
         ORIGIN.get_or_init(Instant::now).elapsed() + Duration::from_secs(1 << 20)
     }
 
     fn sleep(&self, time: Duration, stop: &AtomicBool) {
-        /// Between two looks.
         const SLICE: Duration = Duration::from_millis(50);
         let mut left = time;
         while !left.is_zero() && !stop.load(Relaxed) {
@@ -394,7 +363,7 @@ impl Disk for SystemDisk {
     }
 }
 
-/// A thread that does something every so often.
+/// Background thread that runs an action periodically.
 struct Timer {
     stop: Option<mpsc::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -407,7 +376,7 @@ impl Drop for Timer {
     }
 }
 
-/// Returns whether an error means that a name exists.
+/// Returns whether an error means that the name already exists.
 pub(super) fn is_taken(error: &io::Error) -> bool {
     error.kind() == ErrorKind::AlreadyExists
 }

@@ -1,4 +1,4 @@
-//! An object that is being written: a private folder that becomes visible in one step.
+//! Object that is being written to a private folder and becomes visible atomically.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ use crate::fault;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::PATIENCE;
 
-/// A private folder; it is removed unless it is committed.
+/// Private folder of an unfinished object. Removed on drop unless committed.
 pub struct Draft {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
@@ -35,7 +35,7 @@ impl Drop for Draft {
     }
 }
 
-/// A payload file that is being written.
+/// Payload file that is being written.
 pub struct Payload(BufWriter<Box<dyn Write + Send>>);
 
 impl Write for Payload {
@@ -49,7 +49,7 @@ impl Write for Payload {
 }
 
 impl Draft {
-    /// Creates a draft. `owner` is the writing process: see [`all`].
+    /// Creates a draft owned by the process `owner`. The folder name contains the owner, for [`all`].
     pub(super) fn new(disk: Arc<dyn Disk>, drafts: &Path, owner: &str) -> Result<Self> {
         static DRAFTS: AtomicU64 = AtomicU64::new(0);
         let folder = drafts.join(format!("{owner}.{}", DRAFTS.fetch_add(1, Relaxed)));
@@ -57,7 +57,7 @@ impl Draft {
         Ok(Self { disk, folder, payloads: BTreeSet::new(), committed: false })
     }
 
-    /// Opens a payload file. It has to be closed ([`Payload::close`]) before the draft is committed.
+    /// Opens a payload file. Close it with [`Payload::close`] before committing the draft.
     pub fn payload(&mut self, name: &str) -> Result<Payload> {
         fault::here("draft");
         let path = self.folder.join(name);
@@ -66,7 +66,7 @@ impl Draft {
         Ok(Payload(BufWriter::with_capacity(1 << 20, file)))
     }
 
-    /// Writes a whole payload.
+    /// Writes a complete payload.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let mut payload = self.payload(name)?;
         payload
@@ -75,8 +75,8 @@ impl Draft {
             .map_err(|error| unwritten(&self.folder.join(name), &error))
     }
 
-    /// Hashes and flushes the payloads, writes `meta.json`, and renames the folder into place. `keep` decides whether an
-    /// existing object is as good and stays, so that its readers are not disturbed.
+    /// Hashes and flushes the payloads, writes `meta.json`, and renames the folder into place. `keep` decides whether
+    /// an existing object is intact and stays, so that its readers are not disturbed.
     pub(super) fn commit(
         mut self,
         destination: &Path,
@@ -102,29 +102,30 @@ impl Draft {
         let path = folder.join(META);
         let written = disk.create(&path, &text).and_then(|()| disk.sync(folder));
         written.map_err(|error| Error::io("write", &path, &error))?;
-        // Where something as good stood there already, the draft goes.
+        // If an intact object was already there, the draft is dropped.
         self.committed = self.put(folder, destination, &keep)?;
         Ok(())
     }
 
-    /// Writes all payloads as one file and moves it into place. An existing file is replaced: it is either equal or
-    /// damaged.
+    /// Writes all payloads as one file and moves it into place. An existing file is replaced, because it is either
+    /// identical or damaged.
     pub(super) fn commit_file(self, destination: &Path, bytes: &[u8], keep: impl Fn() -> bool) -> Result<()> {
         fault::here("draft");
         fault::here("record");
         let path = self.folder.join("packed");
         self.disk.create(&path, bytes).map_err(|error| unwritten(&path, &error))?;
-        // The folder that it was written in goes.
+        // The draft folder is removed on drop.
         self.put(&path, destination, &keep).map(drop)
     }
 
-    /// Moves what is finished to its place; whether it is there now, or something as good was.
+    /// Moves a finished file or folder into place. Returns whether it was moved, rather than dropped in favor of an
+    /// existing object.
     fn put(&self, from: &Path, destination: &Path, keep: &dyn Fn() -> bool) -> Result<bool> {
         let disk = &*self.disk;
         let parent = destination.parent().unwrap_or(destination);
         disk.make_folder(parent).map_err(|error| Error::io("create", parent, &error))?;
         fault::here("commit");
-        // The name is unique to this draft: other processes may move something aside at the same moment.
+        // The name is unique to this draft, because other processes may move objects aside at the same moment.
         let mut aside = self.folder.file_name().unwrap_or_default().to_owned();
         aside.push(".old");
         let aside = self.folder.with_file_name(aside);
@@ -137,12 +138,12 @@ impl Draft {
             if keep() {
                 return Ok(());
             }
-            // The existing object is damaged. A crash between the two renames loses only work.
+            // The existing object is damaged. A crash between the two renames loses only that object.
             disk.rename(destination, &aside)?;
             fault::here("replace");
             let moved = put();
             disk.remove_folder(&aside).or_else(|_| disk.remove(&aside)).ok();
-            // Another process repaired it at the same moment.
+            // Another process may have repaired the object at the same moment.
             if moved.is_err() && keep() { Ok(()) } else { moved }
         });
         let moved = moved.and_then(|()| disk.sync(parent));
@@ -158,14 +159,14 @@ fn unwritten(path: &Path, error: &io::Error) -> Error {
 }
 
 impl Payload {
-    /// Hands everything to the operating system.
+    /// Flushes all buffered data to the operating system.
     pub fn close(self) -> io::Result<()> {
         self.0.into_inner().map(drop).map_err(io::IntoInnerError::into_error)
     }
 }
 
-/// Returns the owner of a draft folder by its name: `PROCESS.NUMBER` for an object being written, `PROCESS.NUMBER.old` for
-/// a replaced one, `PROCESS.HASH.gone` for a removed one.
+/// Returns the owner in the name of a draft folder: `PROCESS.NUMBER` for an object being written, `PROCESS.NUMBER.old`
+/// for a replaced one, `PROCESS.HASH.gone` for a removed one.
 fn owner_of(name: &str) -> Option<&str> {
     let (owner, rest) = name.split_once('.')?;
     let is_draft = is_number(rest.strip_suffix(".old").unwrap_or(rest))
@@ -179,7 +180,7 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A private folder that some process writes or wrote.
+/// Draft folder found in a store.
 #[derive(Debug)]
 pub struct LeftDraft {
     pub folder: PathBuf,
@@ -188,11 +189,11 @@ pub struct LeftDraft {
     pub dead: bool,
 }
 
-/// Lists all drafts. Those without a known process get a grace period, because a shared file system may show the record
-/// late.
+/// Lists all drafts. Drafts of unknown processes get a grace period, because a shared file system may show the process
+/// record late.
 pub(super) fn all(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<LeftDraft> {
     let folders: Vec<PathBuf> = disk.list(drafts).into_iter().map(|name| drafts.join(name)).collect();
-    // After the drafts: who writes one had a record before.
+    // List processes after drafts. A process writes its record before its first draft.
     let known = processes::all(disk, root);
     let now = OnceCell::new();
     let left = folders.into_iter().filter_map(|folder| {

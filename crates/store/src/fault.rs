@@ -1,12 +1,11 @@
-//! Deliberate faults for tests: crashes at a chosen moment, or a file system without links. `GHOSTLAB_FAULT` lists
-//! them: `no-links`, `kill@commit:3` (the third time that place is reached), `panic@score:1`, `stop@score:2` (like
-//! Ctrl-Z), `slow@score:200` (milliseconds added each time). Each can also happen in real use; none changes which
-//! results are accepted or stored.
+//! Fault injection for tests. `GHOSTLAB_FAULT` lists faults: `no-links` (a file system without hard links),
+//! `kill@commit:3` (abort at the third pass of that point), `panic@score:1`, `stop@score:2` (like Ctrl-Z),
+//! `slow@score:200` (delay in milliseconds at each pass). Each fault can also occur in production. No fault affects
+//! which results are accepted or stored.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Returns the requested faults.
 fn asked() -> &'static Vec<String> {
     static ASKED: OnceLock<Vec<String>> = OnceLock::new();
     ASKED.get_or_init(|| {
@@ -15,12 +14,12 @@ fn asked() -> &'static Vec<String> {
     })
 }
 
-/// Returns whether a permanent fault is requested.
+/// Returns whether a fault is requested.
 pub fn set(name: &str) -> bool {
     asked().iter().any(|word| word == name)
 }
 
-/// Marks a place where the program may be killed, stopped, or panic in tests.
+/// Marks a fault point, at which a test can delay, kill, stop or panic the program.
 #[allow(clippy::panic, reason = "the test asked for this panic")]
 pub fn here(point: &str) {
     if asked().is_empty() {
@@ -38,7 +37,7 @@ pub fn here(point: &str) {
         *passed
     };
     if set(&format!("kill@{point}:{passed}")) {
-        // Like `kill -9`: nothing is cleaned up.
+        // Like `kill -9`, without cleanup.
         std::process::abort();
     }
     if set(&format!("stop@{point}:{passed}")) {

@@ -1,8 +1,8 @@
-//! Hashes of input files: remembered where they are large, and compared again when a file has been read.
+//! Cached hashes of large input files, and detection of inputs that change after hashing.
 //!
-//! Remembering is only a saving: a file that was touched is hashed again, and the hash decides. What the index says is
-//! trusted only for a file that had been left alone for some time before it was hashed, because a change within one tick
-//! of the file system's clock would not show.
+//! The cache only saves time. A touched file is hashed again, and only the hash decides. A cached hash is trusted only
+//! if the file was unmodified for some time before hashing, because a change within one tick of the file system's clock
+//! is invisible.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,15 +19,15 @@ use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::stamp::{Stamp, grain};
 use ghostlab_core::files::{regular, sha256};
 
-/// Smaller files are hashed again each time.
+/// Minimum size in bytes for caching a hash.
 const LARGE: u64 = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
 struct IndexEntry {
-    /// Contains only fields that all machines sharing the store agree on.
+    /// File stamp, limited to fields that all machines sharing the store agree on.
     stamp: Stamp,
     sha256: String,
-    /// Checksum over the fields before: a damaged entry must not give a wrong hash.
+    /// Checksum of the preceding fields, because a damaged entry must not give a wrong hash.
     check: String,
 }
 
@@ -37,11 +37,12 @@ fn check(stamp: &Stamp, sha256: &str) -> String {
     )
 }
 
-/// An input file with its state at hashing time.
+/// Input file with its hash and its state at hashing time.
 #[derive(Debug, Clone)]
 pub struct Input {
     sha256: String,
-    /// `None` while the file was written too recently for a later change to be visible in its timestamp.
+    /// Stamp of the file. `None` if the file was modified so recently that a later change might not show in its
+    /// timestamps.
     stamp: Arc<Mutex<Option<Stamp>>>,
 }
 
@@ -59,7 +60,7 @@ impl Input {
     }
 }
 
-/// Hashes of input files known to one process. A file whose stamp is unchanged is not read again.
+/// In-process cache of input hashes. A file with an unchanged stamp is not read again.
 #[derive(Debug, Default)]
 pub(super) struct KnownInputs {
     by_path: Mutex<BTreeMap<PathBuf, Input>>,
@@ -102,7 +103,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Hashes a file, or takes a trusted hash from the index in `folder`.
+/// Returns the hash of a file, from the index in `folder` if that entry is trusted.
 pub(super) fn input(disk: &dyn Disk, folder: Option<&Path>, path: &Path, rehash: bool) -> Result<Input> {
     let file = regular::open(path)?;
     let stamp = file.metadata().map(|data| Stamp::of(&data)).map_err(|error| Error::io("read", path, &error))?;
@@ -130,10 +131,10 @@ fn is_large(stamp: &&Stamp) -> bool {
     stamp.bytes >= LARGE
 }
 
-/// Hashes a file, and stamps it if a later change would be visible.
+/// Hashes a file. Returns its stamp if a later change would be visible.
 fn hashed(mut file: File, path: &Path) -> Result<(String, Option<Stamp>)> {
-    // Writes through a shared mapping set a page's time at the first write, and again only after the page has reached
-    // the disk. Where flushing is not permitted, writing is not either.
+    // Writes through a shared mapping update the modification time only at the first write after a page was flushed. A
+    // user who may not flush the file may not write to it either.
     file.sync_all().ok();
     let before = file.metadata().map(|data| Stamp::of(&data)).map_err(|error| read_error(&error, path))?;
     let before = before.filter(|stamp| grain(&file).is_some_and(|grain| stamp.settled(grain)));
@@ -146,10 +147,10 @@ fn read_error(error: &std::io::Error, path: &Path) -> Error {
     Error::io("read", path, error)
 }
 
-/// Reads files with `read` and checks that they did not change since hashing.
+/// Runs `read` on input files and checks that they did not change since hashing.
 ///
 /// # Errors
-/// What `read` refuses; exit code 2, naming the file, where one has changed.
+/// Fails with the error of `read`, or with exit code 2 and the file name if a file has changed.
 pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Result<T>) -> Result<T> {
     let before = read_stamps(files);
     let value = read();
@@ -164,7 +165,7 @@ pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Resul
         if found != input.sha256 {
             return Err(changed(path, input, &found));
         }
-        // Next time its stamp will do.
+        // The next check can rely on the stamp.
         *input.stamp() = stamp;
     }
     value
@@ -185,12 +186,11 @@ fn read_stamps(files: &[(&Path, &Input)]) -> Vec<Option<Stamp>> {
 #[derive(Serialize, Deserialize)]
 struct Remembered {
     found: Value,
-    /// Checksum over the fields before and over the path.
+    /// Checksum of the result and the path.
     check: String,
 }
 
-/// Caches the result of `find` about a file's content by its hash, for large files. `what` names the result and its
-/// version.
+/// Caches the result of `find` by the content hash of a large file. `what` names the result and its version.
 pub(super) fn remembered<T: Serialize + DeserializeOwned>(
     disk: &dyn Disk,
     folder: Option<&Path>,
@@ -219,7 +219,8 @@ pub(super) fn remembered<T: Serialize + DeserializeOwned>(
     Ok(value)
 }
 
-/// Machines may have a disk of their own under the same path: each of its files has an entry of its own by its number.
+/// Returns the path of an index entry. The name includes the inode number, because each machine may have its own disk
+/// under the same path.
 fn place(folder: &Path, path: &Path, stamp: &Stamp) -> Option<PathBuf> {
     let path = path.canonicalize().ok()?;
     let name = [path.as_os_str().as_encoded_bytes(), b"\0", stamp.file.1.to_string().as_bytes()].concat();
@@ -288,12 +289,12 @@ mod tests {
         let path = folder.path().join("weights");
         old(&path, &vec![7; 2 << 20]);
         let here = Stamp::at(&path).unwrap().unwrap();
-        // The stamp of another client of the same server, whose mount has another device number.
+        // The stamp as another client of the same server sees it, with a different device number.
         let there = Stamp { file: (here.file.0 + 77, here.file.1), ..here.clone() };
         let of_server = place(&index, &path, &here).unwrap();
         remember(&SystemDisk::default(), &of_server, &there, "hashed there").unwrap();
         assert_eq!(sha256_of(&index, &path), "hashed there");
-        // A machine's own disk under the same path: its files have other numbers, and both are remembered.
+        // A local disk of another machine under the same path. Its inode numbers differ, and both entries are kept.
         let other_mount = Stamp { file: (here.file.0, here.file.1 + 1), ..here };
         remember(&SystemDisk::default(), &place(&index, &path, &other_mount).unwrap(), &other_mount, "another disk")
             .unwrap();
@@ -333,7 +334,7 @@ mod tests {
         let fresh = input(&SystemDisk::default(), Some(&index), &path, false).unwrap();
         assert!(fresh.stamp().is_none(), "its times tell nothing: it changed a moment ago");
         assert_eq!(fs::read_dir(&index).into_iter().flatten().count(), 0);
-        // A clock that was set forward and back: a change in the future is never settled.
+        // After the clock was set forward and back, a modification time in the future never counts as settled.
         let future = Stamp { bytes: 1, modified: i128::MAX / 2, changed: 0, file: (0, 0) };
         assert!(!future.settled(Duration::ZERO));
     }
@@ -344,7 +345,7 @@ mod tests {
         let path = folder.path().join("weights");
         fs::write(&path, "as hashed").unwrap();
         let hashed = input(&SystemDisk::default(), Some(folder.path()), &path, false).unwrap();
-        // The file looks unchanged for a long time, so its timestamps are trusted.
+        // A file that has been unchanged for long, so its timestamps are trusted.
         let settled = Input::new(hashed.sha256.clone(), Stamp::at(&path).unwrap());
         let read = |input: &Input, during: &dyn Fn()| {
             guarded(&[(path.as_path(), input)], || {
@@ -361,7 +362,7 @@ mod tests {
             let error = read(input, during).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains("weights"), "{error}");
         };
-        // Another file of the same size and the same times in its place, while it is read; and back again.
+        // Another file with the same size and times replaces the file during the read, then the original is restored.
         let other = folder.path().join("other");
         for input in [&hashed, &settled] {
             refused(input, &|| {

@@ -1,4 +1,4 @@
-//! Lists, checks and removes the contents of a store.
+//! Listing, checking and removal of stored objects.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,20 +15,20 @@ use super::small::ObjectPlace;
 use super::{Key, Store, StoreWords};
 use ghostlab_core::error::{Error, Result};
 
-/// A place of the store in which an object should lie.
+/// Object in a store listing, intact or damaged.
 #[derive(Debug)]
 pub struct InventoryItem {
-    /// `scores-v1`; versions that this program does not write are listed too.
+    /// Folder name of the stage, such as `scores-v1`. Versions that this program does not write are included.
     pub stage: String,
-    /// Hash under which the object is stored.
+    /// Hash of the object's key.
     pub hash: String,
-    /// Its folder, or the file that it is in.
+    /// Folder of the object, or the file that contains it.
     pub folder: PathBuf,
     pub found: Found,
     words: StoreWords,
 }
 
-/// State of the object under a hash.
+/// Condition of a stored object.
 #[derive(Debug)]
 pub enum Found {
     Whole(StoredObject),
@@ -36,7 +36,7 @@ pub enum Found {
 }
 
 impl Found {
-    /// Classifies an object that was opened under a hash.
+    /// Classifies an object that was found under a hash.
     fn of(opened: Result<StoredObject>, hash: &str, path: &Path) -> Self {
         match opened {
             Ok(object) if Key::hash_of(&object.meta().key) == hash => Self::Whole(object),
@@ -47,7 +47,8 @@ impl Found {
 }
 
 impl InventoryItem {
-    /// Returns whether this program version can use the object: its stage and those of its inputs are current.
+    /// Returns whether the current program version can use the object, i.e. its stage and those of its inputs are
+    /// current.
     pub fn current(&self) -> bool {
         fn current(key: &Value, words: StoreWords) -> bool {
             let is_key = key.get("kind").is_some() && key.get("of").is_some();
@@ -63,12 +64,12 @@ impl InventoryItem {
         }
     }
 
-    /// Returns whether an older program made the object under another form of key. It is intact, but never used.
+    /// Returns whether the object is intact but unused, because an older program version made it.
     pub fn older(&self) -> bool {
         matches!(self.found, Found::Whole(_)) && !self.current() && !self.later()
     }
 
-    /// Computes the hash that the key would have without some fields. `None` if one of them is missing.
+    /// Returns the hash of the key without some fields, or `None` if a field is missing.
     pub fn hash_without(&self, fields: &[&str]) -> Option<String> {
         let Found::Whole(object) = &self.found else { return None };
         let mut key = object.meta().key.clone();
@@ -77,14 +78,14 @@ impl InventoryItem {
         Some(Key::hash_of(&key))
     }
 
-    /// Returns the hash of an input object by its name in the key.
+    /// Returns the hash of the input object with the given name.
     pub fn parent(&self, name: &str) -> Option<String> {
         let Found::Whole(object) = &self.found else { return None };
         let parent = object.meta().key["of"].get(name)?;
         parent.get("kind").is_some().then(|| Key::hash_of(parent))
     }
 
-    /// Returns whether a newer program made the object, or one of its inputs.
+    /// Returns whether a newer program version made the object or one of its inputs.
     pub fn later(&self) -> bool {
         fn later(key: &Value, words: StoreWords) -> bool {
             let (Some(kind), Some(version)) = (key["kind"].as_str(), key["version"].as_u64()) else { return false };
@@ -96,22 +97,21 @@ impl InventoryItem {
         of_key || self.words.of_folder(&self.stage).is_none_or(|(known, version)| version > known.version())
     }
 
-    /// Returns whether the object is in a pack.
     fn among_many(&self) -> bool {
         self.folder.parent().is_some_and(|group| name_of(group) == Packs::FOLDER)
     }
 
-    /// Returns the size of the payloads in bytes.
+    /// Returns the total payload size in bytes.
     pub fn bytes(&self) -> u64 {
         match &self.found {
             Found::Whole(object) => object.meta().bytes(),
-            // The share of a damaged member of a pack is unknown.
+            // The size of a damaged member of a pack is unknown.
             Found::Damaged(_) if self.among_many() => 0,
             Found::Damaged(_) => bytes_below(&self.folder),
         }
     }
 
-    /// Returns the seconds that computing it took, or 0 if unknown.
+    /// Returns the compute time of the object in seconds, or 0 if unknown.
     pub fn seconds(&self) -> f64 {
         match &self.found {
             Found::Whole(object) => object.meta().seconds,
@@ -119,7 +119,7 @@ impl InventoryItem {
         }
     }
 
-    /// Returns the age by the system's clock.
+    /// Returns the time since the last modification, by the system clock.
     pub fn age(&self) -> Duration {
         let written = fs::metadata(&self.folder).and_then(|data| data.modified());
         written.ok().and_then(|time| SystemTime::now().duration_since(time).ok()).unwrap_or_default()
@@ -127,7 +127,7 @@ impl InventoryItem {
 }
 
 impl Store {
-    /// Lists every object of every stage and version, by stage and hash. Checks payload sizes only.
+    /// Lists the objects of all stages and versions, sorted by stage and hash. Checks only payload sizes.
     pub fn entries(&self) -> Vec<InventoryItem> {
         let mut entries = Vec::new();
         for stage in self.folders(&self.root) {
@@ -138,7 +138,7 @@ impl Store {
             for group in self.folders(&stage) {
                 let many = name_of(&group) == Packs::FOLDER;
                 for path in self.folders(&group) {
-                    // Entries with other names were not made by this program and are never removed.
+                    // Other names were not written by this program. Such entries are never removed.
                     let hash = name_of(&path);
                     let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
                     match many {
@@ -153,7 +153,7 @@ impl Store {
         entries
     }
 
-    /// Reads an object in a folder or file of its own.
+    /// Reads an object in its own folder or file.
     fn of_one(&self, stage: &str, folder: PathBuf) -> InventoryItem {
         let hash = name_of(&folder);
         let opened = StoredObject::open(Arc::clone(&self.disk), folder.clone(), None);
@@ -165,7 +165,7 @@ impl Store {
         InventoryItem { stage: stage.to_owned(), hash, folder, found, words: self.words }
     }
 
-    /// Reads the objects of a pack. A damaged pack stands for its unreadable objects.
+    /// Reads the objects of a pack. Unreadable members are reported as one damaged item.
     fn of_many(&self, stage: &str, file: &Path, entries: &mut Vec<InventoryItem>) {
         let item = |hash: String, found| self.item(stage, hash, file.to_owned(), found);
         let pack = packed::all(&*self.disk, file);
@@ -186,7 +186,7 @@ impl Store {
         }
     }
 
-    /// Counts objects of older stages, from listings and the first lines of packs.
+    /// Returns the number of objects of older stage versions, from listings and pack headers only.
     pub fn of_older_stages(&self) -> usize {
         self.folders(&self.root)
             .iter()
@@ -206,10 +206,10 @@ impl Store {
             .sum()
     }
 
-    /// Removes objects: first out of sight, then from the disk.
+    /// Removes objects. Each is renamed out of its place before deletion.
     ///
     /// # Errors
-    /// The store cannot be written to.
+    /// Fails if the store is not writable.
     pub fn remove_all<'e>(&self, entries: impl IntoIterator<Item = &'e InventoryItem>) -> Result<()> {
         let mut among: BTreeMap<&Path, Vec<&str>> = BTreeMap::new();
         for entry in entries {
@@ -221,7 +221,7 @@ impl Store {
         among.into_iter().try_for_each(|(file, hashes)| self.drop_members(file, &hashes))
     }
 
-    /// Removes the object under a key, if present.
+    /// Removes the object of a key, if present.
     pub fn discard(&self, key: &Key) -> Result<()> {
         match self.standing(key.kind(), key.hash()) {
             None => Ok(()),
@@ -232,7 +232,7 @@ impl Store {
 
     pub(super) fn take_away(&self, folder: &Path, hash: &str) -> Result<()> {
         let aside = self.drafts().join(format!("{}.{hash}.gone", self.worker()?.id()));
-        // A file goes in one step.
+        // A file is removed atomically.
         let is_file = self.disk.list(folder).is_empty();
         if !is_file || self.disk.remove(folder).is_err() {
             ignore_missing(self.disk.rename(folder, &aside), folder)?;
@@ -241,7 +241,7 @@ impl Store {
                 folder,
             )?;
         }
-        // Only where it is empty.
+        // This succeeds only if the folder is empty.
         folder.parent().map(|parent| self.disk.remove_empty(parent));
         Ok(())
     }
@@ -252,7 +252,7 @@ impl Store {
         folders
     }
 
-    /// Lists journals of unfinished work with their sizes.
+    /// Lists the journals of unfinished work with their sizes.
     pub fn journals(&self) -> Vec<(PathBuf, u64)> {
         self.folders(&self.root.join("journals"))
             .into_iter()
@@ -261,7 +261,7 @@ impl Store {
     }
 }
 
-/// A missing file was removed by another process, or the reply to the rename was lost.
+/// Ignores a missing path. Another process removed it, or the reply to the rename was lost.
 fn ignore_missing(result: std::io::Result<()>, folder: &Path) -> Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -300,12 +300,11 @@ mod tests {
             store.commit(draft, &selection_key(depth), 2.0).unwrap()
         });
         fs::write(bad.path("a").unwrap(), "x").unwrap();
-        // Stored by an earlier version.
+        // An object of an earlier version.
         let old = folder.path().join("selection-v0").join(&selection_key(1).hash()[..2]).join(selection_key(1).hash());
         fs::create_dir_all(&old).unwrap();
         fs::copy(good.folder().join("meta.json"), old.join("meta.json")).unwrap();
         fs::write(old.join("a"), "xyz").unwrap();
-        // Foreign files are neither listed nor removed.
         let theirs = folder.path().join("selection-v0/notes");
         fs::create_dir_all(theirs.join("mine")).unwrap();
         let entries = store.entries();

@@ -1,8 +1,7 @@
-//! Work in progress: results of single chunks, appended as they are computed, so that a killed run resumes.
+//! Journals of unfinished work. Chunk results are appended as they are computed, so that a killed run can resume.
 //!
-//! Each writer appends to its own file in the journal's folder and reads all of them: no process or job changes a file
-//! of another. A line is a JSON record and the prefix of its hash; lines that were truncated by a crash or altered are
-//! ignored.
+//! Each writer appends to its own file and reads all files of the folder, so no process or job modifies files of
+//! another. A line is a JSON record and a prefix of its hash. Truncated or damaged lines are ignored.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,33 +16,33 @@ use crate::fault;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::sha256;
 
-/// Result of one chunk for one object in progress.
+/// Result of one chunk of an object in progress.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JournalRecord {
-    /// The hash of the object's key.
+    /// Hash of the object's key.
     pub key: String,
     pub chunk: usize,
-    /// Every bit of every number.
+    /// Values, stored bit for bit.
     #[serde(with = "bits")]
     pub values: Vec<f64>,
     pub seconds: f64,
 }
 
-/// Records of one unit of work from all processes, past and present.
+/// Records of a job from all its past and present processes.
 pub struct Journal {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
     own: PathBuf,
-    /// Lines that are not on the disk yet.
+    /// Lines that are not flushed yet.
     buffer: Vec<u8>,
-    /// How far each file has been read.
+    /// Read position in each file.
     read: BTreeMap<PathBuf, u64>,
 }
 
 impl Journal {
     pub(super) fn open(disk: Arc<dyn Disk>, folder: PathBuf, process: &str) -> Self {
-        // Two names for one backbone are two jobs at the same work.
+        // A backbone with two names gives two jobs that share a journal folder.
         static OPENINGS: AtomicU64 = AtomicU64::new(0);
         let path = folder.join(format!("{process}.{}.jsonl", OPENINGS.fetch_add(1, Relaxed)));
         Self { disk, folder, own: path, buffer: Vec::new(), read: BTreeMap::new() }
@@ -55,7 +54,7 @@ impl Journal {
         let mut damages = Vec::new();
         for path in files(&*self.disk, &self.folder) {
             let start = self.read.get(&path).copied().unwrap_or(0);
-            // A file that is gone belonged to work that is finished.
+            // A missing file belonged to finished work.
             let Ok(text) = self.disk.read_from(&path, start) else { continue };
             let mut line_start = 0;
             while let Some(length) = text[line_start..].iter().position(|&byte| byte == b'\n') {
@@ -69,13 +68,13 @@ impl Journal {
                 }
                 line_start += length + 1;
             }
-            // Text after the last newline is still being written, or its process died.
+            // A line without a newline is still being written, or its process died.
             self.read.insert(path, start + line_start as u64);
         }
         (records, damages)
     }
 
-    /// Adds a record; it is on the disk after [`Self::flush`].
+    /// Appends a record. It is durable after [`Self::flush`].
     pub fn push(&mut self, record: &JournalRecord) -> Result<()> {
         let json =
             serde_json::to_string(record).map_err(|error| Error::job("a record has no JSON form").found(error))?;
@@ -84,58 +83,57 @@ impl Journal {
         Ok(())
     }
 
-    /// Sees that all records reach the disk.
+    /// Flushes all records to disk.
     ///
     /// # Errors
-    /// Exit code 3: there is no room.
+    /// Fails with exit code 3 if the disk is full.
     pub fn flush(&mut self) -> Result<()> {
         if self.buffer.is_empty() {
             return Ok(());
         }
         self.disk.append(&self.own, &self.buffer).map_err(|error| unwritten(&self.own, &error))?;
         fault::here("journal");
-        // Own records are known already.
+        // Skip this process's own records when reading.
         *self.read.entry(self.own.clone()).or_insert(0) += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
     }
 
-    /// Removes the own journal after another process stored the work.
+    /// Removes this process's journal after another process stored the work.
     pub(super) fn leave(self) {
         self.disk.remove(&self.own).ok();
         self.disk.remove_empty(&self.folder).ok();
     }
 
-    /// Removes the own journal of stored work, and those of dead processes whose records are all stored.
+    /// Removes this process's journal of stored work, and those of dead processes whose records are all stored.
     pub(super) fn retire(self, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
         self.disk.remove(&self.own).ok();
         clear(&*self.disk, &self.folder, &gone, &stored);
     }
 }
 
-/// Removes those journals of a folder whose owners are gone and whose work is all stored, and the folder where it is
-/// empty then.
+/// Removes journals of dead processes whose work is all stored, and the folder if it becomes empty.
 fn clear(disk: &dyn Disk, folder: &Path, gone: &dyn Fn(&str) -> bool, stored: &dyn Fn(&str) -> bool) {
     for path in files(disk, folder) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // Other names are not journal files.
+        // Skip files that are not journals.
         let Some(owner) = owner_of(&name) else { continue };
         let Some(text) = gone(owner).then(|| disk.read(&path).ok()).flatten() else { continue };
         if text.split(|&byte| byte == b'\n').filter_map(parse).all(|record| stored(&record.key)) {
             disk.remove(&path).ok();
         }
     }
-    // Only where it is empty.
+    // This succeeds only if the folder is empty.
     disk.remove_empty(folder).ok();
 }
 
-/// Returns the owner of a journal by its name, `PROCESS.NUMBER.jsonl`.
+/// Returns the owner in the name of a journal, `PROCESS.NUMBER.jsonl`.
 fn owner_of(name: &str) -> Option<&str> {
     let (owner, number) = name.strip_suffix(".jsonl")?.split_once('.')?;
     (Process::is_id(owner) && number.parse::<u64>().is_ok()).then_some(owner)
 }
 
-/// Sweeps all journals of dead processes whose records are stored.
+/// Removes all journals of dead processes whose records are stored.
 pub(super) fn sweep(disk: &dyn Disk, journals: &Path, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
     files(disk, journals).iter().for_each(|folder| clear(disk, folder, &gone, &stored));
 }
@@ -164,7 +162,7 @@ fn unwritten(path: &Path, error: &std::io::Error) -> Error {
         .hint("free some space on the store's disk, then run the same command to resume")
 }
 
-/// Numbers as the hexadecimal digits of their bits: exact, and for NaN and infinities too.
+/// Serialization of floats as hexadecimal bits, which is exact and supports NaN and infinities.
 mod bits {
     use serde::de::{Deserialize, Deserializer, Error};
     use serde::ser::Serializer;
@@ -271,7 +269,7 @@ mod tests {
         for (process, key) in [(&dead, "k"), (&with_more, "other"), (&living, "k")] {
             written(&journal_dir, process, &[JournalRecord { key: key.into(), ..record(0, &[1.0]) }]);
         }
-        // Files without records and with foreign names.
+        // Files without records and with unrelated names.
         let theirs =
             ["1-0123456789ab.txt", "notes.0.jsonl", "1-0123456789ab.mine.jsonl"].map(|name| journal_dir.join(name));
         theirs.iter().for_each(|path| fs::write(path, "a letter").unwrap());

@@ -1,4 +1,4 @@
-//! Keys: what made an object, in canonical JSON, and its SHA-256.
+//! Content keys: canonical JSON of everything that determines an object, and its SHA-256.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use ghostlab_core::files::sha256;
 
-/// A kind of object with the version of the stage that makes it. A stage whose output changes gets the next version,
-/// and objects of older versions are no longer found.
+/// Kind of object, with the version of the stage that makes it. The version is bumped when the stage's output changes,
+/// so that objects of older versions are no longer found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKind {
     name: &'static str,
@@ -25,25 +25,23 @@ impl ObjectKind {
         self.name
     }
 
-    /// Returns the version of the stage.
     pub fn version(self) -> u32 {
         self.version
     }
 
-    /// Returns the folder name of this kind.
+    /// Returns the name of the folder for objects of this kind.
     pub fn folder(self) -> String {
         format!("{}-v{}", self.name, self.version)
     }
 }
 
-/// Settings that the program passes when it opens a store: the store itself knows no stages.
+/// Stage-specific settings of a store, supplied by the program.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreWords {
-    /// Every kind of object that is stored.
     pub kinds: &'static [ObjectKind],
-    /// The kind that is made by the hundred: many share a file.
+    /// Kind of the many small objects that share pack files.
     pub packed: ObjectKind,
-    /// Whether a process that dies with this claim was at work that may have killed it: then its death is an attempt.
+    /// Whether the death of a process that held the lease counts as a failed attempt at its job.
     pub counts_death: fn(claim: &str) -> bool,
 }
 
@@ -52,24 +50,24 @@ impl StoreWords {
         self.kinds.iter().copied().find(|kind| kind.name == name)
     }
 
-    /// Parses the kind and version of a folder name, for any version.
+    /// Parses a folder name into kind and version, for any version.
     pub(super) fn of_folder(self, name: &str) -> Option<(ObjectKind, u32)> {
         let (kind, version) = name.rsplit_once("-v")?;
         Some((self.kind(kind)?, version.parse().ok()?))
     }
 }
 
-/// The identity of an object: its kind, its settings, and the objects that it derives from.
+/// Identity of an object: its kind, its settings, and its input objects.
 #[derive(Debug, Clone)]
 pub struct Key {
     kind: ObjectKind,
     of: Map<String, Value>,
     parents: BTreeMap<&'static str, Arc<Key>>,
     hash: String,
-    /// Name of the input in the grid. Not part of the identity: a backbone under another name is the same backbone. Two
-    /// contents under one name mean that the input changed.
+    /// Name of the input in the grid. Not part of the identity, so a backbone may have several names. If the content
+    /// under one name differs, the input has changed.
     input: Option<String>,
-    /// Description of the object by its maker. Not part of the identity, nor of any parent's record.
+    /// Description of the object by its maker. Not part of the identity or of the records of derived objects.
     about: Option<Arc<dyn About>>,
 }
 
@@ -78,10 +76,10 @@ pub trait About: fmt::Debug + Send + Sync {
     fn json(&self) -> Value;
 }
 
-/// The entry of a record that holds it.
+/// Record field that holds the description.
 pub(super) const ABOUT: &str = "identity";
 
-/// Equal keys, equal objects.
+/// Compares hashes.
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
         self.hash == other.hash
@@ -89,8 +87,8 @@ impl PartialEq for Key {
 }
 
 impl Key {
-    /// Creates a key from everything that determines the object: input hashes, parameters, float type, device class.
-    /// `parents` appear by hash, so that a change of any ancestor changes the key.
+    /// Creates a key from everything that determines the object, such as input hashes, parameters, float type and
+    /// device class. `parents` are hashed too, so a change of any ancestor changes the key.
     pub fn new(kind: ObjectKind, fields: Value, parents: impl IntoIterator<Item = (&'static str, Arc<Key>)>) -> Self {
         let fields = match fields {
             Value::Object(map) => map,
@@ -103,13 +101,12 @@ impl Key {
         Self { kind, of: fields, parents, hash: sha256::of_bytes(text), input: None, about: None }
     }
 
-    /// Attaches the grid's name of the input.
+    /// Attaches the name of the input in the grid.
     #[must_use]
     pub fn named(self, input: &str) -> Self {
         Self { input: Some(input.to_owned()), ..self }
     }
 
-    /// Attaches a description of the object.
     #[must_use]
     pub fn about<A: About + 'static>(self, what: &Arc<A>) -> Self {
         let description: Arc<dyn About> = Arc::<A>::clone(what);
@@ -120,7 +117,7 @@ impl Key {
         self.kind
     }
 
-    /// Returns the JSON for `meta.json`: the readable key, and the description of the object.
+    /// Returns the key for `meta.json`: the readable form and the description.
     pub(super) fn record(&self) -> Value {
         let mut record = self.readable();
         if let Some(description) = &self.about {
@@ -129,7 +126,7 @@ impl Key {
         record
     }
 
-    /// Returns the readable key with its parents written out.
+    /// Returns the key as JSON, with its parents expanded.
     pub fn readable(&self) -> Value {
         let mut fields = self.of.clone();
         fields.extend(self.parents.iter().map(|(name, parent)| ((*name).to_string(), parent.readable())));
@@ -150,7 +147,7 @@ impl Key {
         &self.hash
     }
 
-    /// Hashes a readable key.
+    /// Computes the hash of a readable key.
     pub(super) fn hash_of(readable: &Value) -> String {
         let Value::Object(fields) = &readable["of"] else { return String::new() };
         let hashed_fields: Map<String, Value> = fields
@@ -175,7 +172,7 @@ impl Key {
     }
 }
 
-/// Serializes canonical JSON: no spaces, sorted keys, shortest round-trip floats.
+/// Serializes canonical JSON: no whitespace, sorted keys, shortest round-trip floats.
 pub fn canonical(value: &Value) -> String {
     match value {
         Value::Object(map) => {
@@ -221,7 +218,6 @@ mod tests {
 
     #[test]
     fn a_key_is_the_sha_256_of_its_canonical_form() {
-        // printf '{"kind":"selection","of":{"depth":7},"version":5}' | sha256sum
         let key = Key::new(SELECTION, json!({"depth": 7}), []);
         assert_eq!(key.hash(), sha256::of_bytes(r#"{"kind":"selection","of":{"depth":7},"version":5}"#));
         assert_eq!(key.kind().folder(), "selection-v5");

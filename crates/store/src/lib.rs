@@ -1,13 +1,16 @@
-//! Objects stored under the hash of what made them (docs/design.md §9).
+//! Content-addressed store of computed objects (docs/design.md §9).
 //!
-//! `<root>/<kind>-v<stage version>/<2 hex>/<sha256>/` holds `meta.json` and payload files. Small objects are one file
-//! `<sha256>`; numerous ones (scores) share files in `packs/`. An object is written to a private folder and renamed
-//! into place, so it is complete or absent; a reader checks the hash of every payload that it uses. Keys hold contents
-//! and settings, never a path, a name or a time. Other folders hold journals of unfinished work (`journals/`), claims
-//! and uses of living processes (`claims/`, `uses/`, `processes/`), failed attempts (`attempts/`), private folders
-//! (`drafts/`), cached hashes of large inputs (`index/`), records of runs (`runs/`), summaries of their plans
-//! (`plans/`), grids handed to a scheduler (`submissions/`) and the programs that its jobs run (`programs/`).
-//! `store.json` marks a store: a folder without it is never changed.
+//! `<root>/<kind>-v<stage version>/<2 hex>/<sha256>/` contains `meta.json` and payload files. A small object is a
+//! single file `<sha256>`, and numerous small ones (scores) share files in `packs/`. Objects are written to a private
+//! folder and renamed into place, so each is complete or absent. Readers check the hash of every payload they use. Keys
+//! cover contents and settings, never paths, names or times.
+//!
+//! The folders next to the objects contain journals of unfinished work (`journals/`), leases and uses of running
+//! processes (`claims/`, `uses/`, `processes/`), failed attempts (`attempts/`), drafts (`drafts/`), cached hashes of
+//! large inputs (`index/`), run records (`runs/`), plan summaries (`plans/`), grids submitted to a scheduler
+//! (`submissions/`) and the program copies its jobs run (`programs/`).
+//!
+//! The marker `store.json` identifies a store. Folders without it are never modified.
 
 mod attempts;
 mod disk;
@@ -77,31 +80,30 @@ use shadow::Scratch;
 use uses::Uses;
 use worker::Worker;
 
-/// A folder of objects.
+/// Content-addressed store of objects in a folder.
 #[derive(Clone)]
 pub struct Store {
     root: PathBuf,
     words: StoreWords,
-    /// A folder of the disk that is to have room for it, where that is not its own.
+    /// Folder on the disk that needs free space, if not the store's own.
     room: Option<PathBuf>,
     worker: Arc<OnceLock<Worker>>,
     disk: Arc<dyn Disk>,
     uses: Arc<Uses>,
-    /// Objects that lie in files of many.
     packs: Arc<Packs>,
-    /// Hashes of objects of packed kinds that older programs stored in separate folders.
+    /// Hashes of objects of the packed kind that older programs stored separately.
     apart: Arc<OnceLock<HashSet<String>>>,
-    /// Whether to hash every input again, once.
+    /// Whether to hash every input again, once per process.
     rehash: bool,
-    /// Inputs that this process has hashed: many grids read the same files.
+    /// Input hashes shared by all grids of this process.
     inputs: Arc<KnownInputs>,
-    /// Produces the "made by" entry of every object's record.
+    /// Function that returns the "made by" entry of object records.
     made: Arc<dyn Fn() -> Value + Send + Sync>,
-    /// Attempts that could not be written: this process at least does not try for ever.
+    /// Attempts that could not be written. They bound the retries of this process.
     untold: Arc<Mutex<BTreeMap<String, Vec<Attempt>>>>,
-    /// For a store opened read-only: where new objects go as long as it is open.
+    /// Overlay for new objects of a read-only store. Removed when the store closes.
     scratch: Option<Arc<Scratch>>,
-    /// Whether anything may be remembered there: it is a store already.
+    /// Whether the folder is a store already, so caches may be written.
     begun: bool,
 }
 
@@ -109,24 +111,24 @@ pub struct Store {
 #[derive(Debug)]
 pub enum Lookup {
     Absent,
-    /// An object exists but is damaged. It is never used; writing the key again replaces it.
+    /// A damaged object, which is never used. Writing the key again replaces it.
     Damaged(Error),
     Whole(StoredObject),
 }
 
 impl Store {
-    /// Opens a store to read and write, and removes what dead processes left there. Where there is none, or an empty folder,
-    /// one is begun.
+    /// Opens a store for reading and writing, and removes leftovers of dead processes. A missing or empty folder
+    /// becomes a store.
     ///
     /// # Errors
-    /// Exit code 3: the folder belongs to another program, cannot be made or written to, or was written by a newer
-    /// version. Exit code 5: `store.json` is damaged.
+    /// Fails with exit code 3 if the folder belongs to another program, cannot be created or written, or was written by
+    /// a newer version. Fails with exit code 5 if `store.json` is damaged.
     pub fn open(root: &Path, words: StoreWords) -> Result<Self> {
         let mark = match Mark::read(root, words)? {
             Some(mark) => mark,
             None => {
                 Mark::new(Shared::Umask).begin(root).map_err(|error| write_refused(&error, root))?;
-                // Another process may have begun it at the same moment, and otherwise.
+                // Another process may have created it at the same moment with a different sharing mode.
                 Mark::read(root, words)?.unwrap_or(Mark::new(Shared::Umask))
             }
         };
@@ -137,11 +139,12 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens a store read-only; it may be absent. Only the cached hashes of large inputs may change, if they can be
-    /// written. New objects (such as tokens counted by a plan) go to a temporary folder, removed when the store closes.
+    /// Opens a store read-only. The folder may be missing. Only the cached hashes of large inputs are updated, if
+    /// possible. New objects (such as tokens counted by a plan) go to a temporary folder that is removed when the store
+    /// closes.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Fails in the same cases as [`Self::open`].
     pub fn look_at(root: &Path, words: StoreWords) -> Result<Self> {
         let mark = Mark::read(root, words)?;
         let disk = SystemDisk::new(mark.map(|mark| mark.shared).unwrap_or_default());
@@ -149,7 +152,7 @@ impl Store {
         Ok(Self { scratch: Some(Arc::default()), begun, ..Self::on(Arc::new(disk), root, words) })
     }
 
-    /// Opens a store on a disk: the system's, or a simulated one.
+    /// Opens a store on a real or simulated disk.
     pub fn on(disk: Arc<dyn Disk>, root: &Path, words: StoreWords) -> Self {
         let worker = Arc::default();
         let uses = Arc::new(Uses::new(Arc::clone(&disk)));
@@ -173,16 +176,16 @@ impl Store {
         }
     }
 
-    /// Returns a folder on the disk that stored objects need space on.
+    /// Returns a folder on the disk that needs space for new objects.
     pub fn room(&self) -> &Path {
         self.room.as_deref().unwrap_or(&self.root)
     }
 
-    /// Makes a folder a store, shared as requested. For an existing store it changes the sharing mode and the
-    /// permissions of this user's files. Returns the mode then in force.
+    /// Turns a folder into a store with the given sharing mode. For an existing store, changes the sharing mode and the
+    /// permissions of this user's files. Returns the resulting mode.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Fails in the same cases as [`Self::open`].
     pub fn init(root: &Path, words: StoreWords, shared: Option<Shared>) -> Result<Shared> {
         let before = Mark::read(root, words)?;
         let shared = shared.or(before.map(|mark| mark.shared)).unwrap_or_default();
@@ -197,23 +200,23 @@ impl Store {
         Ok(shared)
     }
 
-    /// Rewrites a lost or damaged `store.json` if everything next to it belongs to a store. Returns whether this was
-    /// necessary.
+    /// Rewrites a missing or damaged `store.json` if everything else in the folder belongs to a store. Returns whether
+    /// this was necessary.
     ///
     /// # Errors
-    /// Exit code 3: the folder holds something else, or cannot be written to.
+    /// Fails with exit code 3 if the folder contains anything else or is not writable.
     pub fn mend(root: &Path, words: StoreWords) -> Result<bool> {
         Mark::mend(root, words)
     }
 
-    /// Sets whether every input is hashed again.
+    /// Sets whether to hash every input again.
     #[must_use]
     pub fn rehashing(mut self, rehash: bool) -> Self {
         self.rehash = rehash;
         self
     }
 
-    /// Sets a function that returns the author for each object's record.
+    /// Sets the function that returns the "made by" entry of object records.
     #[must_use]
     pub fn signed(mut self, made: impl Fn() -> Value + Send + Sync + 'static) -> Self {
         self.made = Arc::new(made);
@@ -224,7 +227,6 @@ impl Store {
         &self.root
     }
 
-    /// Returns the folder of drafts.
     fn drafts(&self) -> PathBuf {
         self.root.join("drafts")
     }
@@ -238,10 +240,10 @@ impl Store {
         self.root.join(kind.folder()).join(hash.get(..2).unwrap_or_default()).join(hash)
     }
 
-    /// Reads the object of a key and checks all payload hashes.
+    /// Returns the object of a key after checking all payload hashes.
     pub fn get(&self, key: &Key) -> Lookup {
         if self.worker.get().is_some() {
-            // If this cannot be noted, a concurrent `cache gc` may remove the object, and it is computed again.
+            // If this fails, a concurrent `cache gc` may remove the object, which is then computed again.
             self.reserve([key.hash()]).ok();
         }
         match self.look(key) {
@@ -253,7 +255,7 @@ impl Store {
         }
     }
 
-    /// Opens the object of a key and checks its record and payload sizes; [`StoredObject::read`] checks hashes.
+    /// Returns the object of a key after checking its record and payload sizes. [`StoredObject::read`] checks hashes.
     pub fn look(&self, key: &Key) -> Lookup {
         if let Some(made) = self.made_here().filter(|made| made.has(key)) {
             return made.look(key);
@@ -275,17 +277,17 @@ impl Store {
         self.made_here().is_some_and(|made| made.has(key))
     }
 
-    /// Returns the temporary overlay of a read-only store, if anything was made.
+    /// Returns the temporary overlay of a read-only store, if it has objects.
     fn made_here(&self) -> Option<&Self> {
         self.scratch.as_deref()?.made()
     }
 
-    /// Returns the store to write to: this one, or the overlay of a read-only store.
+    /// Returns the store to write to, which is the overlay for a read-only store.
     fn writer(&self) -> Result<&Self> {
         self.scratch.as_deref().map_or(Ok(self), |scratch| scratch.store(self.words))
     }
 
-    /// Lists the hashes of all objects of a kind, for the cost of a few hundred listings.
+    /// Lists the hashes of all objects of a kind. Costs a few hundred directory listings.
     pub fn present(&self, kind: ObjectKind) -> HashSet<String> {
         let mut present = self.listed(kind);
         if self.among_many(kind) {
@@ -302,7 +304,6 @@ impl Store {
         groups.flat_map(|prefix| self.disk.list(&folder.join(prefix))).collect()
     }
 
-    /// Returns whether a key hash has an object.
     pub fn has_hash(&self, kind: ObjectKind, hash: &str) -> bool {
         self.standing(kind, hash).is_some()
     }
@@ -313,7 +314,7 @@ impl Store {
         Draft::new(Arc::clone(&to.disk), &to.drafts(), to.worker()?.id())
     }
 
-    /// Stores a finished draft under its key. An existing intact object stays: same key, same content.
+    /// Stores a finished draft under its key. An existing intact object stays, because equal keys imply equal content.
     pub fn commit(&self, draft: Draft, key: &Key, seconds: f64) -> Result<StoredObject> {
         let to = self.writer()?;
         let path = to.place(key);
@@ -322,17 +323,17 @@ impl Store {
         StoredObject::open(Arc::clone(&to.disk), path, Some(key.hash()))
     }
 
-    /// Claims a piece of work for this process, so that no other does it at the same time.
+    /// Tries to take the lease of a job, so that no other process does the job at the same time.
     pub fn claim(&self, name: &str) -> Result<ClaimResult> {
         Ok(self.worker()?.claim(name))
     }
 
-    /// Returns whether a contended lease is still held, cheaply.
+    /// Returns whether a contended lease is still held, by a cheap check.
     pub fn still_theirs(&self, name: &str) -> bool {
         self.worker().is_ok_and(|worker| worker.still_theirs(name))
     }
 
-    /// Returns whether a lease exists, by the listing of all leases.
+    /// Returns whether a lease appears in the listing of all leases.
     pub fn seems_theirs(&self, name: &str) -> bool {
         self.worker().is_ok_and(|worker| worker.seems_theirs(name))
     }
@@ -347,12 +348,12 @@ impl Store {
         self.disk.operations()
     }
 
-    /// Shows the names of all claims, of a moment ago at most.
+    /// Calls `look` with the names of all leases, from a listing that may be slightly stale.
     pub fn with_claims<T>(&self, look: impl FnOnce(&BTreeSet<String>) -> T) -> Result<T> {
         Ok(self.worker()?.with_claims(look))
     }
 
-    /// Keeps that a piece of work failed, under the name of its claim or the hash of what could not be made.
+    /// Records a failed attempt at a job, under its lease name or the hash of the object that could not be made.
     pub fn note_attempt(&self, name: &str, what: &str, reason: &str) {
         let Ok(worker) = self.worker() else { return };
         let attempt = Attempt::failed(worker.id(), what, reason);
@@ -365,7 +366,8 @@ impl Store {
         self.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets deaths at a job after progress.
+    /// Removes the recorded crashes of a job. Called after progress, because earlier crashes were not caused by the
+    /// remaining work.
     pub fn forgive_deaths(&self, name: &str) {
         attempts::clear_deaths(&*self.disk, &self.root, name);
     }
@@ -388,28 +390,29 @@ impl Store {
         attempts::clear(&*self.disk, &self.root, name);
     }
 
-    /// Claim held while clearing up, so that no run starts meanwhile.
+    /// Lease held during garbage collection, which keeps new runs from starting.
     pub const CLEARING: &str = "clearing-up";
 
-    /// Notes the hashes that this process will read or make: no other process removes them while this one lives.
+    /// Reserves hashes that this process will read or write. Other processes do not remove reserved objects while this
+    /// process is alive.
     ///
     /// # Errors
-    /// The store cannot be written to.
+    /// Fails if the store is not writable.
     pub fn reserve<'k>(&self, hashes: impl IntoIterator<Item = &'k str>) -> Result<()> {
         let to = self.writer()?;
         to.uses.note(&to.root, to.worker()?.id(), hashes)
     }
 
-    /// Keeps some objects from [`Self::discard_unused`] by other parts of this process.
+    /// Protects objects from [`Self::discard_unused`] in other threads of this process.
     #[must_use]
     pub fn pin(&self, keys: impl IntoIterator<Item = Key>) -> Pin {
         self.uses.pin(keys.into_iter().map(|key| key.hash().to_owned()).collect())
     }
 
-    /// Removes the objects under some keys, except those that other processes or threads use.
+    /// Removes the objects of keys, except those in use by other processes or threads.
     ///
     /// # Errors
-    /// The store cannot be written to.
+    /// Fails if the store is not writable.
     pub fn discard_unused(&self, keys: &[Key]) -> Result<()> {
         let there: Vec<&Key> = keys.iter().filter(|key| self.has(key)).collect();
         if there.is_empty() {
@@ -423,17 +426,17 @@ impl Store {
         })
     }
 
-    /// Returns the hashes that living processes reserve ([`Self::reserve`]).
+    /// Returns the hashes reserved by running processes ([`Self::reserve`]).
     pub fn reserved(&self) -> BTreeSet<String> {
         uses::of(&*self.disk, &self.root, &self.living())
     }
 
-    /// Returns the hashes that other living processes reserve.
+    /// Returns the hashes reserved by other running processes.
     pub fn reserved_by_others(&self) -> Result<BTreeSet<String>> {
         Ok(uses::of(&*self.disk, &self.root, &self.others()?))
     }
 
-    /// Returns all other living processes.
+    /// Returns the ids of all other running processes.
     fn others(&self) -> Result<Vec<String>> {
         let this_worker = if self.scratch.is_some() { "" } else { self.worker()?.id() };
         Ok(self.living().into_iter().filter(|id| id != this_worker).collect())
@@ -450,23 +453,23 @@ impl Store {
         Ok(Journal::open(Arc::clone(&to.disk), to.root.join("journals").join(name), to.worker()?.id()))
     }
 
-    /// Ends a journal whose work is stored.
+    /// Removes a journal whose work is stored.
     pub fn retire(&self, journal: Journal, stored: impl Fn(&str) -> bool) {
         let living = self.living();
         journal.retire(|owner| !living.iter().any(|id| id == owner), stored);
     }
 
-    /// Leaves a journal whose work another process has stored.
+    /// Removes a journal whose work was stored by another process.
     pub fn leave(&self, journal: Journal) {
         journal.leave();
     }
 
-    /// Returns this process's name in the store.
+    /// Returns the id of this process in the store.
     pub fn process(&self) -> Result<String> {
         Ok(self.worker()?.id().to_string())
     }
 
-    /// Returns the processes that are not known to be dead.
+    /// Returns the ids of all processes that are not known to be dead.
     pub fn living(&self) -> Vec<String> {
         processes::all(&*self.disk, &self.root)
             .into_iter()
@@ -475,17 +478,17 @@ impl Store {
             .collect()
     }
 
-    /// Returns the folder of plan outlines.
+    /// Returns the folder of plan summaries.
     pub fn plans(&self) -> PathBuf {
         self.root.join("plans")
     }
 
-    /// Returns the folder of submissions to a scheduler.
+    /// Returns the folder of scheduler submissions.
     pub fn submissions(&self) -> PathBuf {
         self.root.join("submissions")
     }
 
-    /// Returns the folder of program copies for a scheduler's jobs.
+    /// Returns the folder of program copies for scheduler jobs.
     pub fn programs(&self) -> PathBuf {
         self.root.join("programs")
     }
@@ -493,17 +496,17 @@ impl Store {
     /// Returns the SHA-256 of an input file, cached for large unchanged files.
     ///
     /// # Errors
-    /// It cannot be read, or is no ordinary file.
+    /// Fails if the file cannot be read or is not a regular file.
     pub fn input(&self, path: &Path) -> Result<Input> {
-        // A folder that is no store yet is left as it is.
+        // A folder that is not a store yet stays unmodified.
         let index = self.memory();
         self.inputs.input(path, || index::input(&*self.disk, index.as_deref(), path, self.rehash))
     }
 
-    /// Caches the result of `find` about an input's content, for large files. `what` names the result.
+    /// Caches the result of `find` by the content of a large input. `what` names the result.
     ///
     /// # Errors
-    /// What `find` refuses.
+    /// Fails with the error of `find`.
     pub fn remembered<T: Serialize + DeserializeOwned>(
         &self,
         path: &Path,
@@ -515,20 +518,19 @@ impl Store {
         self.inputs.found(input, what, || index::remembered(&*self.disk, index.as_deref(), (path, input), what, find))
     }
 
-    /// Returns the folder of caches that only save work. `None` until the folder is a store.
+    /// Returns the folder of caches that only save time, or `None` if the folder is not a store yet.
     pub fn memory(&self) -> Option<PathBuf> {
         self.begun.then(|| self.root.join("index"))
     }
 
-    /// Returns the folder of run records.
     pub fn runs(&self) -> PathBuf {
         self.root.join("runs")
     }
 
-    /// Reads input files with `read` and checks that they did not change since hashing.
+    /// Runs `read` on input files and checks that they did not change since hashing.
     ///
     /// # Errors
-    /// What `read` refuses; exit code 2, naming the file, where one has changed.
+    /// Fails with the error of `read`, or with exit code 2 and the file name if a file has changed.
     pub fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Result<T>) -> Result<T> {
         index::guarded(files, read)
     }
@@ -538,15 +540,15 @@ impl Store {
             return self.writer()?.worker();
         }
         if self.worker.get().is_none() {
-            // If two threads start a worker at once, one of the two is dropped.
+            // If two threads start a worker at the same time, one worker is dropped.
             let worker = Worker::start(&self.root, self.words, Arc::clone(&self.disk), Arc::clone(&self.uses))?;
             self.worker.set(worker).ok();
         }
         self.worker.get().ok_or_else(|| Error::job("the store has no worker"))
     }
 
-    /// Removes what dead processes left: drafts, claims, temporary files, and journals of work that is stored; their
-    /// records last, because they tell whose the rest is. Other journals stay: they hold work.
+    /// Removes leftovers of dead processes: drafts, leases, temporary files and journals of stored work. Process
+    /// records are removed last, because they identify the owner of everything else. Journals of unfinished work stay.
     pub fn sweep(&self) {
         if self.scratch.is_some() {
             return;
@@ -568,7 +570,7 @@ impl Store {
         uses::sweep(disk, &self.root, &known);
         for known in known.iter().filter(|known| known.dead) {
             disk.remove(&uses::file(&self.root, &known.process.id)).ok();
-            // Entries that are not regular files are ignored here; `cache verify` names them.
+            // Entries that are not regular files are left for `cache verify` to report.
             if known.is_file {
                 disk.remove(&known.record).ok();
             }
@@ -583,7 +585,7 @@ impl Store {
     /// Writes a small file into the store atomically, replacing an existing one.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Fails if the file cannot be written.
     pub fn put_file(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         let written = self.disk.replace(path, bytes).or_else(|error| match path.parent() {
             Some(folder) if error.kind() == ErrorKind::NotFound => {
@@ -594,15 +596,14 @@ impl Store {
         written.map_err(|error| Error::io("write", path, &error))
     }
 
-    /// Makes a folder of its own.
+    /// Creates a folder in the store.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// Fails if the folder cannot be created.
     pub fn make_folder(&self, path: &Path) -> Result<()> {
         self.disk.make_folder(path).map_err(|error| Error::io("create", path, &error))
     }
 
-    /// Returns whether a file of the store exists.
     pub fn has_file(&self, path: &Path) -> bool {
         self.disk.exists(path)
     }
@@ -612,17 +613,16 @@ impl Store {
         self.disk.read(path).ok()
     }
 
-    /// Reads the small files of a folder of the store.
+    /// Reads all small files in a folder of the store.
     pub fn files(&self, folder: &Path) -> Vec<Vec<u8>> {
         self.disk.list(folder).into_iter().filter_map(|name| self.disk.read(&folder.join(name)).ok()).collect()
     }
 
-    /// Returns a monotonic time.
+    /// Returns the monotonic time of this process.
     pub fn now(&self) -> Duration {
         self.disk.now()
     }
 
-    /// Lets some time go by, less where `stop` is set meanwhile.
     pub fn sleep(&self, time: Duration, stop: &AtomicBool) {
         self.disk.sleep(time, stop);
     }

@@ -1,5 +1,5 @@
-//! `store.json` marks a folder as a store. Nothing is written, swept or removed in a folder without the mark, whatever
-//! its name: only an empty folder may become a store.
+//! The marker `store.json`, which identifies a folder as a store. Without it, nothing in the folder is written, swept
+//! or removed. Only an empty folder can become a store.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -15,16 +15,15 @@ use super::{Shared, StoreWords};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::{atomic, regular};
 
-/// The mark's name.
 pub(super) const MARK: &str = "store.json";
 
-/// The layout of the folder; a newer program may write another one.
+/// Version of the folder layout.
 const FORMAT: u64 = 1;
 
-/// Longer files were not written by this program.
+/// Maximum size of a marker. Larger files were not written by this program.
 const MAX_MARKER_BYTES: u64 = 1 << 16;
 
-/// Folders of a store besides those of objects.
+/// Folders of a store other than object folders.
 const FOLDERS: [&str; 11] = [
     "attempts",
     "claims",
@@ -39,7 +38,7 @@ const FOLDERS: [&str; 11] = [
     "uses",
 ];
 
-/// Contents of the mark.
+/// Content of the marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Mark {
     format: u64,
@@ -56,11 +55,11 @@ impl Mark {
         Self { format: FORMAT, shared }
     }
 
-    /// Reads the marker of a store. `None` if the folder is missing or empty.
+    /// Reads the marker of a store. Returns `None` if the folder is missing or empty.
     ///
     /// # Errors
-    /// Exit code 3: the folder belongs to another program, is a file, or was written by a newer version. Exit code 5:
-    /// the mark is damaged.
+    /// Fails with exit code 3 if the folder belongs to another program, is a file, or was written by a newer version.
+    /// Fails with exit code 5 if the marker is damaged.
     pub(super) fn read(root: &Path, words: StoreWords) -> Result<Option<Self>> {
         let path = root.join(MARK);
         let mut text = Vec::new();
@@ -80,7 +79,7 @@ impl Mark {
         }
         let value: Value = match serde_json::from_slice(&text) {
             Ok(value) => value,
-            // Cut off, emptied, or with other bytes in it.
+            // A truncated, empty or overwritten marker.
             Err(_) if text.len() as u64 <= MAX_MARKER_BYTES => return Err(damaged_mark(shown(&text), &path)),
             Err(_) => return Err(no_store(root, words, "a `store.json` of something else")),
         };
@@ -101,30 +100,24 @@ impl Mark {
     fn unmarked(root: &Path, words: StoreWords) -> Result<Option<Self>> {
         match (is_free(root)?, root.join(MARK).exists()) {
             (true, _) => Ok(None),
-            // Another process has begun it since.
+            // Another process created the store in the meantime.
             (false, true) => Self::read(root, words),
             (false, false) => Err(no_store(root, words, "no `store.json`")),
         }
     }
 
-    /// Makes a folder a store; of several that do so at once, one.
-    ///
-    /// # Errors
-    /// It cannot be written to.
+    /// Turns a folder into a store. If several processes do so at the same time, one marker wins.
     pub(super) fn begin(self, root: &Path) -> std::io::Result<()> {
         self.shared.make_folder(root)?;
         self.write(root, |file, path| match file.persist_noclobber(path) {
             Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Ok(()),
-            // Not every file system knows that.
+            // Some file systems cannot rename without replacing.
             Err(error) => error.file.persist(path).map(drop),
             Ok(_) => Ok(()),
         })
     }
 
-    /// Writes the mark in the place of the one that is there.
-    ///
-    /// # Errors
-    /// It cannot be written.
+    /// Replaces an existing marker.
     pub(super) fn replace(self, root: &Path) -> std::io::Result<()> {
         self.write(root, |file, path| file.persist(path).map(drop))
     }
@@ -141,11 +134,11 @@ impl Mark {
         put(file, &root.join(MARK)).map_err(|error| error.error)
     }
 
-    /// Writes a mark that was lost or damaged again, where all that is next to it is a store's and something in it proves that
-    /// the program wrote there; whether there was need to.
+    /// Rewrites a missing or damaged marker if all other entries belong to a store and one of them was certainly
+    /// written by this program. Returns whether this was necessary.
     ///
     /// # Errors
-    /// Exit code 3: the folder holds something else, or cannot be written to.
+    /// Fails with exit code 3 if the folder contains anything else or is not writable.
     pub(super) fn mend(root: &Path, words: StoreWords) -> Result<bool> {
         let path = root.join(MARK);
         match Self::read(root, words) {
@@ -176,7 +169,7 @@ fn write_error(error: &std::io::Error, path: &Path) -> Error {
     Error::io("write", path, error)
 }
 
-/// Shows the beginning of a marker's content.
+/// Formats the beginning of a damaged marker for messages.
 fn shown(text: &[u8]) -> String {
     match text.len() {
         0 => "an empty file".to_owned(),
@@ -184,13 +177,13 @@ fn shown(text: &[u8]) -> String {
     }
 }
 
-/// Lists a folder; empty if it does not exist.
+/// Lists a folder, or returns an empty list if it does not exist.
 fn names(root: &Path) -> Result<Vec<String>> {
     match fs::read_dir(root) {
         Ok(entries) => {
             let mut names: Vec<String> =
                 entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-            // Files of an unfinished start, and the root entries of a disk, are ignored.
+            // Ignore temporary files of an unfinished start, and `lost+found` at the root of a disk.
             names.retain(|name| !atomic::is_temporary(name) && name != "lost+found");
             names.sort();
             Ok(names)
@@ -223,20 +216,20 @@ fn is_s_own(root: &Path, words: StoreWords) -> bool {
     })
 }
 
-/// Whether a folder is a store that lost its mark.
+/// Returns whether a folder is a store without a marker.
 fn is_lost_store(root: &Path, words: StoreWords) -> bool {
     is_s_own(root, words) && is_proven(root, words)
 }
 
-/// Whether something in a folder could only be written by this program: an object, or the record of a process. Other users'
-/// folders may have the names of a store's.
+/// Returns whether a folder contains an object or a process record, which only this program writes. Folder names alone
+/// are no proof.
 fn is_proven(root: &Path, words: StoreWords) -> bool {
     let objects = names(root).unwrap_or_default();
     let mut objects = objects.iter().filter(|name| words.of_folder(name).is_some()).map(|name| root.join(name));
     objects.any(|folder| holds_object(&folder, OBJECT_DEPTH)) || holds_process(&root.join("processes"))
 }
 
-/// Folders between that of a kind and a record: of the first digits of a hash, and of the object.
+/// Number of folder levels between a kind and an object record: hash prefix and object.
 const OBJECT_DEPTH: usize = 2;
 
 fn holds_object(folder: &Path, depth: usize) -> bool {
@@ -247,7 +240,7 @@ fn holds_object(folder: &Path, depth: usize) -> bool {
     })
 }
 
-/// Whether a file is the record of an object, or holds objects.
+/// Returns whether a file is an object record or contains objects.
 fn is_object(path: &Path) -> bool {
     let Ok(mut file) = regular::file(path) else { return false };
     if path.file_name().is_some_and(|name| name == META) {
@@ -269,7 +262,7 @@ fn holds_process(folder: &Path) -> bool {
 }
 
 fn no_store(root: &Path, words: StoreWords, missing: &str) -> Error {
-    /// Number of names listed in the message.
+    /// Maximum number of names listed in the message.
     const TOLD: usize = 3;
     let names = names(root).unwrap_or_default();
     let shown: Vec<String> = names.iter().take(TOLD).map(|name| format!("`{name}`")).collect();
@@ -344,7 +337,7 @@ mod tests {
         (error.exit_code(), error.to_string())
     }
 
-    /// Writes the record of a process.
+    /// Writes a process record, which proves that the folder is a store.
     fn prove(root: &Path) {
         let process = Process::this();
         fs::create_dir_all(root.join("processes")).unwrap();

@@ -1,4 +1,4 @@
-//! The record of a stored object: its key, who made it, and of which bytes its payloads are.
+//! Record of a stored object: its key, its origin, and the hashes of its payloads.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,45 +13,47 @@ use ghostlab_core::files::sha256;
 
 pub(super) const META: &str = "meta.json";
 
-/// Contents of `meta.json`, with a checksum over the record itself: a record that lost a payload's entry must not count
-/// as complete.
+/// Content of `meta.json`. The file includes a checksum of itself, so that a record that lost a payload entry does not
+/// pass as complete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
-    /// Fields of the key and of the produced object.
+    /// Key, with the description of the object.
     pub key: Value,
-    /// How long the object took to make.
+    /// Compute time in seconds.
     pub seconds: f64,
-    /// Origin: program, commit, command line, machine.
+    /// Origin: program, commit, command line and machine.
     pub made: Value,
     pub(super) payloads: BTreeMap<String, StoredFile>,
 }
 
 impl Meta {
-    /// Returns the author's description of the object, or null.
+    /// Returns the description of the object, or null.
     pub fn about(&self) -> &Value {
         &self.key[ABOUT]
     }
 
-    /// Returns the size of all payloads in bytes.
+    /// Returns the total payload size in bytes.
     pub fn bytes(&self) -> u64 {
         self.payloads.values().map(|stored| stored.bytes).sum()
     }
 
-    /// Returns the bytes of the payloads that precede one.
+    /// Returns the total size of the payloads that sort before `name`.
     pub(super) fn before(&self, name: &str) -> u64 {
         self.payloads.iter().take_while(|(payload, _)| payload.as_str() < name).map(|(_, stored)| stored.bytes).sum()
     }
 
-    /// Serializes `meta.json`.
+    /// Serializes the record as the content of `meta.json`.
     pub(super) fn to_text(&self) -> Result<Vec<u8>> {
         let mut record = serde_json::to_value(self).map_err(record_error)?;
         record[CHECK] = checksum(&record).into();
         serde_json::to_vec_pretty(&record).map_err(record_error)
     }
 
+    /// Parses the content of `meta.json`.
+    ///
     /// # Errors
-    /// What is wrong with the text.
+    /// Fails with a description of the damage.
     pub(super) fn from_text(text: &[u8]) -> Result<Self, String> {
         let mut record: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
         let check = record.as_object_mut().and_then(|fields| fields.remove(CHECK));
@@ -66,7 +68,7 @@ fn record_error(error: serde_json::Error) -> Error {
     Error::job("an artifact's record has no JSON form").found(error)
 }
 
-/// The name of the checksum in the record.
+/// Name of the checksum field.
 const CHECK: &str = "check";
 
 fn checksum(record: &Value) -> String {
@@ -85,7 +87,7 @@ impl StoredFile {
         Self { bytes: bytes.len() as u64, sha256: sha256::of_bytes(bytes) }
     }
 
-    /// Measures size and hash of a file on disk.
+    /// Computes the size and hash of a file on disk.
     pub(super) fn of(disk: &dyn Disk, path: &Path) -> std::io::Result<Self> {
         sha256::of_reader(&mut disk.reader(path)?).map(|(sha256, bytes)| Self { bytes, sha256 })
     }

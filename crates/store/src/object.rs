@@ -1,4 +1,4 @@
-//! A stored object: its record and its payloads, in a folder of its own or in a file.
+//! Stored objects, each in its own folder, its own file or a pack.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::meta::{META, Meta, StoredFile};
 use super::packed::{self, PackMember, Packs};
 use ghostlab_core::error::{Error, Result};
 
-/// An object with a sound record, whose payloads have the right sizes.
+/// Object with an intact record and payloads of the recorded sizes.
 #[derive(Debug, Clone)]
 pub struct StoredObject {
     disk: Arc<dyn Disk>,
@@ -19,16 +19,16 @@ pub struct StoredObject {
     meta: Meta,
 }
 
-/// Where an object lies.
+/// Location of an object.
 #[derive(Debug, Clone)]
 enum ObjectPlace {
     Folder(PathBuf),
-    /// A file, the offset of its payloads, and the packs in which to find it again if it moved.
+    /// File, payload offset, and the packs to search if the object moved.
     File(PathBuf, u64, Option<Arc<Packs>>),
 }
 
 impl StoredObject {
-    /// Reads the record and compares the payloads' sizes: what is cheap.
+    /// Opens an object. Checks the record and payload sizes, but not payload hashes.
     pub(super) fn open(disk: Arc<dyn Disk>, path: PathBuf, hash: Option<&str>) -> Result<Self> {
         if let Ok(read) = packed::only(&*disk, &path) {
             let (member, meta) = read.map_err(|found| damaged(&path).found(found))?;
@@ -49,7 +49,7 @@ impl StoredObject {
         Ok(Self { disk, place: ObjectPlace::Folder(path), meta })
     }
 
-    /// Creates an object that is one file with its record.
+    /// Creates an object stored as one file with its record.
     pub(super) fn packed(
         disk: Arc<dyn Disk>,
         file: PathBuf,
@@ -72,14 +72,14 @@ impl StoredObject {
             of_key(&file, &meta, Some(hash))?;
             Ok(Self::packed(Arc::clone(disk), file, member.at, meta, Some(Arc::clone(packs))))
         };
-        // A concurrent `cache gc` may have moved it.
+        // A concurrent `cache gc` may have moved the object.
         open(found).or_else(|error| packs.find_again(hash).map_or(Err(error), open))
     }
 
-    /// Compares every payload's hash.
+    /// Checks the hash of every payload.
     ///
     /// # Errors
-    /// Returns the first damaged payload.
+    /// Fails at the first damaged payload.
     pub fn verify(&self) -> Result<()> {
         if let ObjectPlace::File(file, ..) = &self.place {
             return self.in_file(0, self.meta.bytes(), |bytes| {
@@ -97,7 +97,7 @@ impl StoredObject {
             let found = StoredFile::of(&*self.disk, &path).map_err(|error| damaged(&path).found(error))?;
             same(&path, stored, &found)
         };
-        // A few bytes are hashed sooner than another thread wakes.
+        // Hashing a few bytes is faster than waking another thread.
         if self.meta.bytes() < 1 << 20 {
             return self.meta.payloads.iter().try_for_each(same);
         }
@@ -105,7 +105,7 @@ impl StoredObject {
         payloads.into_par_iter().try_for_each(same)
     }
 
-    /// Applies `parse` to payload bytes of a file. Looks the object up again if it moved.
+    /// Applies `parse` to payload bytes in a file. Looks the object up again if it moved.
     fn in_file<T>(&self, start: u64, bytes: u64, parse: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
         let read = |file: &Path, offset: u64| {
             let read = self.disk.read_part(file, offset.saturating_add(start), bytes);
@@ -122,13 +122,13 @@ impl StoredObject {
         &self.meta
     }
 
-    /// Returns the object's folder, or the file that contains it.
+    /// Returns the folder of the object, or the file that contains it.
     pub fn folder(&self) -> &Path {
         let (ObjectPlace::Folder(path) | ObjectPlace::File(path, ..)) = &self.place;
         path
     }
 
-    /// Iterates over the payload names, sorted.
+    /// Iterates over the sorted payload names.
     pub fn payloads(&self) -> impl Iterator<Item = &str> {
         self.meta.payloads.keys().map(String::as_str)
     }
@@ -140,10 +140,10 @@ impl StoredObject {
             .ok_or_else(|| damaged(self.folder()).expected(format!("a payload `{name}`")).found("none of that name"))
     }
 
-    /// Returns the file of a payload, unchecked.
+    /// Returns the file that contains a payload, without checking it.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// Fails if there is no payload of that name.
     pub fn path(&self, name: &str) -> Result<PathBuf> {
         self.stored(name).map(|_| match &self.place {
             ObjectPlace::Folder(folder) => folder.join(name),
@@ -151,10 +151,10 @@ impl StoredObject {
         })
     }
 
-    /// Maps a payload. A payload in a file of its own is not checked.
+    /// Maps a payload into memory. The hash is not checked if the payload is a separate file.
     ///
     /// # Errors
-    /// There is none of that name, or it cannot be read.
+    /// Fails if there is no payload of that name or it cannot be read.
     pub fn map(&self, name: &str) -> Result<Mapped> {
         if matches!(self.place, ObjectPlace::File(..)) {
             return self.read(name).map(Mapped::Memory);
@@ -166,7 +166,7 @@ impl StoredObject {
     /// Reads a payload and checks its hash.
     ///
     /// # Errors
-    /// Damage, with what is damaged.
+    /// Fails if the payload is missing or damaged.
     pub fn read(&self, name: &str) -> Result<Vec<u8>> {
         let stored = self.stored(name)?;
         let path = self.folder().join(name);

@@ -1,10 +1,8 @@
-//! Small objects in one file: one, or many that were made together. A file system that counts files, and a server that is
-//! asked for each, have to do with few.
+//! Packs: files that contain one or more small objects, to save inodes and file operations.
 //!
-//! File layout: a header with the number of members, a fixed-length line per member (hash of its key, position), all
-//! payloads, then the records (the `meta.json` of a member). Lines, records and payloads have separate checksums:
-//! damaged members are named, all others stay usable. The order of payloads within an object does not depend on the
-//! writer.
+//! File layout: a header with the number of members, one fixed-length line per member (key hash and position), all
+//! payloads, and the records (`meta.json` content). Lines, records and payloads have separate checksums, so damaged
+//! members are reported and the others stay usable. Payloads of an object are sorted by name.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -16,29 +14,29 @@ use super::meta::{Meta, StoredFile};
 use ghostlab_core::error::Result;
 use ghostlab_core::files::sha256;
 
-/// Upper bound on a small object's size in bytes.
+/// Maximum payload size of a small object in bytes.
 pub(super) const SMALL: usize = 1 << 20;
 
-/// Maximum number of members per file: all their lines are read at once.
+/// Maximum number of members per pack. All member lines are read at once.
 pub(super) const MAX_PACK_MEMBERS: usize = 400;
-/// Maximum size of a file in bytes.
+/// Maximum size of a pack in bytes.
 const MAX_PACK_BYTES: usize = 16 << 20;
 
-/// Bytes of a file that are read at first.
+/// Number of bytes in the first read of a pack.
 const NEAR: u64 = 1 << 16;
 
 pub(super) const FORMAT: &str = "ghostlab-pack 1 ";
-/// Bytes of the first line.
+/// Length of the header line.
 const HEAD: usize = FORMAT.len() + 9;
-/// Bytes of a member's line.
+/// Length of a member line.
 const LINE: usize = 64 + 3 * 17 + 17 + 1;
 
-/// Position of a member in its file.
+/// Position of a member in its pack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PackMember {
-    /// Hash of its key.
+    /// Hash of the member's key.
     pub(super) hash: String,
-    /// Where its payloads begin, in the order of their names.
+    /// Start of the payloads, which are sorted by name.
     pub(super) at: u64,
     record: u64,
     record_bytes: u64,
@@ -63,11 +61,11 @@ impl PackMember {
     }
 }
 
-/// An object on its way into a file.
+/// Small object to be written into a pack.
 pub struct Packing {
     pub(super) hash: String,
     meta: Meta,
-    /// One after another in the order of their names.
+    /// Concatenated payloads, sorted by name.
     payloads: Vec<u8>,
 }
 
@@ -88,7 +86,7 @@ impl Packing {
     }
 }
 
-/// Splits members into groups of one file each.
+/// Splits members into groups of one pack each.
 pub(super) fn in_files(all: Vec<Packing>) -> Vec<Vec<Packing>> {
     let mut files: Vec<Vec<Packing>> = Vec::new();
     let mut bytes = 0;
@@ -105,7 +103,7 @@ pub(super) fn in_files(all: Vec<Packing>) -> Vec<Vec<Packing>> {
     files
 }
 
-/// Encodes a pack, and returns the positions of its members.
+/// Encodes a pack. Returns its bytes and the positions of its members.
 pub(super) fn file_of(members: &[Packing]) -> Result<(Vec<u8>, Vec<PackMember>)> {
     let mut bytes = vec![0; HEAD + members.len() * LINE];
     let mut index = Vec::new();
@@ -124,10 +122,10 @@ pub(super) fn file_of(members: &[Packing]) -> Result<(Vec<u8>, Vec<PackMember>)>
     Ok((bytes, index))
 }
 
-/// Parses the member lines at the beginning of a pack, and whether they are complete.
+/// Parses the member lines at the start of a pack. Returns the members and whether all lines are intact.
 ///
 /// # Errors
-/// It is none.
+/// Fails if the file is not a pack.
 fn index(near: &[u8]) -> Result<(Vec<PackMember>, bool), String> {
     let head =
         near.get(..HEAD).and_then(|line| std::str::from_utf8(line).ok()?.strip_prefix(FORMAT)?.strip_suffix('\n'));
@@ -138,7 +136,7 @@ fn index(near: &[u8]) -> Result<(Vec<PackMember>, bool), String> {
     Ok((members, all))
 }
 
-/// A part of a file.
+/// Byte range of a file.
 struct PackPart {
     start: u64,
     bytes: Vec<u8>,
@@ -158,16 +156,16 @@ impl PackPart {
 /// Reads the record of a member.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Fails with a description of the damage.
 pub(super) fn record(disk: &dyn Disk, path: &Path, member: &PackMember) -> Result<Meta, String> {
     let bytes = disk.read_part(path, member.record, member.record_bytes).map_err(|error| error.to_string())?;
     PackPart { start: member.record, bytes }.record(member)
 }
 
-/// Reads the only member of a file with its record.
+/// Reads the single member of a pack and its record.
 ///
 /// # Errors
-/// The file cannot be read; or what is wrong with it.
+/// Fails if the file cannot be read. The inner error describes damage.
 pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(PackMember, Meta), String>> {
     let near = PackPart { start: 0, bytes: disk.read_part(path, 0, NEAR)? };
     let is_complete = (near.bytes.len() as u64) < NEAR;
@@ -182,13 +180,13 @@ pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(PackMembe
     Ok(read())
 }
 
-/// A member with its record, or what is wrong with that.
+/// Member with its record, or a description of the record's damage.
 pub(super) type Read = (PackMember, Result<Meta, String>);
 
-/// Reads all members of a pack, and whether its lines are intact.
+/// Reads all members of a pack. Also returns whether its member lines are intact.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Fails with a description of the damage.
 pub(super) fn all(disk: &dyn Disk, path: &Path) -> Result<(Vec<Read>, bool), String> {
     let pack = PackPart { start: 0, bytes: disk.read(path).map_err(|error| error.to_string())? };
     let (members, sound) = index(&pack.bytes)?;
@@ -204,7 +202,7 @@ pub(super) fn all(disk: &dyn Disk, path: &Path) -> Result<(Vec<Read>, bool), Str
     ))
 }
 
-/// Returns the remaining members of a pack after removing some, and damaged ones.
+/// Returns the intact members of a pack other than `hashes`.
 pub(super) fn without(disk: &dyn Disk, path: &Path, hashes: &[&str]) -> io::Result<Vec<Packing>> {
     let pack = PackPart { start: 0, bytes: disk.read(path)? };
     let members = index(&pack.bytes).map_or_else(|_| Vec::new(), |(members, _)| members);
@@ -219,7 +217,7 @@ pub(super) fn without(disk: &dyn Disk, path: &Path, hashes: &[&str]) -> io::Resu
         .collect())
 }
 
-/// The pack files of one kind, as far as read.
+/// Index of the packs of one kind.
 #[derive(Debug)]
 pub(super) struct Packs {
     disk: Arc<dyn Disk>,
@@ -230,12 +228,12 @@ pub(super) struct Packs {
 #[derive(Debug, Default)]
 struct KnownPacks {
     files: HashSet<String>,
-    /// File and place, by the hash of the key.
+    /// Pack name and member position by key hash.
     members: HashMap<String, (String, PackMember)>,
 }
 
 impl Packs {
-    /// The folder of these files, in that of their kind.
+    /// Name of the pack folder within the folder of a kind.
     pub(super) const FOLDER: &str = "packs";
 
     pub(super) fn new(disk: Arc<dyn Disk>, of_kind: &Path) -> Self {
@@ -246,7 +244,7 @@ impl Packs {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds file and position of a member, listing the folder if it is unknown.
+    /// Returns the file and position of a member. Scans for new packs if it is unknown.
     pub(super) fn find(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
         let mut known = self.known();
         if !known.members.contains_key(hash) {
@@ -255,7 +253,7 @@ impl Packs {
         known.members.get(hash).map(|(file, member)| (self.folder.join(file), member.clone()))
     }
 
-    /// Finds a member again after its known position failed.
+    /// Looks a member up again after reading at its known position failed.
     pub(super) fn find_again(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
         let mut known = self.known();
         if let Some((file, _)) = known.members.remove(hash) {
@@ -265,7 +263,7 @@ impl Packs {
         self.find(hash)
     }
 
-    /// Looks for what others have put there.
+    /// Updates the index with packs written or removed by other processes.
     pub(super) fn refresh(&self) {
         self.look(&mut self.known());
     }
@@ -277,7 +275,7 @@ impl Packs {
         known.members.keys().cloned().collect()
     }
 
-    /// Looks for files that came, and forgets those that went.
+    /// Adds new packs to the index and drops removed ones.
     fn look(&self, known: &mut KnownPacks) {
         let there: HashSet<String> = self.disk.list(&self.folder).into_iter().collect();
         known.files.retain(|file| there.contains(file));
@@ -287,25 +285,24 @@ impl Packs {
                 continue;
             }
             let near = self.disk.read_part(&self.folder.join(&file), 0, NEAR).unwrap_or_default();
-            // Unreadable files are read again next time; `cache verify` reports them.
+            // Unreadable packs are retried next time and reported by `cache verify`.
             let Ok((members, _)) = index(&near) else { continue };
             known.members.extend(members.into_iter().map(|member| (member.hash.clone(), (file.clone(), member))));
             known.files.insert(file);
         }
     }
 
-    /// Returns the folder of the packs.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Returns file and position of a member from memory only.
+    /// Returns the file and position of a member, from memory only.
     pub(super) fn seen(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
         let known = self.known();
         known.members.get(hash).map(|(file, member)| (self.folder.join(file), member.clone()))
     }
 
-    /// Registers a new pack.
+    /// Adds a new pack to the index.
     pub(super) fn added(&self, path: &Path, members: Vec<PackMember>) {
         let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
         let mut known = self.known();
@@ -313,7 +310,7 @@ impl Packs {
         known.files.insert(file);
     }
 
-    /// Unregisters a removed pack.
+    /// Drops a removed pack from the index.
     pub(super) fn gone(&self, path: &Path) {
         let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
         let mut known = self.known();

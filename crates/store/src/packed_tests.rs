@@ -1,4 +1,4 @@
-//! Small objects in one file: found whole, damage named, and nothing of an older store lost.
+//! Packs: objects stay readable, damage is reported, and objects of older stores are kept.
 
 use std::fs;
 use std::path::Path;
@@ -44,7 +44,7 @@ fn whole(store: &Store, value: u32) -> bool {
     }
 }
 
-/// Counts files and folders below a folder.
+/// Returns the number of files and folders below a folder.
 fn inodes(folder: &Path) -> usize {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| 1 + inodes(&entry.path())).sum()
@@ -55,7 +55,7 @@ fn packs(root: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// Counts damaged objects in the store's listing.
+/// Returns the number of damaged objects in a store.
 fn damaged(store: &Store) -> usize {
     store
         .entries()
@@ -80,7 +80,7 @@ fn packed_scores_are_found_by_every_process() {
     put(&store, 0..101);
     assert_eq!((packs(folder.path()).len(), store.entries().len()), (2, 101));
     assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
-    // More than go into one file.
+    // Too many members for one pack.
     put(&store, 200..1100);
     assert!(packs(folder.path()).len() == 5 && (200..1100).all(|value| whole(&before, value)));
 }
@@ -128,7 +128,7 @@ fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
             fs::write(&path, bytes).unwrap();
             let store = look_at(folder.path());
             assert!(damaged(&store) > 0, "no reader sees it");
-            // Every value found equals the value written.
+            // Every value found equals the written value.
             for value in 0..3 {
                 whole(&store, value);
             }
@@ -144,7 +144,7 @@ fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
         for length in [0, 1, 24, 30, 200, sound.len() / 2, sound.len() - 1] {
             spoilt(&sound[..length]);
         }
-        // Both a store with a cached index and a new store find the object.
+        // Check a store with a cached index and a new store.
         for store in [&store, &look_at(folder.path())] {
             let mut bytes = sound.clone();
             let last = bytes.len() - 9;
@@ -162,7 +162,7 @@ fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
             if path.exists() {
                 continue;
             }
-            // The other members of the file have moved to a new file.
+            // The other members of the pack have moved to a new file.
             store.remove_all(&store.entries()).unwrap();
             write();
         }
@@ -198,7 +198,7 @@ fn unreadable_entries_of_a_pack_are_removed_others_stay() {
     put(&store, 0..5);
     let file = packs(folder.path()).remove(0);
     let mut bytes = fs::read(&file).unwrap();
-    // In the second line of its list.
+    // Damage the second member line.
     bytes[25 + 133 + 3] ^= 1;
     fs::write(&file, bytes).unwrap();
     let store = Store::open(folder.path(), WORDS).unwrap();
@@ -231,7 +231,7 @@ fn some_of_a_file_go_and_who_reads_the_others_is_not_disturbed() {
         assert_eq!(there, [0, 3, 5, 6, 7, 8, 9]);
     }
     assert_eq!((packs(folder.path()).len(), damaged(&store)), (1, 0));
-    // With entries listed before any removal.
+    // `entries` was listed before any removal.
     store.remove_all(&entries).unwrap();
     assert!(store.entries().is_empty() && !store.has(&key(9)) && packs(folder.path()).is_empty());
 }

@@ -1,4 +1,4 @@
-//! The record of a process that works on a store.
+//! Records of the processes that use a store.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 use ghostlab_core::files::owner::Owner;
 use ghostlab_core::files::sha256;
 
-/// The record of a process.
+/// Identity and heartbeat of a process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Process {
-    /// Unlike any other, past or present.
+    /// Unique id, never reused.
     pub id: String,
     #[serde(flatten)]
     pub owner: Owner,
-    /// How often it has said that it lives.
+    /// Number of heartbeats so far.
     pub beat: u64,
 }
 
 impl Process {
     pub(super) fn this() -> Self {
         let owner = Owner::this();
-        // A process may open a store more than once, and each opening is on its own.
+        // A process may open a store several times, and each opening has its own id.
         static OPENINGS: AtomicU64 = AtomicU64::new(0);
         let opening = OPENINGS.fetch_add(1, Relaxed);
         let unique = sha256::of_bytes(format!("{owner:?} {opening} {:?}", SystemTime::now()));
@@ -30,7 +30,7 @@ impl Process {
         Self { id, owner, beat: 0 }
     }
 
-    /// Serializes the record with a fixed length, so that a heartbeat can overwrite the last one.
+    /// Serializes the record with a fixed length, so that each heartbeat can overwrite the previous one.
     pub(super) fn record(&self) -> Vec<u8> {
         let Owner { pid, system, started } = &self.owner;
         let mut text = serde_json::json!({"id": self.id, "pid": pid, "system": system, "started": started});
@@ -38,7 +38,6 @@ impl Process {
         text.to_string().into_bytes()
     }
 
-    /// Parses a record.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         struct ProcessRecord {
@@ -51,12 +50,12 @@ impl Process {
         Some(Self { id, owner, beat: beat.parse().ok()? })
     }
 
-    /// Creates a process of which at most the name is known.
+    /// Creates a placeholder for a process of which at most the id is known.
     pub(super) fn unknown(id: &str) -> Self {
         Self { id: id.to_owned(), owner: Owner { pid: 0, system: None, started: None }, beat: 0 }
     }
 
-    /// Returns whether a name has the form `PID-DIGITS`.
+    /// Returns whether a text has the form of a process id, `PID-DIGITS`.
     pub(super) fn is_id(text: &str) -> bool {
         text.split_once('-').is_some_and(|(pid, unique)| {
             consists_of(pid, char::is_ascii_digit) && unique.len() == 12 && consists_of(unique, char::is_ascii_hexdigit)

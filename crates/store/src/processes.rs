@@ -1,8 +1,8 @@
-//! The processes that work on a store, and which of them live.
+//! Liveness of the processes that use a store.
 //!
-//! A process is dead when the operating system says so. For another boot, container or machine it is dead when its
-//! record has not changed for longer than shared file systems cache files. Time is taken from the clock that stamps the
-//! store's files, or by watching ([`super::worker`]); clocks of two machines are never compared.
+//! The operating system decides for local processes. A process of another boot, container or machine is dead if its
+//! record has not changed for longer than the cache timeout of shared file systems. That time comes from the clock of the
+//! store's file system or from local observation ([`super::worker`]). Clocks of different machines are never compared.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,20 @@ use super::disk::Disk;
 use super::process::Process;
 use ghostlab_core::files::atomic::PATIENCE;
 
-/// Reads the record of a process.
 pub(super) fn read(disk: &dyn Disk, path: &Path) -> Option<Process> {
     Process::parse(&disk.read(path).ok()?)
 }
 
-/// A process that has a record in the store.
+/// Process with a record in the store.
 pub(super) struct KnownProcess {
     pub(super) record: PathBuf,
     pub(super) process: Process,
     pub(super) dead: bool,
-    /// Whether a regular file is in its place, whatever its content.
+    /// Whether the record is a regular file, whatever its content.
     pub(super) is_file: bool,
 }
 
-/// Lists the processes with a record. Those of other systems, and those with unreadable records, are dead once their record
+/// Lists the processes with a record. Processes of other systems or with unreadable records are dead once their record
 /// is older than the timeout.
 pub(super) fn all(disk: &dyn Disk, root: &Path) -> Vec<KnownProcess> {
     let folder = root.join("processes");

@@ -1,7 +1,7 @@
-//! Small records with a checksum: of runs, and outlines of plans.
+//! Checksummed records of runs and plan summaries.
 //!
-//! A file holds JSON, a tab and the beginning of the JSON's hash, as a line of a journal does. Earlier versions wrote the JSON
-//! alone, which is still read.
+//! A file contains JSON, a tab and a prefix of the JSON's hash, like a journal line. Earlier versions wrote only the
+//! JSON, which is still accepted.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use super::Store;
 use super::journal::check;
 use ghostlab_core::error::{Error, Result};
 
-/// A record that differs from the written one.
+/// Record whose content does not match its checksum.
 #[derive(Debug)]
 pub struct DamagedRecord {
     pub path: PathBuf,
@@ -29,7 +29,7 @@ impl DamagedRecord {
     /// Removes the file.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// Fails if the file cannot be removed.
     pub fn remove(&self) -> Result<()> {
         std::fs::remove_file(&self.path).map_err(|error| {
             Error::damaged("a damaged record cannot be removed").at(self.path.display()).found(error).hint("remove it")
@@ -41,22 +41,22 @@ impl Store {
     /// Writes a record.
     ///
     /// # Errors
-    /// The store cannot be written to.
+    /// Fails if the store is not writable.
     pub fn put_record(&self, path: &Path, json: &[u8]) -> Result<()> {
         self.put_file(path, &[json, b"\t", check(json).as_bytes(), b"\n"].concat())
     }
 
-    /// Reads the JSON of a record. Nothing where there is none, or it is damaged.
+    /// Reads the JSON of a record. Returns `None` if the record is missing or damaged.
     pub fn record(&self, path: &Path) -> Option<Vec<u8>> {
         Some(unsealed(&self.file(path)?)?.to_vec())
     }
 
-    /// Reads the JSON of all records of a folder that are whole.
+    /// Reads the JSON of all intact records in a folder.
     pub fn records(&self, folder: &Path) -> Vec<Vec<u8>> {
         self.files(folder).iter().filter_map(|bytes| Some(unsealed(bytes)?.to_vec())).collect()
     }
 
-    /// Returns the damaged records among those of runs and plans. Files that are not named as records are passed over.
+    /// Returns the damaged run records and plan summaries. Files with other names are skipped.
     pub fn damaged_records(&self) -> Vec<DamagedRecord> {
         let folders = [(self.runs(), is_of_run as fn(&str) -> bool), (self.plans(), is_of_plan)];
         let mut damaged = Vec::new();
@@ -72,7 +72,7 @@ impl Store {
     }
 }
 
-/// Returns the JSON of a record, if it is whole.
+/// Returns the JSON of a record, if it is intact.
 fn unsealed(bytes: &[u8]) -> Option<&[u8]> {
     match bytes.iter().rposition(|byte| *byte == b'\t') {
         Some(tab) if bytes[tab + 1..].strip_suffix(b"\n") == Some(check(&bytes[..tab]).as_bytes()) => {
@@ -82,14 +82,14 @@ fn unsealed(bytes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Whether a name is `SECONDS-PROCESS-NUMBER.json`.
+/// Returns whether a name has the form `SECONDS-PROCESS-NUMBER.json`.
 fn is_of_run(name: &str) -> bool {
     name.strip_suffix(".json").and_then(|name| name.split_once('-')).is_some_and(|(seconds, rest)| {
         seconds.len() == 12 && seconds.bytes().all(|byte| byte.is_ascii_digit()) && rest.contains('-')
     })
 }
 
-/// Whether a name is `ID.json`.
+/// Returns whether a name has the form `ID.json`.
 fn is_of_plan(name: &str) -> bool {
     let id = name.strip_suffix(".json").unwrap_or_default();
     id.len() == 12 && id.bytes().all(|byte| byte.is_ascii_hexdigit())

@@ -1,6 +1,5 @@
-//! Temporary stores. One kind mirrors another store, and its new objects are dropped with it: commands that only try
-//! something use it, so that they leave nothing behind. The other kind is next to a read-only store and holds new
-//! objects.
+//! Temporary stores. [`Shadow`] mirrors a store for commands that must not leave anything behind, and its new objects
+//! are dropped with it. [`Scratch`] is an overlay that holds the new objects of a read-only store.
 
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -11,18 +10,18 @@ use tempfile::TempDir;
 use super::{ObjectKind, Store, StoreWords};
 use ghostlab_core::error::{Error, Result};
 
-/// A store in a temporary folder.
+/// Temporary mirror of a store.
 pub struct Shadow {
     store: Store,
     _folder: TempDir,
 }
 
 impl Shadow {
-    /// Creates an overlay of a store, which need not exist. Objects and cached hashes are links; kinds in `made` are linked
-    /// one by one.
+    /// Creates a mirror of a store, which need not exist. Objects and cached hashes are links. Kinds in `made` are
+    /// linked object by object, so that new ones can be added.
     ///
     /// # Errors
-    /// No room for temporary files.
+    /// Fails if temporary files cannot be written.
     pub fn of(store: &Store, made: &[ObjectKind]) -> Result<Self> {
         let folder = tempfile::tempdir().map_err(|error| temp_error(&error))?;
         let root = std::path::absolute(store.root()).map_err(|error| temp_error(&error))?;
@@ -46,7 +45,7 @@ fn temp_error(error: &io::Error) -> Error {
     Error::io("write", &std::env::temp_dir(), error)
 }
 
-/// Creates folders of `depth` levels with links to their content.
+/// Recreates `depth` levels of folders and links their content.
 fn mirror(from: &Path, to: &Path, depth: usize) -> io::Result<()> {
     if !from.exists() {
         return Ok(());
@@ -67,30 +66,30 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(from, to)
 }
 
-/// Fails on systems without links, so that everything is computed again.
+/// Creates no link, so everything is computed again.
 #[cfg(not(unix))]
 fn link(_: &Path, _: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Begun when the first thing is made.
+/// Overlay of a read-only store, created on the first write.
 #[derive(Default)]
 pub(super) struct Scratch {
-    /// The store goes before its folder does.
+    /// The store, which is dropped before its folder.
     made: OnceLock<(Store, TempDir)>,
     beginning: Mutex<()>,
 }
 
 impl Scratch {
-    /// Returns the overlay, if anything was made.
+    /// Returns the overlay, if it was created.
     pub(super) fn made(&self) -> Option<&Store> {
         self.made.get().map(|(store, _)| store)
     }
 
-    /// Returns the store to write to.
+    /// Returns the overlay, and creates it if necessary.
     ///
     /// # Errors
-    /// The system's folder for temporary files cannot be written to.
+    /// Fails if the folder for temporary files is not writable.
     pub(super) fn store(&self, words: StoreWords) -> Result<&Store> {
         let _one_at_a_time = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
         if self.made.get().is_none() {

@@ -1,4 +1,4 @@
-//! For whom a store is: the modes of all that is made in it, whatever the umask, as git's `core.sharedRepository` has them.
+//! Sharing modes of a store, which set file permissions regardless of the umask, like git's `core.sharedRepository`.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shared {
-    /// Modes follow the umask of the writing process.
+    /// Permissions follow the umask of the writing process.
     #[default]
     Umask,
-    /// The folder's group reads and writes.
+    /// The group of the folder may read and write.
     Group,
-    /// Group may write, everybody may read.
+    /// The group may read and write, others may read.
     All,
 }
 
@@ -24,7 +24,7 @@ impl Shared {
     /// Names of the modes on the command line.
     pub const NAMES: [&str; 2] = ["group", "all"];
 
-    /// Returns the permissions added to a file.
+    /// Returns the permission bits added to a file.
     const fn rights(self) -> u32 {
         match self {
             Self::Umask => 0,
@@ -33,41 +33,40 @@ impl Shared {
         }
     }
 
-    /// Returns the mode of a file: who may read a program may also run it.
+    /// Returns the mode of a file. Users who may read an executable may also run it.
     fn of_file(self, mode: u32) -> u32 {
         let mode = mode | self.rights();
         if mode & 0o100 == 0 { mode } else { mode | ((mode & self.rights() & 0o444) >> 2) }
     }
 
-    /// Returns the mode of a folder, whose content belongs to its group.
+    /// Returns the mode of a folder, including setgid so that new entries inherit its group.
     fn of_folder(self, mode: u32) -> u32 {
         let rights = self.rights();
         if rights == 0 { mode } else { mode | rights | ((rights & 0o444) >> 2) | 0o2000 }
     }
 
-    /// Gives a new file its mode. Where the file system has no modes, it goes without.
+    /// Sets the mode of a new file. Ignored by file systems without modes.
     pub(super) fn give_file(self, file: &File) {
         self.give(file.metadata(), Self::of_file, |permissions| file.set_permissions(permissions));
     }
 
-    /// Gives a file or folder its mode.
     pub(super) fn give_path(self, path: &Path) {
         let mode = if path.is_dir() { Self::of_folder } else { Self::of_file };
         self.give(fs::symlink_metadata(path), mode, |permissions| fs::set_permissions(path, permissions));
     }
 
-    /// Creates a folder and its parents, each with its mode.
+    /// Creates a folder and its missing parents, and sets their modes.
     pub(super) fn make_folder(self, path: &Path) -> io::Result<()> {
         if self == Self::Umask {
             return fs::create_dir_all(path);
         }
-        // The last of a relative path is none.
+        // The last ancestor of a relative path is empty.
         let lacking = path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
         let lacking: Vec<&Path> = lacking.collect();
         for folder in lacking.into_iter().rev() {
             match fs::create_dir(folder) {
                 Ok(()) => self.give_path(folder),
-                // Another process made it at the same moment.
+                // Another process created the folder at the same moment.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -75,7 +74,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives all that lies below a folder its mode, as far as it is this user's. Links are left alone.
+    /// Sets the modes of this user's files and folders below a folder. Links are skipped.
     pub(super) fn give_all(self, folder: &Path) {
         self.give_path(folder);
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -87,8 +86,8 @@ impl Shared {
         }
     }
 
-    /// Gives a new file the rights that the folder has in which it lies, where that is a shared store's: for what is written
-    /// there by other ways than a store.
+    /// Gives a new file the permissions of its folder if the folder belongs to a shared store. For files that are not
+    /// written through a store.
     pub fn as_its_folder(path: &Path) {
         #[cfg(unix)]
         if let Some(folder) = path.parent().and_then(|folder| fs::metadata(folder).ok()) {
@@ -150,7 +149,7 @@ mod tests {
 
     #[test]
     fn modes_are_git_s_whatever_the_umask() {
-        // Expected modes of `git init --shared=group` and `--shared=all` under umask 077 and 022.
+        // Expected values: `git init --shared=group` and `--shared=all` with umask 077 and 022.
         for (shared, file, folder) in [
             (Shared::Group, [(0o600, 0o660), (0o644, 0o664), (0o700, 0o770)], [(0o700, 0o2770), (0o755, 0o2775)]),
             (Shared::All, [(0o600, 0o664), (0o644, 0o664), (0o700, 0o775)], [(0o700, 0o2775), (0o755, 0o2775)]),

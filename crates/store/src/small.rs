@@ -1,5 +1,4 @@
-//! Small objects in the store: each in a file of its own under its key, and those that are made by the hundred in files of
-//! many.
+//! Storage of small objects, either in a file per object or in packs.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -11,19 +10,19 @@ use super::{Key, Lookup, Meta, ObjectKind, Store, StoredObject};
 use crate::fault;
 use ghostlab_core::error::{Error, Result};
 
-/// Where an object stands.
+/// Location of an object.
 pub(super) enum ObjectPlace {
-    /// Under its key: a folder, or a file.
+    /// Path of a separate folder or file.
     Apart(PathBuf),
-    /// In a file of many.
+    /// Pack and position in it.
     Among(PathBuf, PackMember),
 }
 
 impl Store {
-    /// Largest payload size in bytes for which an object is a file instead of a folder.
+    /// Maximum payload size in bytes for which an object is a file instead of a folder.
     pub const SMALL: u64 = SMALL as u64;
 
-    /// Maximum number of scores per file.
+    /// Maximum number of members per pack.
     pub const TOGETHER: usize = MAX_PACK_MEMBERS;
 
     /// Returns whether objects of a kind are packed.
@@ -31,13 +30,13 @@ impl Store {
         kind == self.words.packed
     }
 
-    /// Returns where the object of a key hash is, if it exists.
+    /// Returns the location of the object of a key hash, if it exists.
     pub(super) fn standing(&self, kind: ObjectKind, hash: &str) -> Option<ObjectPlace> {
         if self.among_many(kind) {
             if let Some((file, member)) = self.packs.find(hash) {
                 return Some(ObjectPlace::Among(file, member));
             }
-            // Only older programs stored these separately: one listing finds them all.
+            // Only older programs stored these objects separately. One listing finds them all.
             if !self.apart.get_or_init(|| self.listed(kind)).contains(hash) {
                 return None;
             }
@@ -46,7 +45,7 @@ impl Store {
         self.disk.exists(&path).then_some(ObjectPlace::Apart(path))
     }
 
-    /// Opens the object at a place, checking record and sizes.
+    /// Opens the object at a location and checks its record and payload sizes.
     pub(super) fn opened(&self, hash: &str, standing: &ObjectPlace) -> Result<StoredObject> {
         match standing {
             ObjectPlace::Apart(path) => StoredObject::open(Arc::clone(&self.disk), path.clone(), Some(hash)),
@@ -56,7 +55,7 @@ impl Store {
         }
     }
 
-    /// Returns where a key's object is or would be: a folder, or a file.
+    /// Returns the path of the object of a key, even if it does not exist yet.
     pub fn lies(&self, key: &Key) -> PathBuf {
         match self.standing(key.kind(), key.hash()) {
             Some(ObjectPlace::Among(file, _)) => file,
@@ -70,7 +69,7 @@ impl Store {
         Packing::new(key.hash(), payloads, |payloads| Meta { key: key.record(), seconds, made, payloads })
     }
 
-    /// Writes an object of one or more small payloads.
+    /// Writes an object with small payloads.
     pub fn put(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> Result<StoredObject> {
         if self.scratch.is_some() {
             return self.writer()?.put(key, seconds, payloads);
@@ -99,16 +98,15 @@ impl Store {
         Ok(StoredObject::packed(Arc::clone(&self.disk), path, members[0].at, meta, None))
     }
 
-    /// Writes many small objects of a packed kind. Existing intact ones stay.
+    /// Writes many small objects of the packed kind. Existing intact ones stay.
     ///
     /// # Errors
-    /// The store cannot be written to.
+    /// Fails if the store is not writable.
     pub fn put_all(&self, all: Vec<Packing>) -> Result<()> {
         if self.scratch.is_some() {
             return self.writer()?.put_all(all);
         }
         self.reserve(all.iter().map(|one| &*one.hash))?;
-        // One listing for all of them.
         self.packs.refresh();
         let single_objects = self.apart.get_or_init(|| self.listed(self.words.packed));
         let (mut new, mut damaged) = (Vec::new(), Vec::new());
@@ -141,17 +139,16 @@ impl Store {
             }
         }
         for (file, hashes) in among {
-            // A missing file was removed by another process: the members written here are no longer looked for.
+            // A missing pack was removed by another process, and its members are no longer used.
             self.drop_from(&file, &hashes.iter().map(String::as_str).collect::<Vec<_>>())?;
         }
         Ok(())
     }
 
-    /// Writes a file of many into a folder of such files; its path.
     fn put_pack(&self, folder: &Path, members: &[Packing]) -> Result<PathBuf> {
         let (bytes, index) = packed::file_of(members)?;
         let path = folder.join(ghostlab_core::files::sha256::of_bytes(&bytes));
-        // A folder or a pipe in its place is nothing that was written.
+        // A folder or pipe in its place was not written by this program.
         self.draft()?.commit_file(&path, &bytes, || self.disk.size(&path).is_ok())?;
         if folder == self.packs.folder() {
             self.packs.added(&path, index);
@@ -159,7 +156,7 @@ impl Store {
         Ok(path)
     }
 
-    /// Takes members out of a file of many, or out of those that they were moved to since it was looked at.
+    /// Removes members from a pack, or from the packs to which they moved in the meantime.
     pub(super) fn drop_members(&self, file: &Path, hashes: &[&str]) -> Result<()> {
         if self.drop_from(file, hashes)? {
             return Ok(());
@@ -176,13 +173,13 @@ impl Store {
         moved.into_iter().try_for_each(|(file, hashes)| self.drop_members(&file, &hashes))
     }
 
-    /// Takes members out of a file of many, and damaged ones with them: a file of the others takes its place. Whether it was
-    /// there.
+    /// Removes members, and any damaged ones, from a pack by rewriting it with the remaining members. Returns whether
+    /// the pack existed.
     fn drop_from(&self, file: &Path, hashes: &[&str]) -> Result<bool> {
         let folder = file.parent().unwrap_or(file);
         let kept = match packed::without(&*self.disk, file, hashes) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-            // A pipe or a folder is in its place.
+            // A pipe or folder is in place of the pack.
             Err(error) if error.kind() == ErrorKind::InvalidData => Vec::new(),
             kept => kept.map_err(|error| remove_error(&error, file))?,
         };
@@ -197,7 +194,7 @@ impl Store {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(remove_error(&error, file)),
             _ => self.packs.gone(file),
         }
-        // Only where they are empty.
+        // This succeeds only if the folders are empty.
         self.disk.remove_empty(folder).and_then(|()| self.disk.remove_empty(folder.parent().unwrap_or(folder))).ok();
         Ok(true)
     }

@@ -1,4 +1,4 @@
-//! Entries of the wrong type in a store: pipes, sockets, devices or folders in place of files, and the reverse.
+//! Store entries of the wrong type, such as pipes, sockets, devices or folders in place of files, and the reverse.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,23 +7,20 @@ use super::Store;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::regular;
 
-/// Something that is no file in the place of one, or no folder.
+/// Entry of the wrong type.
 #[derive(Debug)]
 pub struct Stray {
     pub path: PathBuf,
-    /// The type found.
     found: &'static str,
-    /// The type expected.
     expected: &'static str,
 }
 
-/// Folders of files.
 const OF_FILES: [&str; 6] = ["claims", "index", "plans", "processes", "runs", "uses"];
-/// Folders of folders of files.
+/// Folders that contain folders of files.
 const OF_FOLDERS: [&str; 2] = ["attempts", "journals"];
 
 impl Store {
-    /// Lists all entries next to objects that are not expected files.
+    /// Lists the entries of the wrong type outside object folders.
     pub fn strays(&self) -> Vec<Stray> {
         let mut strays = Vec::new();
         for name in OF_FILES {
@@ -51,10 +48,10 @@ impl Stray {
             .hint("it is passed over; `ghostlab cache verify --repair` removes it, a folder only where it is empty")
     }
 
-    /// Removes it; a folder only where nothing is in it.
+    /// Removes the entry. A folder is removed only if it is empty.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// Fails if the entry cannot be removed.
     pub fn remove(&self) -> Result<()> {
         let removed = if self.path.is_dir() { fs::remove_dir(&self.path) } else { fs::remove_file(&self.path) };
         removed.map_err(|error| {

@@ -1,4 +1,4 @@
-//! Guarantees of a store: written objects are found complete, and nothing of dead processes remains.
+//! Guarantees of a store: written objects are found complete, and leftovers of dead processes are removed.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ fn key(value: u32) -> Key {
 }
 
 fn write(store: &Store, key: &Key, bytes: &[u8]) -> StoredObject {
-    // In a folder of its own, as what is large.
+    // Use a draft, so that the object gets its own folder like a large one.
     let mut draft = store.draft().unwrap();
     draft.write("a.bin", bytes).unwrap();
     store.commit(draft, key, 1.5).unwrap()
@@ -128,7 +128,7 @@ fn aged(path: &Path) {
     file.set_modified(std::time::SystemTime::now() - ghostlab_core::files::atomic::PATIENCE * 2).unwrap();
 }
 
-/// Writes a process record with a draft.
+/// Writes a process record and a draft of that process. Returns both paths.
 fn plant(root: &Path, id: &str, system: &str, pid: u32) -> (PathBuf, PathBuf) {
     let record = root.join("processes").join(format!("{id}.json"));
     let text = json!({"id": id, "pid": pid, "system": system, "started": 7, "beat": "00000000000000000007"});
@@ -148,7 +148,7 @@ fn drafts_of_dead_processes_are_swept_living_ones_stay() {
     let draft = store.draft().unwrap();
     let (_, killed) = plant(folder.path(), "99999999-0123456789ab", &here, 99_999_999);
     let (record, far) = plant(folder.path(), "5-0123456789ab", "another boot", 5);
-    // Owner unknown: the record of a remote process may not be visible yet.
+    // The owner is unknown, because the record of a remote process may not be visible yet.
     let nobodys = folder.path().join("drafts/77-0123456789ab.3");
     fs::create_dir(&nobodys).unwrap();
     assert_eq!(store.drafts_left().iter().map(|left| (left.dead, left.bytes)).filter(|left| left.0).count(), 1);

@@ -1,4 +1,4 @@
-//! Hashes that living processes read or make, one list per process, so that a concurrent `cache gc` removes none of
+//! Hashes that running processes read or write, one list per process, so that a concurrent `cache gc` does not remove
 //! them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,17 +11,17 @@ use super::processes::KnownProcess;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::PATIENCE;
 
-/// The hashes noted by this process.
+/// Hashes reserved by this process.
 pub(super) struct Uses {
     disk: Arc<dyn Disk>,
     noted: Mutex<NotedHashes>,
     pinned: Pinned,
 }
 
-/// Hashes of what parts of this process rely on, and how many do.
+/// Number of pins per hash.
 type Pinned = Arc<Mutex<BTreeMap<String, usize>>>;
 
-/// While it exists, a `gc` in another thread of this process leaves some objects alone.
+/// Guard that protects objects from garbage collection in other threads of this process.
 pub struct Pin {
     hashes: Vec<String>,
     pinned: Pinned,
@@ -54,7 +54,7 @@ impl Uses {
         Self { disk, noted: Mutex::default(), pinned: Arc::default() }
     }
 
-    /// Adds missing hashes to this process's list.
+    /// Adds hashes to the list of this process, if missing.
     pub(super) fn note<'k>(&self, root: &Path, process: &str, hashes: impl IntoIterator<Item = &'k str>) -> Result<()> {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         let new: BTreeSet<&str> = hashes.into_iter().filter(|&hash| !noted.hashes.contains(hash)).collect();
@@ -63,14 +63,14 @@ impl Uses {
         }
         let path = file(root, process);
         let lines: String = new.iter().map(|hash| format!("{hash}\n")).collect();
-        // Closed each time: over a network, others see it then.
+        // The file is closed after each write, so that other machines see it.
         self.disk.append(&path, lines.as_bytes()).map_err(|error| Error::io("write", &path, &error))?;
         noted.hashes.extend(new.into_iter().map(str::to_string));
         noted.file = path;
         Ok(())
     }
 
-    /// Notes what a part of this process relies on.
+    /// Pins hashes until the returned guard is dropped.
     pub(super) fn pin(&self, hashes: Vec<String>) -> Pin {
         let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         for hash in &hashes {
@@ -79,13 +79,13 @@ impl Uses {
         Pin { hashes, pinned: Arc::clone(&self.pinned) }
     }
 
-    /// Does something while nothing new is pinned; it is shown whether a hash is.
+    /// Runs `act` while no hash can be pinned. `act` can query whether a hash is pinned.
     pub(super) fn while_pinned<T>(&self, act: impl FnOnce(&dyn Fn(&str) -> bool) -> T) -> T {
         let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         act(&|hash| pinned.contains_key(hash))
     }
 
-    /// Rewrites the whole list after another process took this one for dead and removed it. If writing fails, the
+    /// Rewrites the complete list after another process considered this one dead and removed it. If writing fails, this
     /// process still counts as dead.
     pub(super) fn note_again(&self) {
         let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,7 +105,7 @@ impl Drop for Uses {
     }
 }
 
-/// Removes lists without a process record, after the time that a shared file system may take to show one.
+/// Removes lists without a process record, after the time a shared file system may take to show one.
 pub(super) fn sweep(disk: &dyn Disk, root: &Path, known: &[KnownProcess]) {
     let folder = root.join("uses");
     let left: Vec<PathBuf> = disk
@@ -120,14 +120,14 @@ pub(super) fn sweep(disk: &dyn Disk, root: &Path, known: &[KnownProcess]) {
     }
 }
 
-/// Returns what some processes reserve.
+/// Returns the hashes reserved by the given processes.
 pub(super) fn of(disk: &dyn Disk, root: &Path, processes: &[String]) -> BTreeSet<String> {
     let lists = processes.iter().filter_map(|process| disk.read(&file(root, process)).ok());
     lists.flat_map(|list| String::from_utf8_lossy(&list).lines().map(str::to_string).collect::<Vec<_>>()).collect()
 }
 
-/// Returns the hashes that none of the processes reserves. Stops reading lists when no hash is left, because every worker
-/// of a grid lists all that the grid needs.
+/// Returns the hashes that none of the processes reserves. Stops reading once no hash is left, because each worker of a
+/// grid reserves everything the grid needs.
 pub(super) fn noted_by_none<'h>(
     disk: &dyn Disk,
     root: &Path,

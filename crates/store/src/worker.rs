@@ -1,9 +1,8 @@
-//! A process at work on a store: its heartbeat, and what it has claimed.
+//! Heartbeat and leases of a process that works on a store.
 //!
-//! Nothing depends on leases to be right: objects are content-addressed, and two processes that make the same one
-//! make the same bytes. They only keep two processes from doing the same work twice. A claim is a hard link to the
-//! process's own record, so that it appears whole; where the file system has no links it is a copy, and where it cannot
-//! be made at all, work may be done twice and nothing stops.
+//! Correctness does not depend on leases: objects are content-addressed, and two processes that make the same object
+//! write the same bytes. Leases only avoid duplicate work. A lease is a hard link to the process record, so it appears
+//! atomically. Without hard links it is a copy, and if it cannot be written at all, work may be duplicated.
 
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -23,26 +22,26 @@ use crate::fault;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::PATIENCE;
 
-/// Between two beats. (Tests do not wait so long for one.)
+/// Interval between heartbeats. Shorter in tests.
 pub(super) const BEAT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
 
-/// Time for which a claim of another process counts as held when a listing shows it: its owner is checked no earlier,
-/// so that waiting for many claims costs one listing instead of two or three operations each.
+/// Time for which a listed lease of another process counts as held without checking its owner. Waiting for many leases
+/// then costs one listing instead of two or three operations each.
 const PROBE: Duration = Duration::from_secs(10);
 
-/// Number of claims per pass whose owners are checked: hundreds of workers wait for hundreds of claims.
+/// Maximum number of lease owners checked per listing, because hundreds of workers wait for hundreds of leases.
 const PROBES: usize = 4;
 
-/// How often a claim is tried at once, while others make and give back the same one.
+/// Maximum number of immediate retries while other processes take and release the same lease.
 const ATTEMPTS: usize = 10;
 
-/// Time for which an own claim is trusted without a look: a fraction of other processes' patience.
+/// Time for which this process trusts its own lease without a check. A fraction of [`PATIENCE`].
 const ASSURED: Duration = Duration::from_secs(30);
 
-/// Time for which a listing of all claims is reused.
+/// Time for which a listing of all leases is reused.
 const LISTING: Duration = Duration::from_millis(200);
 
-/// State of this process as a worker on a store, from its first claim or draft to its end.
+/// State of this process as a worker on a store.
 pub(crate) struct Worker {
     disk: Arc<dyn Disk>,
     words: StoreWords,
@@ -50,50 +49,51 @@ pub(crate) struct Worker {
     record: PathBuf,
     processes: PathBuf,
     claims: PathBuf,
-    /// The claims that this process has: its own record in a claim does not tell which of its threads it belongs to.
+    /// Leases of this process. The record in a lease does not identify the thread that holds it.
     held: Arc<Mutex<HashSet<PathBuf>>>,
     seen: Mutex<HashMap<String, (u64, Duration)>>,
-    /// When claims of other processes were last tried without success, or first seen.
+    /// Times at which leases of other processes were last found contended or first seen.
     tried: Mutex<HashMap<String, Duration>>,
     listed: Mutex<Option<ClaimListing>>,
-    /// The hashes noted for reading, removed with the record.
+    /// Hashes reserved by this process, removed together with the record.
     uses: Arc<Uses>,
-    /// Keeps its record moving.
+    /// Guard of the heartbeat thread.
     heartbeat: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// The names of all claims at one moment.
+/// Names of all leases at one time.
 struct ClaimListing {
     at: Duration,
     names: BTreeSet<String>,
-    /// How many of them may still be asked whether their owners live.
+    /// Number of owners that may still be checked.
     probes: usize,
 }
 
-/// Result of an attempt to claim something.
+/// Result of an attempt to take a lease.
 pub enum ClaimResult {
     Mine(Lease),
-    /// Another process, or another job of this one, holds the claim.
+    /// Another process, or another job of this process, holds the lease.
     Theirs(Process),
 }
 
-/// A claim that is given back when it is dropped, if it is this process's still.
+/// Lease of a job. Released on drop if this process still holds it.
 pub struct Lease {
     disk: Arc<dyn Disk>,
     path: PathBuf,
-    /// Record of this process.
+    /// Id of this process.
     id: String,
     record: PathBuf,
-    /// Where no claim could be written, others may be at the same work, and nothing tells.
+    /// Whether the lease was written. If not, other processes may do the same work unnoticed.
     marked: bool,
-    /// When it was last known to be held, by the store's time and by the machine's clock: a machine that sleeps stops the one.
+    /// Last time at which the lease was known to be held, by the monotonic and the system clock. The monotonic clock
+    /// stops while the machine sleeps.
     known: Mutex<(Duration, SystemTime)>,
     held: Arc<Mutex<HashSet<PathBuf>>>,
 }
 
 impl Lease {
-    /// Returns whether the lease is still held. A process suspended beyond the timeout finds its lease gone or taken;
-    /// without its record it counts as dead.
+    /// Returns whether the lease is still held. After a suspension beyond the timeout, the lease may have been removed
+    /// or taken over. A process without a record counts as dead.
     pub fn holds(&self) -> bool {
         if !self.marked {
             return true;
@@ -118,11 +118,12 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // The order matters: while the claim is held, no local thread mistakes the file for an older one.
+        // Release the name only after removing the file, so that other threads of this process cannot mistake the file
+        // for an older lease.
         if self.marked && self.is_own() {
             self.disk.remove(&self.path).ok();
         } else if let (true, Some(claims), Some(name)) = (self.marked, self.path.parent(), self.path.file_name()) {
-            // The process that took it over has noted this process as dead.
+            // The process that took over the lease recorded this process as dead.
             let root = claims.parent().unwrap_or(claims);
             attempts::take_back(&*self.disk, root, &name.to_string_lossy(), &self.id);
         }
@@ -134,7 +135,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Updates a process's record regularly.
+/// Heartbeat that updates a process record periodically.
 struct Heartbeat {
     disk: Arc<dyn Disk>,
     process: Process,
@@ -152,10 +153,10 @@ impl Heartbeat {
     }
 }
 
-/// Restores a process's record and list of uses after another process took it for dead (because it was stopped, or its
-/// machine slept) and removed them.
+/// Restores the record and reserved hashes of a process after another process considered it dead (because it was
+/// stopped or its machine slept) and removed them.
 fn revive(disk: &dyn Disk, record: &Path, process: &Process, uses: &Uses) {
-    // A record that cannot be written is as good as none: others then wait less long than they could.
+    // A failure is harmless: other processes then take over leases earlier than necessary.
     if disk.create(record, &process.record()).is_ok() {
         uses.note_again();
     }
@@ -178,7 +179,7 @@ impl Worker {
         Heartbeat { disk, process: self.process.clone(), record: self.record.clone(), uses }
     }
 
-    /// Starts a process without a heartbeat of its own.
+    /// Creates a worker without a heartbeat thread.
     fn begin(root: &Path, words: StoreWords, process: Process, disk: Arc<dyn Disk>, uses: Arc<Uses>) -> Result<Self> {
         let processes = root.join("processes");
         let claims = root.join("claims");
@@ -210,13 +211,13 @@ impl Worker {
         (digits.unwrap_or_default() % count.max(1) as u64) as usize
     }
 
-    /// Claims a name, unless a living process has.
+    /// Tries to take a lease that no running process holds.
     pub(crate) fn claim(&self, name: &str) -> ClaimResult {
         let path = self.claims.join(name);
         if !lock(&self.held).insert(path.clone()) {
             return ClaimResult::Theirs(self.process.clone());
         }
-        // Held by another process, so not removed here.
+        // Forget the local entry but keep the lease file, which another process owns.
         let theirs = |process| {
             lock(&self.held).remove(&path);
             lock(&self.tried).insert(name.to_owned(), self.disk.now());
@@ -226,12 +227,12 @@ impl Worker {
             match self.mark(&path) {
                 Ok(()) => return ClaimResult::Mine(self.lease(path, true)),
                 Err(error) if is_taken(&error) => {}
-                // Other processes may repeat the work of a lease that cannot be written. This costs only time.
+                // If the lease cannot be written, other processes may duplicate the work. This costs only time.
                 Err(_) => return ClaimResult::Mine(self.lease(path, false)),
             }
             match processes::read(&*self.disk, &path) {
-                // A link over the network may have been made although the call reported an existing file: no other
-                // process uses this name.
+                // On a network file system, the link may exist although the call reported an existing file. Only this
+                // process uses its id.
                 Some(lease_record) if lease_record.id == self.process.id => {
                     return ClaimResult::Mine(self.lease(path, true));
                 }
@@ -241,12 +242,12 @@ impl Worker {
                         died(&*self.disk, &self.claims, self.words, name, &dead);
                     }
                 }
-                // Gone meanwhile: the next attempt may succeed.
+                // The lease is gone, so the next attempt may succeed.
                 None if !self.disk.exists(&path) => {}
                 None => drop(self.break_up(&path, None)),
             }
         }
-        // The claim exists but is not visible: a cache is behind. It will show later.
+        // The lease exists but is not visible yet because of caching.
         theirs(Process::unknown(""))
     }
 
@@ -257,14 +258,14 @@ impl Worker {
         Lease { disk, path, id: self.process.id.clone(), record: self.record.clone(), marked, known, held }
     }
 
-    /// Returns whether a contended lease is still held, with one listing for all of them.
+    /// Returns whether a contended lease is still held, by one listing for all leases.
     pub(crate) fn still_theirs(&self, name: &str) -> bool {
         let now = self.disk.now();
         let lately = lock(&self.tried).get(name).is_some_and(|&tried| now.saturating_sub(tried) < PROBE);
         lately && self.with_claims(|claims| claims.contains(name))
     }
 
-    /// Returns whether a lease exists, from the listing only. Whether its owner is alive is checked later.
+    /// Returns whether a lease exists, by the listing only. Whether its owner is alive is checked later.
     pub(crate) fn seems_theirs(&self, name: &str) -> bool {
         let now = self.disk.now();
         if !self.with_claims(|claims| claims.contains(name)) {
@@ -278,7 +279,7 @@ impl Worker {
         false
     }
 
-    /// Shows the names of all claims, of a moment ago at most.
+    /// Calls `look` with the names of all leases, from a listing that may be slightly stale.
     pub(crate) fn with_claims<T>(&self, look: impl FnOnce(&BTreeSet<String>) -> T) -> T {
         let mut listed = lock(&self.listed);
         let now = self.disk.now();
@@ -293,7 +294,7 @@ impl Worker {
         )
     }
 
-    /// Puts this process's record at the path of a claim, which must not exist.
+    /// Links this process's record at the path of a lease, which must not exist.
     fn mark(&self, path: &Path) -> io::Result<()> {
         let link = || match fault::set("no-links") {
             true => Err(ErrorKind::Unsupported.into()),
@@ -301,7 +302,7 @@ impl Worker {
         };
         let mut linked = link();
         if linked.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-            // A claim of a process without a record counts as a dead one's.
+            // A lease of a process without a record would count as dead.
             revive(&*self.disk, &self.record, &self.process, &self.uses);
             linked = link();
         }
@@ -312,10 +313,10 @@ impl Worker {
         }
     }
 
-    /// Takes away a dead process's claim. Of several contenders, one renames it; a contender that caught a newer claim
-    /// puts it back. Returns whether this call took the intended claim.
+    /// Breaks the lease of a dead process. If several processes try, one succeeds in renaming it. A process that
+    /// renamed a newer lease puts it back. Returns whether the intended lease was removed.
     fn break_up(&self, path: &Path, dead: Option<&Process>) -> bool {
-        // A name of its own each time: what is no file (a folder) stays there, and `cache verify` names it.
+        // Use a unique name each time. A folder in place of a lease stays there for `cache verify` to report.
         static ASIDE: AtomicU64 = AtomicU64::new(0);
         let aside = self.claims.join(format!("{}.{}.dead", self.process.id, ASIDE.fetch_add(1, Relaxed)));
         if self.disk.rename(path, &aside).is_err() {
@@ -326,19 +327,21 @@ impl Worker {
             _ => false,
         };
         if other && self.disk.link(&aside, path).is_err() {
-            // Without links it is copied; if another process claimed the name meanwhile, that claim stays.
+            // Copy the lease back if links are unsupported. If another process took it in the meantime, that lease
+            // stays.
             self.disk.read(&aside).and_then(|record| self.disk.create(path, &record)).ok();
         }
         self.disk.remove(&aside).ok();
         !other
     }
 
-    /// Returns whether a process is alive, or unknown.
+    /// Returns whether a process is alive. Unknown processes count as alive.
     pub(super) fn alive(&self, process: &Process) -> bool {
         if let Some(lives) = process.owner.lives() {
             return lives;
         }
-        // Its heartbeat is in its own record; a claim that is a copy stands still. Without a record it is gone.
+        // The heartbeat is in the process record, because a copied lease does not change. Without a record the process
+        // is dead.
         let record = self.processes.join(format!("{}.json", process.id));
         let now_at = match processes::read(&*self.disk, &record) {
             Some(Process { beat, .. }) => beat,
@@ -349,7 +352,7 @@ impl Worker {
         let mut seen = lock(&self.seen);
         let now = self.disk.now();
         let (beat, since) = seen.entry(process.id.clone()).or_insert_with(|| {
-            // Seen for the first time: it may have stood still for long already.
+            // At the first observation, the record may already have been unchanged for long.
             let before = self.disk.age(&record, self.disk.clock(&self.processes)).unwrap_or_default();
             (now_at, now.saturating_sub(before))
         });
@@ -367,7 +370,7 @@ impl Drop for Worker {
     }
 }
 
-/// Removes the claims of processes that are dead, or gone without a trace, and what is no claim at all.
+/// Removes leases of dead processes.
 pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, words: StoreWords, known: &[KnownProcess]) {
     let claims = root.join("claims");
     for name in disk.list(&claims) {
@@ -382,10 +385,10 @@ pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, words: StoreWords, know
     }
 }
 
-/// Notes that a process died at the work that it had claimed, where that says anything.
+/// Records the death of a process at its job, if deaths count for that job.
 fn died(disk: &dyn Disk, claims: &Path, words: StoreWords, name: &str, process: &Process) {
     if let Some(root) = claims.parent().filter(|_| (words.counts_death)(name)) {
-        // If this cannot be written, the work may be tried once too often.
+        // If this cannot be written, the job may be tried once too often.
         attempts::note(disk, root, name, &Attempt::of_the_dead(process)).ok();
     }
 }

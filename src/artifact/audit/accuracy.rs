@@ -1,12 +1,12 @@
-//! Possible accuracies: counts of right answers, their means, and chance.
+//! Checks accuracies against possible counts of correct answers, their means, and chance.
 
 use super::row::{AuditColumns, AuditRow, AuditTask, EPSILON, agree};
 use super::{Check, Finding, Severity};
 use crate::artifact::paper::PaperNumber;
 
-/// Returns the counts of correct answers that print as the entry's value, with their accuracies in percent. `None` if the
-/// metric is not a task, or the number of documents is unknown. Ties may be rounded up or down; with two decimals no task
-/// has one. HellaSwag has more documents than values of two decimals, so every value is possible and some have two counts.
+/// Returns the counts of correct answers that round to the printed value, with their accuracies in percent. `None` if
+/// the metric is not a task or its document count is unknown. Ties may be rounded either way. With two decimals, every
+/// HellaSwag value is possible, and some match two counts.
 fn counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(usize, f64)>> {
     let (documents, value) = measured(entry, columns)?;
     Some(around(documents, value, entry.unit()).filter(|(_, accuracy)| rounds_to(entry, value, *accuracy)).collect())
@@ -16,15 +16,14 @@ fn rounds_to(entry: &PaperNumber, value: f64, accuracy: f64) -> bool {
     (accuracy - value).abs() <= entry.unit() / 2.0 + EPSILON
 }
 
-/// Returns the documents of an entry's task, and its value.
 fn measured(entry: &PaperNumber, columns: &AuditColumns) -> Option<(usize, f64)> {
     Some((columns.task(&entry.record.metric)?.documents?, entry.record.value?))
 }
 
-/// Returns the counts whose accuracies are within `reach` of a value, and the next on both sides.
+/// Returns the counts whose accuracies are within `reach` of `value`, plus one neighbor on each side.
 fn around(most: usize, value: f64, reach: f64) -> impl Iterator<Item = (usize, f64)> + use<> {
     let documents = most as f64;
-    // A conversion from f64 saturates, so a value that is no percentage has no counts or the last.
+    // Float-to-integer casts saturate, so a value outside 0–100 yields no counts or only the last one.
     let [first, last] = [value - reach, value + reach].map(|percent| (percent / 100.0 * documents).floor() as usize);
     let last = last.saturating_add(1).min(most);
     (first.min(most)..=last).map(move |count| (count, 100.0 * count as f64 / documents))
@@ -46,7 +45,7 @@ pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, find
     }
 }
 
-/// Explains how a value that no count gives may have come about.
+/// Suggests how a value that matches no count may have arisen.
 fn explanation(entry: &PaperNumber, value: f64, near: &[(usize, f64)]) -> (Severity, &'static str) {
     let unit = entry.unit();
     if near.iter().any(|(_, accuracy)| ((accuracy / unit + EPSILON).floor() * unit - value).abs() < EPSILON) {
@@ -59,11 +58,10 @@ fn explanation(entry: &PaperNumber, value: f64, near: &[(usize, f64)]) -> (Sever
     (Severity::Contradiction, "no count of right answers prints so")
 }
 
-/// Standard errors around chance within which a task is taken to be at chance.
+/// Maximum distance from chance, in standard errors, that still counts as chance.
 const WIDTH: f64 = 3.0;
 
-/// Finds rows whose nine accuracies are all at chance, as after an overflow. One task above or below chance is enough to
-/// pass.
+/// Finds rows with all nine accuracies at chance level, as after a numeric overflow.
 pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         let Some(cells) = row.all(&row.columns.task_names()).filter(|cells| !cells.is_empty()) else { continue };
@@ -101,12 +99,12 @@ fn distance(row: &AuditRow, cell: &PaperNumber, value: f64) -> Option<f64> {
     Some(errors.fold(f64::INFINITY, f64::min))
 }
 
-/// Returns the tasks with fixed answers.
+/// Returns the tasks whose documents share a fixed set of labels.
 fn fixed<'a>(row: &AuditRow<'a>) -> impl Iterator<Item = &'a AuditTask> + use<'a> {
     row.columns.tasks.iter().filter(|task| task.chance.len() > 1)
 }
 
-/// Returns whether every task of fixed answers has the share of one label, to the last printed digit.
+/// Returns whether every fixed-label task scores exactly the frequency of one label, to the last printed digit.
 fn constant(row: &AuditRow) -> bool {
     let mut fixed = fixed(row).peekable();
     fixed.peek().is_some()
@@ -117,7 +115,7 @@ fn constant(row: &AuditRow) -> bool {
         })
 }
 
-/// Returns whether two rows of equal values are both at chance, which explains their agreement.
+/// Returns whether two rows agree only because both are at chance.
 pub(super) fn both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
     one.all(&one.columns.task_names()).is_some_and(|cells| {
         !cells.is_empty()
@@ -128,11 +126,13 @@ pub(super) fn both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
     })
 }
 
-/// Checks printed means. Each printed part is within half a unit of its last digit, hence so is their mean, plus half a
-/// unit of the printed mean: with two decimals 0.005 + 0.005.
+/// Checks printed means.
 ///
-/// Where each accuracy gives away its count of right answers, the true mean is known, and the printed mean has only its
-/// own half unit: a mean that fails this but not the first was taken from rounded columns, which is only a remark.
+/// Each column, and hence their mean, is off by at most half a unit of the last digit. The printed mean adds another
+/// half unit.
+///
+/// If the accuracies determine the counts of correct answers, the true mean is known and only the second half unit
+/// applies. A mean that fails only this stricter test was computed from rounded columns, which is a remark.
 pub(super) fn check_averages(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         let columns = row.columns;
@@ -180,7 +180,7 @@ fn mean_accuracy(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Returns the range of accuracies that a cell can stand for. `None` if its task is unknown or no count fits.
+/// Returns the range of accuracies that round to a printed cell. `None` if its task is unknown or no count fits.
 fn bounds(entry: &PaperNumber, columns: &AuditColumns) -> Option<(f64, f64)> {
     let fitting = counts(entry, columns)?;
     Some((fitting.first()?.1, fitting.last()?.1))
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn no_accuracy_is_halfway_between_two_values_of_two_decimals() {
         for task in columns() {
-            // Halfway is an odd number of 1/20000.
+            // A tie at two decimals is an odd multiple of 1/20000.
             assert_eq!(
                 (0..=task.documents).find(|count: &usize| {
                     let parts = 20_000 * count;
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_cut_off_digit_is_told_from_a_wrong_one() {
-        // 1608 of 2376 is 67.6768; 1955 of 3270 is 59.7859; 418 of 1045 is 40.
+        // 1608 of 2376 is 67.6768 %, 1955 of 3270 is 59.7859 %, and 418 of 1045 is 40 %.
         assert_eq!(count_severity("arc_easy", "67.67").unwrap().0, Severity::Remark);
         assert_eq!(count_severity("boolq", "59.80").unwrap().0, Severity::Suspicion);
         assert_eq!(count_severity("race", "40.04").unwrap().0, Severity::Contradiction);
@@ -269,7 +269,7 @@ mod tests {
         let findings = chance_findings(&at_chance);
         assert_eq!(findings.len(), 1);
         assert!(findings[0].note.contains("exactly the shares"), "{}", findings[0].note);
-        // 3 standard errors of ARC easy are 2.66: 28.79 is above chance. 10.00 is as far from it as 40.00.
+        // Three standard errors of ARC-Easy are 2.66 points, so 28.79 is above chance.
         for (task, value) in [(0, "28.79"), (0, "10.00"), (8, "40.00"), (6, "70.04")] {
             let mut columns = at_chance;
             columns[task] = value;
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_mean_is_wrong_only_beyond_what_rounding_allows() {
-        // The mean of 10.00, 20.00 and 30.01 is 20.0033: 20.01 may be honest, 20.02 not.
+        // The mean of 10.00, 20.00 and 30.01 is 20.0033: 20.01 is possible after rounding, 20.02 is not.
         let parts = [("ppl_wikitext2", "10.00"), ("ppl_c4", "20.00"), ("ppl_ptb", "30.01")];
         for (average, wrong) in [("20.00", false), ("20.01", false), ("20.02", true), ("19.99", true), ("20.0", false)]
         {
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_mean_of_rounded_columns_is_a_remark() {
-        // Table 2, LLaMA-3.1-8B, dense: the counts give 67.7645, the printed columns 67.7656.
+        // Dense LLaMA-3.1-8B in table 2: the counts average to 67.7645, the printed columns to 67.7656.
         let columns = ["81.19", "53.41", "78.92", "73.64", "82.11", "44.80", "69.68", "87.00", "39.14"];
         let mut metrics: Vec<(&str, &str)> = metric::tasks().into_iter().zip(columns).collect();
         let mut severities = |average| {

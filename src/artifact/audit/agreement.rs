@@ -1,4 +1,4 @@
-//! One condition with two values.
+//! Checks whether different tables give the same value for the same condition.
 
 use std::collections::HashMap;
 
@@ -8,11 +8,13 @@ use crate::artifact::paper::PaperNumber;
 use crate::results::grouped;
 use crate::results::record::{Condition, DENSE};
 
-/// The first entry of a value, and all entries of it.
+/// Entries grouped by value, in order of first appearance.
 type ValueGroups<'a> = Vec<Vec<&'a PaperNumber>>;
 
-/// Compares all values of a metric that the tables give for one condition: first where the condition is the same to the
-/// letter, then where it should be (another solver; the default number of sequences said or unsaid), which is a remark.
+/// Compares all values that the tables give for one metric and condition.
+///
+/// Differences between conditions that should be equivalent (another solver, an explicit default number of sequences)
+/// are only remarks.
 pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     let mut groups: Vec<Vec<&PaperNumber>> = Vec::new();
     let mut known: HashMap<(Condition, &str), usize> = HashMap::new();
@@ -21,7 +23,7 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
             groups.push(Vec::new());
             groups.len() - 1
         });
-        // A second value in the same row of the same table is a duplicate, which is another check.
+        // A second value in the same row of the same table is reported by the duplicate check.
         let again =
             |seen: &&&PaperNumber| seen.artifact == entry.artifact && seen.record.condition == entry.record.condition;
         if groups[index].iter().find(again).is_none() {
@@ -37,7 +39,7 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Returns the metric. Table 5 gives latencies at 2048 tokens and batch 1, as its text says; the latency tables name them.
+/// Returns the metric of an entry. Table 5 states the prompt length and batch size of its latencies in the text.
 fn metric(entry: &PaperNumber) -> &str {
     match entry.record.metric.as_str() {
         "prefill_ms" => "prefill_ms:seq=2048:batch=1",
@@ -56,7 +58,6 @@ fn values<'a>(class: &[&'a PaperNumber]) -> ValueGroups<'a> {
     values
 }
 
-/// Compares every further value of a condition with the first.
 fn within(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     let Some((first, others)) = values.split_first() else { return };
     for other in others {
@@ -80,7 +81,6 @@ fn within(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Find
     }
 }
 
-/// Compares conditions that should not differ: the first value of each with the value of the first condition.
 fn between(classes: &[(Condition, Vec<&PaperNumber>)], findings: &mut Vec<Finding>) {
     let Some(((_, first), others)) = classes.split_first() else { return };
     for (_, other) in others.iter().filter(|(_, other)| !agree(first[0], other[0])) {
@@ -103,10 +103,10 @@ fn shown_values(same: &[&PaperNumber]) -> String {
     format!("{} ({})", same[0].printed, listed(same.iter().map(|entry| entry.artifact.clone())))
 }
 
-/// Standard deviations within which two measurements of a latency agree.
+/// Maximum distance of two latency measurements that agree, in standard deviations.
 const REPEATED: f64 = 5.0;
 
-/// Returns whether a value without deviations should be a copy of the other measurement.
+/// Returns whether exactly one value has a standard deviation, so that the other one should be a copy.
 fn is_quoted(one: &[&PaperNumber], other: &[&PaperNumber]) -> bool {
     is_bare(one) != is_bare(other)
 }
@@ -115,11 +115,11 @@ fn is_bare(same: &[&PaperNumber]) -> bool {
     same.iter().all(|entry| entry.record.error.is_none())
 }
 
-/// Returns the distance of two measurements in standard deviations of their difference. `None` for values that are not
-/// measurements. A missing deviation is taken from the other value.
+/// Returns the distance between two measurements in standard deviations of their difference. A missing deviation is
+/// taken from the other value; `None` if both are missing.
 fn deviations(one: &PaperNumber, other: &PaperNumber) -> Option<f64> {
     let spread = relative_deviation(one, other)?.hypot(relative_deviation(other, one)?);
-    // A deviation of 0.0 is one below half its last digit.
+    // A deviation printed as 0.0 is less than half of its last digit.
     let spread = spread.max(one.unit().max(other.unit()));
     Some((one.record.value? - other.record.value?).abs() / spread)
 }
@@ -128,13 +128,13 @@ fn relative_deviation(entry: &PaperNumber, twin: &PaperNumber) -> Option<f64> {
     entry.record.error.or(twin.record.error)
 }
 
-/// Returns whether two values differ by one in the last digit that both print.
+/// Returns whether two values differ by at most one unit in the last digit that both print.
 fn is_last_digit(one: &PaperNumber, other: &PaperNumber) -> bool {
     let (Some(a), Some(b)) = (one.record.value, other.record.value) else { return false };
     (a - b).abs() <= one.unit().max(other.unit()) + EPSILON
 }
 
-/// Returns where either of two values may be copied from.
+/// Describes where one of two differing values may have been copied from.
 fn elsewhere(one: &PaperNumber, two: &PaperNumber, entries: &[PaperNumber]) -> String {
     if one.record.condition.criterion == DENSE && one.record.condition.calibration != two.record.condition.calibration {
         return "the dense backbone does not depend on the calibration".to_owned();
@@ -245,10 +245,10 @@ mod tests {
             ];
             found(&entries).iter().map(|finding| finding.severity).collect::<Vec<_>>()
         };
-        // hypot(3, 4) is 5: 25 apart are five deviations.
+        // hypot(3, 4) is 5, so a difference of 25 is five standard deviations.
         assert_eq!(found("100.0,3.0", "125.0,4.0"), []);
         assert_eq!(found("100.0,3.0", "125.1,4.0"), [Severity::Suspicion]);
-        // Without its own, the other's deviation is taken: 5 √2 are 7.07.
+        // A missing deviation is taken from the other value: 5√2 is 7.07.
         assert_eq!(found("100.0", "107.0,1.0"), [Severity::Remark], "a measurement that is told twice is the same");
         assert_eq!(found("100.0", "100.0,1.0"), []);
         assert_eq!(found("100.0", "107.1,1.0"), [Severity::Suspicion]);

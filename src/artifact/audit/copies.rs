@@ -1,4 +1,4 @@
-//! Two conditions with one row; a row that is that of another number of calibration sequences; one metric twice.
+//! Finds duplicated rows and metrics, and rows of another number of calibration sequences.
 
 use super::accuracy::both_at_chance;
 use super::row::{AuditRow, agree, loose, words};
@@ -7,14 +7,14 @@ use crate::artifact::paper::PaperNumber;
 use crate::recovery;
 use crate::results::record::Condition;
 
-/// Scores that must agree for it to be no chance.
+/// Minimum number of equal scores that cannot be a coincidence.
 const MIN_EQUAL_SCORES: usize = 3;
 
-/// Perplexities that must agree where other scores do not: two equal ones of four digits are no chance either.
+/// Minimum number of equal four-digit perplexities that cannot be a coincidence.
 const MIN_EQUAL_PERPLEXITIES: usize = 2;
 
-/// Compares every row with those before it in any table, and reports the first agreement, so that three equal rows are two
-/// findings. Latencies, speedups and memory are ignored, because equal costs are not copies.
+/// Compares every row with the earlier rows of all tables and reports the first match. Equal latencies, speedups and
+/// memory do not indicate a copy.
 pub(super) fn check_rows(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     let conditions: Vec<Condition> = rows.iter().map(|row| loose(row.condition)).collect();
     for (index, row) in rows.iter().enumerate() {
@@ -64,7 +64,7 @@ fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) ->
     }
     let same_cut = a.depth == b.depth && a.finetuned == b.finetuned && a.calibration == b.calibration;
     if same_cut && a.recovery == b.recovery {
-        // The criterion alone differs. Equal selections give equal rows, whatever the recovery and the metric.
+        // Only the criterion differs. Equal selections give equal rows for every recovery and metric.
         let elsewhere = unlike(rows, one, other).map(|elsewhere| format!("the criteria differ in {elsewhere}"));
         return match (entirely, elsewhere) {
             (true, None) => (Severity::Remark, "the same selection, or copied".to_owned()),
@@ -82,8 +82,8 @@ fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) ->
     (Severity::Suspicion, words.to_owned())
 }
 
-/// Returns a recovery and a table in which the criteria of two rows differ in every score for the same backbone, depth and
-/// calibration, so that they selected other layers. The rows themselves do not count.
+/// Returns a recovery and a table in which the criteria of two rows differ in every score, which shows that they
+/// selected different layers. Ignores the two rows themselves.
 fn unlike(rows: &[AuditRow], one: &AuditRow, other: &AuditRow) -> Option<String> {
     rows.iter().find_map(|row| {
         let recovery = &row.condition.recovery;
@@ -106,7 +106,7 @@ fn has_methods(one: &AuditRow, row: &AuditRow, criterion: &str, recovery: &str) 
         == Condition { criterion: criterion.to_owned(), recovery: recovery.to_owned(), ..one.condition.clone() }
 }
 
-/// Finds metrics that one table gives twice for one condition, including latencies.
+/// Finds metrics that one table gives twice for the same condition.
 pub(super) fn check_duplicates(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         for (index, cell) in row.cells.iter().enumerate() {
@@ -124,14 +124,12 @@ pub(super) fn check_duplicates(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Sequences of all calibrations, as the paper states in its setup and its captions.
+/// Number of calibration sequences stated in the paper.
 const STATED: &str = "128";
 
-/// Scores that two rows must share for their agreement to be no chance.
 const MIN_SHARED_SCORES: usize = 2;
 
-/// Checks rows without a stated number of sequences against a table that varies it. They should equal the row of the
-/// default number.
+/// Compares rows without a stated number of sequences with the corresponding row of a table that varies it.
 pub(super) fn check_calibration(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows.iter().filter(|row| row.condition.calibrated().1.is_none()) {
         let variants: Vec<(&AuditRow, String)> =
@@ -176,7 +174,6 @@ mod tests {
 
     type Cells<'a> = (&'a str, &'a str, [&'a str; 4]);
 
-    /// Checks rows of three perplexities and an accuracy.
     fn found(rows: &[Cells]) -> Vec<Finding> {
         let all: Vec<PaperNumber> = rows
             .iter()

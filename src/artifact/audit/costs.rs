@@ -1,4 +1,4 @@
-//! Impossible costs: speedups that are not the ratio of their latencies, operator memory above the size of its matrix.
+//! Finds speedups that do not match their latencies, and operators larger than their matrix.
 
 use super::row::{AuditRow, EPSILON};
 use super::{Check, Finding, Severity};
@@ -6,7 +6,7 @@ use crate::artifact::paper::PaperNumber;
 use crate::recovery;
 use crate::results::record::{Condition, DENSE};
 
-/// Checks that a speedup is the dense latency divided by the row's own, within rounding of all three.
+/// Checks that a speedup is the dense latency divided by the row's latency, within rounding.
 pub(super) fn check_speedup(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         let (Some((cell, speedup)), Some(prefill)) = (row.get("speedup"), row.get("prefill_ms")) else { continue };
@@ -18,7 +18,7 @@ pub(super) fn check_speedup(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         let Some(dense) = dense.and_then(|dense| dense.get("prefill_ms")) else { continue };
         let ((dense_low, dense_high), (low, high)) = (bounds(dense), bounds(prefill));
         let half = cell.unit() / 2.0 + EPSILON;
-        // The dense row's speedup is of one latency over itself, whatever its rounding.
+        // The dense row is its own baseline.
         let itself = row.condition.criterion == DENSE;
         let (least, most) = if itself { (1.0, 1.0) } else { (dense_low / high, dense_high / low) };
         if (least - half..=most + half).contains(&speedup) {
@@ -36,14 +36,12 @@ fn bounds((entry, value): (&PaperNumber, f64)) -> (f64, f64) {
     (value - half, value + half)
 }
 
-/// The backbone of whose memory the paper tells; `C`, and the numbers of all its weights, by its config and the sizes of its
-/// published files.
+/// Backbone whose memory the paper reports, with its channel count `C` and number of weights.
 const BACKBONE: &str = "llama-3.1-8b";
 const CHANNELS: f64 = 4096.0;
 const WEIGHTS: f64 = 8_030_261_248.0;
 
-/// Checks memory. An operator is a `C×C` matrix, at most `C²` weights more than the dense memory; two printed percentages
-/// are each within half a unit of their last digit.
+/// Checks the memory column. An operator is a `C×C` matrix, so it adds at most `C²` weights.
 pub(super) fn check_memory(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows.iter().filter(|row| row.condition.backbone == BACKBONE) {
         let Some((cell, peak)) = row.get("peak_memory_percent") else { continue };
@@ -79,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_speedup_is_wrong_only_beyond_what_rounding_allows() {
-        // 362.6 / 287.3 is 1.2621; 362.6 / 290.1 is 1.2499, which half a unit of the latencies lifts to 1.2503.
+        // 362.6 / 287.3 is 1.2621. 362.6 / 290.1 is 1.2499, which rounding of the latencies can raise to 1.2503.
         for (latency, speedup, wrong) in [
             ("287.3", "1.26", 0),
             ("287.3", "1.27", 1),
@@ -93,7 +91,8 @@ mod tests {
 
     #[test]
     fn a_tie_of_the_bounds_is_allowed() {
-        // 362.55 / 290.15 is 1.24953 and 362.65 / 290.05 is 1.25030: a speedup of three digits has 1.250 and 1.249 only.
+        // 362.55 / 290.15 is 1.24953 and 362.65 / 290.05 is 1.25030, so only 1.249 and 1.250 are possible with three
+        // decimals.
         for (speedup, wrong) in [("1.250", 0), ("1.249", 1), ("1.251", 1)] {
             assert_eq!(found("290.1", speedup), wrong, "{speedup}");
         }
@@ -116,7 +115,7 @@ mod memory_tests {
 
     #[test]
     fn an_operator_may_take_its_matrix_and_what_rounding_adds() {
-        // 4096² of 8.03 thousand million weights is 0.21 %; 81.65 and 81.85 print 81.7 and 81.9.
+        // 4096² weights are 0.21 % of 8.03 billion. 81.65 and 81.85 print as 81.7 and 81.9.
         for (text, wrong) in [("81.6", 0), ("81.8", 0), ("81.9", 0), ("82.0", 1)] {
             assert_eq!(found(text), wrong, "{text}");
         }

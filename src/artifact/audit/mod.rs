@@ -1,15 +1,7 @@
-//! The paper against itself: what its tables say twice and differently, and what no evaluation can have printed.
+//! Audits the paper's tables for contradictions and for values that no evaluation can produce.
 //!
-//! | file | noun |
-//! | --- | --- |
-//! | `row` | one row of a table, and what its columns mean |
-//! | `agreement` | one condition with two values |
-//! | `accuracy` | accuracies that no count of right answers gives; means that are not those of their columns; rows at chance |
-//! | `copies` | two conditions with one row, or that of another number of calibration sequences; one metric twice |
-//! | `costs` | speedups that are not the ratio of their latencies; operators that take more memory than their matrix |
-//!
-//! The findings with their checks, as text, CSV and JSON. Everything is judged from printed digits, so every tolerance
-//! equals the rounding of those digits. A finding does not say which of two numbers is right.
+//! All checks work on printed digits, so every tolerance is the rounding of those digits. A finding does not say which
+//! of two numbers is correct.
 
 mod accuracy;
 mod agreement;
@@ -31,7 +23,7 @@ use crate::quantity::counted;
 use crate::results::record::Condition;
 use crate::results::{csv_text, distinct};
 
-/// The check performed.
+/// Kind of consistency check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Check {
@@ -60,7 +52,6 @@ ghostlab_core::names!(
 );
 
 impl Check {
-    /// Describes what the check compares.
     pub fn about(self) -> &'static str {
         match self {
             Self::Average => "a printed mean is the mean of its columns, as far as rounding allows",
@@ -76,15 +67,15 @@ impl Check {
     }
 }
 
-/// How much a finding says, the worst first.
+/// Severity of a finding, most severe first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
-    /// A number that cannot be, or two that cannot both be.
+    /// An impossible number, or two numbers that contradict each other.
     Contradiction,
-    /// Probably wrong, but there is an honest way to it.
+    /// Probably an error, although an innocent explanation exists.
     Suspicion,
-    /// Worth knowing; no more than a last digit, or explained.
+    /// A difference in the last digit, or one with a known explanation.
     #[default]
     Remark,
 }
@@ -92,7 +83,6 @@ pub enum Severity {
 ghostlab_core::names!(Severity: Contradiction = "contradiction", Suspicion = "suspicion", Remark = "remark");
 
 impl Severity {
-    /// Describes the severity.
     pub fn about(self) -> &'static str {
         match self {
             Self::Contradiction => "a number that cannot be, or two that cannot both be",
@@ -102,31 +92,31 @@ impl Severity {
     }
 }
 
-/// One finding. Its numbers are as printed in the paper.
+/// A problem found by the audit. Numbers are given as printed in the paper.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Finding {
-    /// How much it says. Contradictions come first.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// The rule that does not hold.
+    /// Check that failed.
     pub check: Check,
-    /// The table, or the tables with commas: `table3, tableA5`.
+    /// Table, or several tables separated by commas: `table3, tableA5`.
     pub artifact: String,
-    /// The row in words: `llama-3-8b, 7/32, llm-streamline, ghosted, c4`.
+    /// Description of the row: `llama-3-8b, 7/32, llm-streamline, ghosted, c4`.
     pub row: String,
-    /// The metric, or the metrics with commas.
+    /// Metric, or several metrics separated by commas.
     pub column: String,
-    /// The value required by the rule, as printed.
+    /// Value that the check requires, formatted like the printed one.
     pub expected: String,
-    /// The value printed in the tables.
+    /// Value printed in the tables.
     pub found: String,
-    /// How it may have come about; may be empty.
+    /// Possible explanation; may be empty.
     pub note: String,
-    /// Lines of the data: `table3.csv:2, tableA5.csv:22`.
+    /// Line numbers in the data files: `table3.csv:2, tableA5.csv:22`.
     pub places: String,
 }
 
 impl Finding {
-    /// Creates a finding about `condition` at `entries`, naming each table, metric and line once.
+    /// Creates a finding about `condition`, listing each table, metric and line of `entries` once.
     fn new(check: Check, severity: Severity, condition: &Condition, entries: &[&PaperNumber]) -> Self {
         Self {
             severity,
@@ -141,23 +131,20 @@ impl Finding {
         }
     }
 
-    /// Sets what is expected, what is found, and a possible explanation.
     fn says(self, expected: impl Into<String>, found: impl Into<String>, note: impl Into<String>) -> Self {
         Self { expected: expected.into(), found: found.into(), note: note.into(), ..self }
     }
 
-    /// Sets the column.
     fn in_column(self, column: impl Into<String>) -> Self {
         Self { column: column.into(), ..self }
     }
 }
 
-/// Joins unique items with commas, in order of first appearance.
+/// Joins distinct items with commas.
 fn listed(items: impl Iterator<Item = String>) -> String {
     distinct(&items.collect::<Vec<_>>()).join(", ")
 }
 
-/// The columns of a finding, in the order of the CSV.
 const COLUMNS: [&str; 9] = ["severity", "check", "artifact", "row", "column", "expected", "found", "note", "places"];
 
 fn cells(finding: &Finding) -> [&str; 9] {
@@ -165,8 +152,7 @@ fn cells(finding: &Finding) -> [&str; 9] {
     [severity.name(), check.name(), artifact, row, column, expected, found, note, places]
 }
 
-/// Formats findings for a terminal: counts, then a table per severity and check, contradictions first, then the checks
-/// without findings. Notes appear once below their findings. Only the CSV has locations.
+/// Formats findings for a terminal: counts, one table per severity and check, and the checks without findings.
 pub fn text(findings: &[Finding]) -> String {
     let counts = Severity::ALL.map(|severity| counted(of_severity(findings, severity).count(), severity.name()));
     let mut text = format!("{}: {}\n", counted(findings.len(), "finding"), counts.join(", "));
@@ -198,10 +184,9 @@ fn check_heading(check: Check, count: usize) -> String {
     format!("\n{}: {} ({})\n", check.name(), check.about(), counted(count, "finding"))
 }
 
-/// The columns of a table of text: artifact to found.
 const SHOWN: std::ops::Range<usize> = 2..7;
 
-/// Aligns columns, with names above a rule and notes below their findings.
+/// Aligns findings in columns, with notes below them.
 fn aligned(findings: &[&Finding]) -> String {
     let rows: Vec<[&str; 9]> = findings.iter().map(|finding| cells(finding)).collect();
     let widths: Vec<usize> = SHOWN
@@ -225,33 +210,33 @@ fn aligned_cells(widths: &[usize], cells: &[&str]) -> String {
     format!("  {}\n", padded.join("  ").trim_end())
 }
 
-/// Formats one finding per line, below a header.
+/// Formats findings as CSV with a header.
 ///
 /// # Errors
-/// A finding that cannot be written, which is a fault of the program.
+/// Fails if a finding cannot be serialized, which indicates a bug.
 pub fn csv(findings: &[Finding]) -> Result<String> {
     csv_text([COLUMNS].into_iter().chain(findings.iter().map(cells)))
 }
 
-/// Formats a list of objects, one per finding.
+/// Formats findings as a JSON array.
 ///
 /// # Errors
-/// A finding that cannot be written, which is a fault of the program.
+/// Fails if a finding cannot be serialized, which indicates a bug.
 pub fn json(findings: &[Finding]) -> Result<String> {
     serde_json::to_string_pretty(findings)
         .map(|text| text + "\n")
         .map_err(|error| Error::job("the findings cannot be written as JSON").found(error.to_string()))
 }
 
-/// Finds everything in the given tables ([`crate::artifact::paper::all`] for the paper), contradictions first, then by
-/// check and table order.
+/// Runs all checks on the given entries ([`crate::artifact::paper::all`] for the paper). Findings are sorted by
+/// severity, then by check and table order.
 ///
-/// Entries without a value take part in no check but that for duplicates.
+/// Entries without a value are only checked for duplicates.
 pub fn run(entries: &[PaperNumber]) -> Vec<Finding> {
     run_with(entries, AuditColumns::paper())
 }
 
-/// Audits other tables, given the meaning of their columns.
+/// Runs all checks on tables with other columns.
 pub fn run_with(entries: &[PaperNumber], columns: &AuditColumns) -> Vec<Finding> {
     let rows = AuditRow::group(entries, columns);
     let mut findings = Vec::new();
@@ -264,7 +249,7 @@ pub fn run_with(entries: &[PaperNumber], columns: &AuditColumns) -> Vec<Finding>
     copies::check_duplicates(&rows, &mut findings);
     costs::check_speedup(&rows, &mut findings);
     costs::check_memory(&rows, &mut findings);
-    // A stable sort: within a check of one severity the order of the tables stays.
+    // The sort is stable and keeps the table order within a check.
     findings.sort_by_key(|finding| (finding.severity, finding.check));
     findings
 }

@@ -1,11 +1,11 @@
-//! The audit of the whole paper, and entries for the tests of single checks.
+//! Audits the whole paper, and provides entries for the tests of individual checks.
 
 use std::sync::LazyLock;
 
 use super::{Check, Finding, Severity, run};
 use crate::artifact::paper::{self, PaperNumber};
 
-/// Builds one row of a table; a value may carry its deviation: `9.0,0.1`.
+/// Builds the entries of one row. A value may include its standard deviation: `9.0,0.1`.
 pub(super) fn entries(artifact: &str, condition: &str, metrics: &[(&str, &str)]) -> Vec<PaperNumber> {
     let mut text =
         "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std\n"
@@ -27,7 +27,7 @@ fn of(check: Check) -> Vec<Finding> {
     AUDIT.iter().filter(|finding| finding.check == check).cloned().collect()
 }
 
-/// Returns the findings about one row as column, expected, found.
+/// Returns the findings about one row as (column, expected, found).
 fn about<'a>(findings: &'a [Finding], artifact: &str, row: &str) -> Vec<(&'a str, &'a str, &'a str)> {
     findings
         .iter()
@@ -40,7 +40,7 @@ fn count(findings: &[Finding], severity: Severity) -> usize {
     findings.iter().filter(|finding| finding.severity == severity).count()
 }
 
-// The counts below were taken with a script of its own in another language, not from the audit.
+// An independent script computed the expected counts.
 
 #[test]
 fn printed_means_agree_with_their_columns_after_rounding() {
@@ -69,7 +69,7 @@ fn the_dense_perplexities_of_llama_3_8b_are_those_of_llama_2_7b() {
 fn the_pruned_row_of_llama_2_7b_has_two_versions() {
     let findings = of(Check::Agreement);
     let row = about(&findings, "tableA4, tableA6", "llama-2-7b, 7/32, llm-streamline, pruned, c4");
-    // All columns but BoolQ, 62.17 in both.
+    // All columns except BoolQ, which is 62.17 in both tables.
     assert_eq!(row.len(), 9);
     assert_eq!(row[0], ("arc_easy", "55.89 (tableA4)", "48.61 (tableA6)"));
     assert_eq!(row[8], ("acc_average", "54.18 (tableA4)", "51.51 (tableA6)"));
@@ -80,7 +80,7 @@ fn the_pruned_row_of_llama_2_7b_has_two_versions() {
 fn dense_rows_change_with_the_calibration_corpus() {
     let findings = of(Check::Agreement);
     let dense = findings.iter().filter(|finding| finding.note.contains("does not depend on the calibration"));
-    // 6 columns of LLaMA-3-8B, 7 of LLaMA-3.1-8B, 6 of the distilled one.
+    // 6 columns of LLaMA-3-8B, 7 of LLaMA-3.1-8B, and 6 of the distilled model.
     assert_eq!(dense.count(), 19);
     assert_eq!((findings.len(), count(&findings, Severity::Remark)), (43, 3));
 }
@@ -96,16 +96,17 @@ fn an_average_of_table_3_comes_from_another_calibration() {
 
 #[test]
 fn operators_of_table_5_take_twice_the_memory_of_their_matrix() {
-    // 82.0 over 81.6 and 71.5 over 71.1, of three methods each: at least 0.3 %, where 4096² weights are 0.21 %.
+    // 82.0 vs. 81.6 and 71.5 vs. 71.1 are at least 0.3 %, although 4096² weights are only 0.21 %.
     assert_eq!(of(Check::Memory).len(), 6);
 }
 
 #[test]
 fn repeated_latencies_agree_within_their_deviation() {
-    // The farthest dense latencies of tables A8 and A9 are 5368.3 ± 4.6 and 5349.4 ± 4.3: three deviations.
+    // The most distant dense latencies of tables A8 and A9 (5368.3 ± 4.6, 5349.4 ± 4.3) are three standard deviations
+    // apart.
     let findings = of(Check::Agreement);
     let latencies: Vec<&Finding> = findings.iter().filter(|finding| finding.column.starts_with("prefill_ms")).collect();
-    // Table 5 repeats tables A8 and A9 to the digit, but for one.
+    // Table 5 repeats tables A8 and A9 exactly, except for one latency.
     let [quoted] = latencies[..] else { panic!("{latencies:?}") };
     assert_eq!(
         (quoted.severity, quoted.row.as_str()),
@@ -149,7 +150,7 @@ fn rows_are_copied_between_criteria_recoveries_and_backbones() {
     let selection = find(&findings, "table2", "llama-3-8b, 11/32, shortgpt, pruned, c4");
     assert_eq!(selection.found, "that of llama-3-8b, 11/32, llm-streamline, pruned, c4 (table2)");
     assert_eq!(selection.note, "the same selection, or copied; but the criteria differ in table3 (prune-and-comp)");
-    // Another backbone's row, and two perplexities of three.
+    // A row of another backbone, then a row with two of three perplexities copied.
     let backbone = find(&findings, "tableA7", "deepseek-r1-distill-llama-8b, 11/32, llm-streamline, pruned, wikitext2");
     assert_eq!((backbone.severity, backbone.column.as_str()), (Severity::Contradiction, "all 10 scores"));
     let slip = find(&findings, "table3", "llama-3-8b, 11/32, shortgpt, pruned, c4");
@@ -164,7 +165,7 @@ fn find<'a>(findings: &'a [Finding], artifact: &str, row: &str) -> &'a Finding {
 fn nothing_is_given_twice_and_speedups_are_ratios() {
     assert_eq!(of(Check::Duplicate), []);
     assert_eq!(of(Check::Speedup), []);
-    // The checks find unchanged made for: an error in one speedup, and a duplicated row.
+    // Insert a wrong speedup and a duplicated entry.
     let mut entries = paper::all().unwrap();
     let index = entries.iter().position(|entry| entry.record.metric == "speedup" && entry.printed == "1.26").unwrap();
     entries.push(entries[index].clone());
@@ -181,7 +182,6 @@ fn count_of(findings: &[Finding], check: Check) -> usize {
 fn contradictions_come_first_then_findings_by_check() {
     let findings = &*AUDIT;
     assert!(findings.is_sorted_by_key(|finding| (finding.severity, finding.check)));
-    // Every finding says where, what and against what.
     for finding in findings {
         let Finding { artifact, row, column, expected, found, places, .. } = finding;
         assert!([artifact, row, column, expected, found, places].iter().all(|text| !text.is_empty()), "{finding:?}");

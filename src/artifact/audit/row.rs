@@ -1,4 +1,4 @@
-//! One row of a table, and what its columns mean.
+//! Rows of a table, and the meaning of their columns.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -9,26 +9,25 @@ use crate::results::record::{Condition, DENSE};
 use crate::tasks::{TASKS, Task};
 use crate::{metric, recovery};
 
-/// For sums of decimal fractions, which a binary number does not hold exactly.
+/// Tolerance for sums of decimal fractions, which binary floats only approximate.
 pub(super) const EPSILON: f64 = 1e-9;
 
-/// The numbers that one table gives for one condition.
+/// Numbers that one table gives for one condition.
 #[derive(Debug)]
 pub(super) struct AuditRow<'a> {
     pub(super) artifact: &'a str,
     pub(super) condition: &'a Condition,
-    /// Meaning of its columns.
     pub(super) columns: &'a AuditColumns,
-    /// In the table's order; a metric that is given twice is here twice.
+    /// Cells in table order. A metric that is given twice appears twice.
     pub(super) cells: Vec<&'a PaperNumber>,
-    /// The first cell of each metric, by its name.
+    /// First cell of each metric, by metric name.
     first: HashMap<&'a str, &'a PaperNumber>,
-    /// The score columns with a value, in the same order for all rows: every row is compared with every other.
+    /// Score columns with a value, in the same order for all rows.
     scores: Vec<Option<&'a PaperNumber>>,
 }
 
 impl<'a> AuditRow<'a> {
-    /// Groups entries into rows, in the order of their first cells.
+    /// Groups entries into rows, in order of first appearance.
     pub(super) fn group(entries: &'a [PaperNumber], columns: &'a AuditColumns) -> Vec<Self> {
         let mut rows: Vec<Self> = Vec::new();
         let mut known: HashMap<(&str, &Condition), usize> = HashMap::new();
@@ -58,35 +57,33 @@ impl<'a> AuditRow<'a> {
         rows
     }
 
-    /// Returns the first cell of a metric with its value. `None` if it is absent or empty.
+    /// Returns the first cell of a metric and its value.
     pub(super) fn get(&self, metric: &str) -> Option<(&'a PaperNumber, f64)> {
         let cell = *self.first.get(metric)?;
         Some((cell, cell.record.value?))
     }
 
-    /// Returns the cells of these metrics with their values. `None` unless all exist.
+    /// Returns the cells of several metrics and their values. `None` if one is missing.
     pub(super) fn all(&self, metrics: &[&str]) -> Option<Vec<(&'a PaperNumber, f64)>> {
         metrics.iter().map(|metric| self.get(metric)).collect()
     }
 
-    /// Pairs the scores of one metric in two rows, each once.
+    /// Pairs the scores that both rows have, by metric.
     pub(super) fn shared_scores(&self, other: &AuditRow<'a>) -> Vec<(&'a PaperNumber, &'a PaperNumber)> {
         self.scores.iter().zip(&other.scores).filter_map(|(one, two)| (*one).zip(*two)).collect()
     }
 }
 
-/// Returns whether two cells have the same value.
 pub(super) fn agree(one: &PaperNumber, other: &PaperNumber) -> bool {
     matches!((one.record.value, other.record.value), (Some(a), Some(b)) if (a - b).abs() < EPSILON)
 }
 
-/// Describes a row in words.
 pub(super) fn words(condition: &Condition) -> String {
     let Condition { backbone, layers, depth, unit: _, criterion, recovery, finetuned, calibration } = condition;
     if criterion == DENSE {
         return format!("{backbone}, dense");
     }
-    // In a table with one row per method, only the name is known.
+    // In a table with one row per method, the condition is only a name.
     if criterion.is_empty() {
         return backbone.clone();
     }
@@ -95,7 +92,7 @@ pub(super) fn words(condition: &Condition) -> String {
     format!("{backbone}, {depth}/{layers}, {criterion}, {recovery}{finetuned}, {calibration}")
 }
 
-/// Removes settings that cannot change a value: the dense backbone is not calibrated.
+/// Clears the calibration of the dense backbone, which does not depend on it.
 pub(super) fn exact(condition: &Condition) -> Condition {
     let mut exact = condition.clone();
     if exact.criterion == DENSE {
@@ -104,10 +101,10 @@ pub(super) fn exact(condition: &Condition) -> Condition {
     exact
 }
 
-/// Default number of calibration sequences for the operator in the paper's code.
+/// Default number of operator calibration sequences in the paper's code.
 const DEFAULT_SIZE: &str = "32";
 
-/// Removes settings that should not change a value: the solver of the ghost layer, and the default number of calibration
+/// Normalizes settings that should not affect a value: the solver of the ghost layer, and an explicit default number of
 /// sequences.
 pub(super) fn loose(condition: &Condition) -> Condition {
     let mut loose = exact(condition);
@@ -120,27 +117,25 @@ pub(super) fn loose(condition: &Condition) -> Condition {
     loose
 }
 
-/// Metadata of a table's columns.
 #[derive(Debug, Clone)]
 pub struct AuditColumns {
-    /// In the order of the table.
+    /// Task columns, in table order.
     pub tasks: Vec<AuditTask>,
-    /// The column of their mean.
+    /// Column with the mean accuracy.
     pub accuracy: String,
-    /// Perplexities, and the column of their mean.
+    /// Perplexity columns; `perplexity` is the column with their mean.
     pub texts: Vec<String>,
     pub perplexity: String,
 }
 
-/// A column of accuracies in percent.
+/// Column of task accuracies in percent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditTask {
-    /// Column name.
     pub name: String,
     pub label: String,
-    /// Documents in its split; `None` if not given.
+    /// Number of documents in the task's split, if known.
     pub documents: Option<usize>,
-    /// Accuracies by chance, and of a constant answer if labels are few; empty if not given.
+    /// Chance accuracy, followed by the accuracies of constant answers if the labels are fixed. Empty if unknown.
     pub chance: Vec<f64>,
 }
 
@@ -152,7 +147,6 @@ static PAPER: LazyLock<AuditColumns> = LazyLock::new(|| AuditColumns {
 });
 
 impl AuditColumns {
-    /// Returns the columns of the paper's tables.
     pub fn paper() -> &'static Self {
         &PAPER
     }
@@ -180,11 +174,11 @@ impl AuditTask {
         }
     }
 
-    /// Parses a column of a command: `arc_easy`, `ARC-e=arc_easy`, `PIQA=1838` with its documents, `PIQA=1838:50` also with
-    /// the accuracy by chance.
+    /// Parses a column: `arc_easy`, `ARC-e=arc_easy`, `PIQA=1838` (document count), or `PIQA=1838:50` (and chance
+    /// accuracy).
     ///
     /// # Errors
-    /// What is neither a known task nor a number of documents.
+    /// Fails if the meaning is neither a known task nor a document count.
     pub fn parse(text: &str) -> Result<Self> {
         let (column, meaning) = text.split_once('=').unwrap_or((text, text));
         if let Some(task) = TASKS.iter().find(|task| task.name == meaning) {

@@ -1,4 +1,4 @@
-//! Each check of `claims.yaml`: a short function of the numbers of one setting.
+//! Check functions of the claims in `claims.yaml`.
 
 use super::number::{ClaimCheck, Quantity};
 use super::setting::ClaimSetting;
@@ -15,36 +15,34 @@ const CHANNEL_ERROR: &str = metric::CHANNEL_ERROR.id;
 const CHANNELS_REDUCED: &str = metric::CHANNELS_REDUCED.id;
 const PREFILL: &str = metric::PREFILL.id;
 const MEMORY: &str = metric::MEMORY.id;
-/// The benchmarks of table A10.
+/// Benchmarks of table A10.
 const A10: [&str; 4] = ["ppl_wikitext2", "ppl_c4", "ppl_ptb", ACCURACY];
 
-/// The paper's own method.
+/// The paper's proposed method.
 const GHOSTED: &str = "ghosted";
-/// The two ways to compute its operator.
+/// The two solvers for its operator.
 const SVD: &str = "ghosted:svd";
 const SOLVE: &str = "ghosted:solve";
 const DIAG: &str = "linearpatch-diag";
 const ROTATE: &str = "linearpatch-rotate";
-/// The methods that the paper compares with.
+/// Methods that the paper compares with.
 const EXISTING: [&str; 5] = ["prune-and-comp", "replaceme-ls", "replaceme-cos", DIAG, ROTATE];
-/// All that repair.
+/// All methods that repair a pruned model.
 const REPAIRS: [&str; 6] = ["prune-and-comp", "replaceme-ls", "replaceme-cos", DIAG, ROTATE, GHOSTED];
-/// All that a table shows of a criterion; the pruned model is one.
+/// All rows of a criterion, including the unrepaired model.
 const ROWS: [&str; 7] = [NONE, "prune-and-comp", "replaceme-ls", "replaceme-cos", DIAG, ROTATE, GHOSTED];
-/// The methods of figure 5.
+/// Methods shown in figure 5.
 const DEPTHS_SHOWN: [&str; 4] = ["replaceme-ls", DIAG, ROTATE, GHOSTED];
-/// The methods that the paper fine-tunes.
+/// Methods that the paper fine-tunes.
 const FINETUNED: [&str; 3] = [DIAG, ROTATE, GHOSTED];
 
-/// Differences up to that many standard deviations are noise.
+/// Differences up to this many standard deviations are noise.
 const DEVIATIONS: f64 = 3.0;
 
-/// Evaluates a claim for one setting.
 pub(super) type Checked = fn(&ClaimSetting<'_>) -> ClaimCheck;
-/// Which settings a claim is about.
 pub(super) type Only = fn(&Condition) -> bool;
 
-/// Indexed by the text after `only`; the first is the default.
+/// Setting predicates by name; the first is the default.
 pub(super) static ONLY: [(&str, Only); 4] = [
     ("any", |_| true),
     ("streamlined", streamlined),
@@ -58,7 +56,7 @@ fn streamlined(condition: &Condition) -> bool {
     condition.criterion == "llm-streamline"
 }
 
-/// Indexed by the claim's id.
+/// Checks by claim id.
 pub(super) static CHECKS: &[(&str, Checked)] = &[
     ("abstract-accuracy", |setting| setting.lead(ACCURACY, GHOSTED, &REPAIRS).above(0.0)),
     ("abstract-perplexity", |setting| setting.lead(PERPLEXITY, GHOSTED, &REPAIRS).above(0.0)),
@@ -150,7 +148,7 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
     ("tableA9-overhead", overhead_is_small),
 ];
 
-/// Checks whether ghosted has the highest accuracy of all rows of a setting, including criteria without a recovery.
+/// Checks whether ghosted has the highest accuracy, including the unrepaired rows of other criteria.
 fn highest_of_all_rows(setting: &ClaimSetting<'_>) -> ClaimCheck {
     let streamlined = setting.criterion("llm-streamline");
     let above =
@@ -177,7 +175,7 @@ fn lead_over_rotate(setting: &ClaimSetting<'_>, metric: &str) -> Quantity {
     setting.lead(metric, GHOSTED, &[ROTATE]).share_of(setting.value(metric, ROTATE))
 }
 
-/// Checks whether the lead over the best other repair is larger at the deepest cut than at the shallowest.
+/// Checks whether the lead over the best rival is larger at the deepest cut than at the shallowest.
 fn lead_widens(setting: &ClaimSetting<'_>, metric: &str, rivals: &[&str]) -> ClaimCheck {
     setting
         .between_depths(|deep, shallow| deep.lead(metric, GHOSTED, rivals).above(shallow.lead(metric, GHOSTED, rivals)))

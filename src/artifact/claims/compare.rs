@@ -1,4 +1,4 @@
-//! The paper's count next to ours: on screen, and as a file next to a recorded run's tables.
+//! Compares the verdicts on the paper's numbers with those on ours.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -17,24 +17,23 @@ use crate::metric::ACCURACY;
 use crate::recovery;
 use crate::results::{BestCounts, BestQuestion, StoredResults};
 
-/// A claim, judged on the paper's own numbers and on ours.
+/// A claim with its verdicts on the paper's numbers and on ours.
 #[derive(Debug, Clone)]
 pub struct JudgedClaim<'a> {
     pub claim: &'a Claim,
     pub paper: ClaimVerdict,
     pub ours: ClaimVerdict,
-    /// The profile that our numbers are from: `tiny` or `paper`.
+    /// Profile of our numbers: `tiny` or `paper`.
     pub profile: String,
 }
 
-/// Judges claims on both sides.
 pub fn judged<'a>(
     claims: impl IntoIterator<Item = &'a Claim>,
     paper: &Artifacts,
     ours: &Artifacts,
     profile: &str,
 ) -> Vec<JudgedClaim<'a>> {
-    // A figure of the paper has no table of numbers.
+    // Figures of the paper are not printed as numbers.
     claims
         .into_iter()
         .map(|claim| {
@@ -55,7 +54,7 @@ pub fn judged<'a>(
         .collect()
 }
 
-/// Whether our numbers of a claim's artifacts are of one of the paper's backbones, or one side has no numbers.
+/// Returns whether our numbers and the paper's share a backbone, or one side has no numbers.
 fn shares_backbone(claim: &Claim, paper: &Artifacts, ours: &Artifacts) -> bool {
     let our_backbones = backbones(claim, ours);
     let theirs = backbones(claim, paper);
@@ -67,8 +66,8 @@ fn backbones(claim: &Claim, side: &Artifacts) -> BTreeSet<String> {
     artifacts.flat_map(|artifact| &artifact.records).map(|record| record.condition.backbone.clone()).collect()
 }
 
-/// The sentences counted by verdict; then one line for each claim, `table2-average: paper 6 of 6, all needed: HOLDS; ours (tiny) 5 of 6, all needed: FAILS`; below
-/// it how the sentence is read, and the settings on either side in which it is not true, with their numbers.
+/// Formats verdict counts and one line per claim: `table2-average: paper 6 of 6, all needed: HOLDS; ours (tiny) 5 of 6,
+/// all needed: FAILS`. Below it follow the interpretation and the settings in which the claim fails.
 pub fn render(judged: &[JudgedClaim<'_>]) -> String {
     let rows: Vec<ClaimRow> = judged.iter().map(row).collect();
     let ours = verdict_counts(&rows, |row| row.verdict);
@@ -98,13 +97,13 @@ fn verdict_counts(rows: &[ClaimRow], verdict: fn(&ClaimRow) -> Judgement) -> Str
     count_sentences(rows, verdict).to_string()
 }
 
-/// Claims about an artifact, stored next to its recorded tables.
+/// Name of the file that lists an artifact's claims.
 pub const CLAIMS: &str = "claims.md";
 
-/// The profile of the bundled models.
+/// Profile of the bundled models.
 const TINY: &str = "tiny";
 
-/// Returns the caution about sentences on the paper's models that are judged on others.
+/// Returns a caveat about claims that are judged on models other than the paper's.
 fn other_models_note(profile: &str) -> String {
     let models = if profile == TINY { "the tiny models" } else { "a small model" };
     format!(
@@ -114,12 +113,11 @@ fn other_models_note(profile: &str) -> String {
     )
 }
 
-/// Returns the claims about an artifact.
 pub fn about<'j>(artifact: &str, judged: &'j [JudgedClaim<'static>]) -> Vec<&'j JudgedClaim<'static>> {
     judged.iter().filter(|entry| entry.claim.artifacts.contains(&artifact)).collect()
 }
 
-/// Formats the text of [`CLAIMS`].
+/// Formats the contents of [`CLAIMS`].
 pub fn written(judged: &[&JudgedClaim<'_>]) -> String {
     if judged.is_empty() {
         return "The paper has no claim about this that is checked.\n".to_owned();
@@ -130,7 +128,7 @@ pub fn written(judged: &[&JudgedClaim<'_>]) -> String {
     format!("| claim | where | paper | here | verdict here |\n| --- | --- | --- | --- | --- |\n{lines}{note}")
 }
 
-/// Formats the line of a claim.
+/// Formats a claim as a Markdown table row.
 pub fn line(judged: &JudgedClaim<'_>) -> String {
     let ClaimRow { claim, section, paper, paper_verdict, ours, verdict, .. } = row(judged);
     let paper = format!("{paper}: {}", paper_verdict.word());
@@ -142,10 +140,10 @@ pub fn line(judged: &JudgedClaim<'_>) -> String {
     )
 }
 
-/// Judges every claim on the paper's numbers and on a profile's numbers in some folders. Empty without folders.
+/// Judges every claim on the paper's numbers and on those of `profile` in the given folders.
 ///
 /// # Errors
-/// Numbers that cannot be read.
+/// Fails if the numbers cannot be read.
 pub fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
     let mut ours = Artifacts::new();
     for folder in folders.iter().filter(|folder| is_of_profile(folder, profile)) {
@@ -162,18 +160,18 @@ pub fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<JudgedClaim<'
     Ok(judged(claims(), &theirs, &ours, profile))
 }
 
-/// Whether a folder has the numbers of a profile. Races have none.
+/// Returns whether a folder contains the numbers of a profile. Search results contain none.
 fn is_of_profile(folder: &Path, profile: &str) -> bool {
     let names = [PathBuf::from(profile), here(Path::new(profile))];
     let is_it = folder.file_name().is_some_and(|folder_name| names.iter().any(|name| name.as_os_str() == folder_name));
     is_it && [PagePart::FILE, StoredResults::FILE].iter().all(|file| folder.join(file).is_file())
 }
 
-/// The main result of table 2, `Ghost Layer (Ours) has the highest ACC AVG of its rows in 5 of 6 settings on seed 0, …`; none where
-/// table 2 of the profile is not made.
+/// Formats the main result of table 2: `Ghost Layer (Ours) has the highest ACC AVG of its rows in 5 of 6 settings on
+/// seed 0, …`. Returns `None` if the profile has no table 2.
 ///
 /// # Errors
-/// Numbers that cannot be read.
+/// Fails if the numbers cannot be read.
 pub fn headline_in(folders: &[PathBuf], profile: &str) -> Result<Option<String>> {
     let mut table = None;
     let mut seeds = None;
@@ -188,7 +186,7 @@ pub fn headline_in(folders: &[PathBuf], profile: &str) -> Result<Option<String>>
     Ok(table.and_then(|table| headline(&table, seeds.as_ref())).map(|(text, _)| text))
 }
 
-/// Same of table 2's numbers and those of its rows under several seeds, with the counts.
+/// Formats the headline from table 2 and, if available, its repetitions with other seeds, and returns the counts.
 pub fn headline(table: &StoredResults, seeds: Option<&StoredResults>) -> Option<(String, BestCounts)> {
     let ours = recovery::ours()?;
     let question = BestQuestion {
@@ -202,7 +200,6 @@ pub fn headline(table: &StoredResults, seeds: Option<&StoredResults>) -> Option<
     Some((text, counts))
 }
 
-/// Converts a claim for the page.
 pub fn row(judged: &JudgedClaim<'_>) -> ClaimRow {
     let claim = judged.claim;
     ClaimRow {

@@ -1,4 +1,4 @@
-//! Output shown for both sides.
+//! Tests of the output that compares both sides.
 
 use super::super::ClaimAxis::Depth;
 use super::super::Needed;
@@ -91,7 +91,7 @@ fn claims_about_the_papers_models_are_not_judged_on_others() {
     }
 }
 
-/// The numbers of the review of the recorded run, which recomputed them by hand.
+/// A review of the recorded run computed the expected numbers by hand.
 #[test]
 fn recorded_headline_has_significance_and_seeds() {
     let results = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("results");

@@ -1,4 +1,4 @@
-//! A claim on the numbers of its artifacts.
+//! Judges a claim on the numbers of its artifacts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,45 +11,42 @@ use crate::recovery;
 use crate::results::record::{DENSE, Record};
 use crate::results::{BestCounts, BestQuestion, RowContent, grouped, is_one_measurement};
 
-/// The artifact with table 2's rows under several calibration seeds.
+/// Artifact that repeats table 2 with several calibration seeds.
 pub const SEEDS: &str = "seeds";
 
-/// Whether a claim holds, and on what that rests.
+/// Verdict on a claim, with the counts behind it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClaimVerdict {
     pub outcome: Judgement,
-    /// Why it is unknown.
+    /// Reason why the verdict is unknown.
     pub reason: Option<String>,
-    /// Settings in which the check is true.
+    /// Number of settings in which the check holds.
     pub held: usize,
-    /// Settings in which it is unknown; never among `held`.
+    /// Number of settings in which the check is unknown; never included in `held`.
     pub unknown: usize,
-    /// All settings.
     pub total: usize,
-    /// How many it must be true in.
+    /// Number of settings in which the check must hold.
     pub needed: Needed,
-    /// Whether pruned models were run although the dense model misses the paper's numbers (`--no-gate`).
+    /// Whether pruned models ran although the dense model missed the paper's numbers (`--no-gate`).
     pub ungated: bool,
-    /// How often ours is the best row, where that is what the claim says; never of the paper's own numbers.
+    /// Counts of settings in which our method is the best row, for claims of that kind.
     pub best: Option<BestCounts>,
-    /// In the order in which the numbers have them.
     pub settings: Vec<SettingVerdict>,
 }
 
-/// The check on one setting.
+/// Verdict of the check in one setting.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SettingVerdict {
     pub setting: Vec<(ClaimAxis, String)>,
     pub outcome: Judgement,
-    /// An earlier setting that removes the same layers, because its criterion chose them too; `None` for the first. If
-    /// all scores are equal as well, the two count as one setting.
+    /// Earlier setting whose criterion removed the same layers. If all scores are equal too, both count as one setting.
     pub cut_of: Option<String>,
-    /// The numbers used (`ghosted 60.10 > replaceme-ls 59.45`), or the missing parts.
+    /// Numbers used (`ghosted 60.10 > replaceme-ls 59.45`), or the ones that are missing.
     pub shown: String,
 }
 
 impl Claim {
-    /// Judges the claim; `absent` says of an artifact why it has no numbers.
+    /// Judges the claim. `absent` explains why an artifact has no numbers.
     pub(super) fn judge(&self, artifacts: &Artifacts, absent: impl Fn(&str) -> String) -> ClaimVerdict {
         let mut present: Vec<(&str, &ArtifactNumbers)> = Vec::new();
         for &name in self.artifacts {
@@ -66,7 +63,8 @@ impl Claim {
         ClaimVerdict { ungated, best, ..self.verdict(self.settings(&present)) }
     }
 
-    /// Counts how often ours is the best row; none of a claim that says something else, and of numbers without items.
+    /// Counts how often our method is the best row. `None` for other kinds of claims and for numbers without per-item
+    /// results.
     fn best_counts(&self, artifacts: &Artifacts, present: &[(&str, &ArtifactNumbers)]) -> Option<BestCounts> {
         let run = present.first()?.1.stored.as_deref()?;
         let seeds = artifacts.get(SEEDS).and_then(|artifacts| artifacts.stored.as_deref());
@@ -79,13 +77,12 @@ impl Claim {
         BestCounts::new(run, seeds, question)
     }
 
-    /// The verdict where the sentence is about other models than those of our numbers.
     pub(super) fn not_applicable(&self) -> ClaimVerdict {
         let reason = "the sentence is about the paper's models".to_owned();
         ClaimVerdict { outcome: Judgement::NotApplicable, ..self.open(reason) }
     }
 
-    /// Judges the check in every setting that all of the artifacts have. A record shared by two artifacts counts once.
+    /// Judges the check in every setting that all artifacts share.
     fn settings(&self, artifacts: &[(&str, &ArtifactNumbers)]) -> Vec<SettingVerdict> {
         let key =
             |record: &Record| -> Vec<String> { self.over.iter().map(|axis| axis.of(&record.condition)).collect() };
@@ -128,7 +125,7 @@ impl Claim {
         if outcome == Judgement::Unknown && !several.is_empty() {
             shown = format!("{shown}; its cells differ in {}", several.join(", "));
         }
-        // The paper's measurements of time cannot be repeated.
+        // The paper's timings cannot be repeated.
         let measured = artifacts.iter().any(|(_, artifact)| artifact.run.is_some());
         if outcome == Judgement::Unknown && shown.contains(NOISY) && measured {
             shown = format!("{shown}; the same command with --retime times again");
@@ -136,8 +133,7 @@ impl Claim {
         SettingVerdict { setting: self.over.iter().copied().zip(key).collect(), outcome, cut_of, shown }
     }
 
-    /// Merges criteria that made the same cut into one setting under all their names: equal scores mean equal layers, and
-    /// one measurement counts once.
+    /// Merges criteria that made the same cut into one setting, because one measurement must count once.
     fn by_measurement<'a>(&self, groups: Vec<ClaimGroup<'a>>) -> Vec<ClaimGroup<'a>> {
         let Some(axis) = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion) else { return groups };
         let mut cuts: Vec<ClaimGroup<'a>> = Vec::new();
@@ -151,8 +147,7 @@ impl Claim {
         cuts
     }
 
-    /// Returns the criterion of the first earlier group that removes the same layers: its unrepaired scores are equal.
-    /// Repaired scores may still depend on the criterion.
+    /// Returns the criterion of the first earlier group with equal unrepaired scores, which removes the same layers.
     fn cut_of(&self, groups: &[ClaimGroup<'_>], at: usize) -> Option<String> {
         let axis = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion)?;
         let (key, all) = &groups[at];
@@ -190,7 +185,6 @@ impl Claim {
         }
     }
 
-    /// Returns a verdict for a claim that cannot be judged.
     fn open(&self, reason: String) -> ClaimVerdict {
         ClaimVerdict { reason: Some(reason), ..self.verdict(Vec::new()) }
     }
@@ -205,10 +199,10 @@ fn count_text(settings: &[SettingVerdict], outcome: Judgement) -> usize {
     settings.iter().filter(|setting| setting.outcome == outcome).count()
 }
 
-/// The distinguishing values of a setting, and its numbers.
+/// Axis values of a setting, and its numbers.
 type ClaimGroup<'a> = (Vec<String>, Vec<KnownNumber<'a>>);
 
-/// Whether two groups are one measurement, as far as their records are asked for.
+/// Returns whether the records that `asked` selects are equal in both groups.
 fn alike(one: &[KnownNumber<'_>], other: &[KnownNumber<'_>], asked: impl Fn(&Record) -> bool) -> bool {
     is_one_measurement(&content(one, &asked), &content(other, &asked))
 }
@@ -217,7 +211,7 @@ fn content<'a>(all: &[KnownNumber<'a>], asked: impl Fn(&Record) -> bool) -> RowC
     RowContent::scores(all.iter().map(|known| known.record).filter(|record| asked(record)))
 }
 
-/// Returns the settings in which numbers of one condition and metric differ.
+/// Returns the settings in which numbers with the same condition and metric differ.
 fn differing(known: &[KnownNumber<'_>]) -> Vec<String> {
     let mut alike: BTreeMap<_, Vec<&Leaves>> = BTreeMap::new();
     for KnownNumber { record, identity } in known {
@@ -230,7 +224,7 @@ fn differing(known: &[KnownNumber<'_>]) -> Vec<String> {
 }
 
 impl ClaimVerdict {
-    /// Formats `17 of 18, all needed`, with the number of unknowns, or why there is no count.
+    /// Formats the count, such as `17 of 18, all needed`.
     pub fn count(&self) -> String {
         if self.total == 0 {
             return self.reason.clone().unwrap_or_default();

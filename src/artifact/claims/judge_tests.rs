@@ -1,4 +1,4 @@
-//! Settings, and the count that a verdict is.
+//! Tests of settings and verdict counts.
 
 use super::super::ClaimAxis::{Backbone, Criterion, Depth};
 use super::super::run::ClaimRun;
@@ -25,7 +25,7 @@ fn claim(needed: Needed) -> Claim {
     }
 }
 
-/// Returns two backbones at two depths with their dense rows; ghosted is first in three of the four settings.
+/// Returns two backbones at two depths. Ghosted is best in three of the four settings.
 fn records() -> Vec<Record> {
     let mut records = vec![record("a", 0, "none", 70.0), record("b", 0, "none", 70.0)];
     for (backbone, depth, none, ghosted) in
@@ -94,7 +94,6 @@ fn no_number_is_no_verdict() {
     assert_eq!((dense.outcome, dense.count().as_str()), (Judgement::Unknown, "no numbers"));
 }
 
-/// Returns a claim over two artifacts with different calibration texts.
 fn joined() -> Claim {
     Claim {
         artifacts: &["table2", "tableA7"],
@@ -142,7 +141,7 @@ fn a_claim_joins_only_runs_that_agree() {
     let verdict = joined().judge(&both, |_| String::new());
     assert_eq!((verdict.outcome, verdict.total), (Judgement::Unknown, 0));
     assert!(verdict.count().contains("table2 is by one, tableA7 by other"), "{}", verdict.count());
-    // A claim on one artifact needs no join.
+    // A claim about one artifact needs no join.
     assert_eq!(claim(Needed::Any).judge(&both, |_| String::new()).outcome, Judgement::Holds);
 }
 
@@ -206,7 +205,7 @@ fn criteria_that_made_one_cut_count_once_under_all_their_names() {
     assert_eq!(twice.settings[0].setting[1].1, "llm-streamline = sleb");
     assert_eq!(twice.settings[1].cut_of.as_deref(), Some("llm-streamline = sleb"));
     assert_eq!(twice.count(), "2 of 2, 1 on a cut that counts already, all needed");
-    // A row that differs, or too few rows to tell.
+    // One row differs, or too few rows decide.
     let mut other = rows("shortgpt", 0.0);
     other[1].value = Some(46.0);
     assert_eq!(on(&claim, [rows("sleb", 0.0), other].concat()).total, 2);
@@ -224,8 +223,7 @@ fn rows(criterion: &str, add: f64) -> Vec<Record> {
         .to_vec()
 }
 
-/// The cut without recovery scores equally on three texts and a repaired one does not: another measurement of the
-/// same cut.
+/// The unrepaired scores are equal, but the repaired ones differ.
 fn texts(criterion: &str, repaired: f64) -> Vec<Record> {
     ["acc_average", "rte", "copa"]
         .into_iter()

@@ -1,24 +1,11 @@
-//! The paper's sentences as checks, judged on its own numbers and on ours.
+//! The paper's sentences as checks, judged on the paper's numbers and on ours.
 //!
-//! A [`Claim`] quotes a sentence of the paper, says where it stands, how it is read, of which artifacts and in how many
-//! settings it must be true, and what it comes to: a short function over the numbers of one setting.
+//! A [`Claim`] quotes a sentence and gives its section, its interpretation, its artifacts, the number of settings in
+//! which it must hold, and a check function over the numbers of one setting. A new claim needs an entry in
+//! `claims.yaml` and a function in `checks`.
 //!
-//! | file | noun |
-//! | --- | --- |
-//! | `claims.yaml` | the claims, section by section: another one is another entry there, and its check |
-//! | `checks` | what each claim comes to |
-//! | `setting` | the numbers of one setting, and the questions that a claim asks of them: value, mean, least, best, lead, rank |
-//! | `number` | a number that may be unknown, and what a check comes to: holds, fails, or unknown |
-//! | `run` | the numbers of an artifact and what made them: only runs that agree are read together |
-//! | `judge` | a claim on one side's numbers |
-//! | `sentences` | the count of sentences, whatever number of checks each comes to |
-//! | `compare` | the paper's count next to ours, also as a file next to a recorded run, and the folders that it is judged on |
-//!
-//! Numbers are compared as printed: equal print means equal.
-//!
-//! A number that is missing makes a check unknown, and never true: a cell that failed, a method without a cell, a metric
-//! that was not measured. A claim names its rivals, so that one that is missing is missed. A claim whose unknown settings
-//! could change it neither holds nor fails.
+//! Numbers are compared as printed. A missing number makes a check unknown, and a claim names its rivals so that a
+//! missing rival is noticed. A claim whose unknown settings could change the outcome is unknown.
 
 mod checks;
 mod compare;
@@ -49,32 +36,31 @@ use serde::Deserialize;
 
 use crate::results::record::Condition;
 
-/// A claim of the paper.
 #[derive(Debug, Clone)]
 pub struct Claim {
     pub id: &'static str,
-    /// Whose numbers it is about: `table2`, or several that it joins.
+    /// Artifacts that provide the numbers: `table2`, or several to be joined.
     pub artifacts: &'static [&'static str],
-    /// The paper's sentence, worded as it is written.
+    /// Sentence as worded in the paper.
     pub says: &'static str,
-    /// Where the paper says it.
+    /// Section of the paper that contains the sentence.
     pub section: &'static str,
-    /// How a word of the sentence was read that is no number: "competitive" as "first or second".
+    /// Interpretation of an imprecise word, such as "competitive" as "first or second".
     pub reading: Option<&'static str>,
-    /// One check is made for each combination of these values among the pruned cells.
+    /// Axes whose combinations among the pruned cells are the settings of the claim.
     pub over: &'static [ClaimAxis],
-    /// In how many of them it must be true.
+    /// Number of settings in which the check must hold.
     pub needed: Needed,
-    /// The metric that ours is said to be best by, where the claim is of that kind: its count stands with significance and seeds.
+    /// Metric by which the sentence calls our method the best, if it does.
     pub best_by: Option<&'static str>,
-    /// Whether the sentence names the paper's models or numbers that were measured on them.
+    /// Whether the sentence names the paper's models, or numbers measured on them.
     pub needs_paper_models: bool,
-    /// The settings that it is about.
+    /// Predicate for the settings that the claim covers.
     only: Only,
     check: Checked,
 }
 
-/// A dimension that distinguishes the settings of a claim.
+/// Dimension that distinguishes the settings of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClaimAxis {
@@ -93,13 +79,12 @@ impl ClaimAxis {
     }
 }
 
-/// In how many settings the check must be true for the claim to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Needed {
     #[default]
     All,
-    /// In more than half of them.
+    /// More than half of the settings.
     Most,
     AtLeast(usize),
     Any,
@@ -117,8 +102,8 @@ impl fmt::Display for Needed {
 }
 
 impl Needed {
-    /// Returns whether `held` of `of` settings suffice when `unknown` of them may still hold. `None` if that is open, or if
-    /// there are fewer settings than the claim needs.
+    /// Returns whether the claim holds if `held` of `total` settings hold and `unknown` are open. `None` if that is
+    /// undecided, or if there are too few settings.
     fn decide(self, held: usize, unknown: usize, total: usize) -> Option<bool> {
         let needed = match self {
             Needed::All => total,
@@ -138,7 +123,7 @@ impl Needed {
     }
 }
 
-/// A sentence of the paper, and the claims that it comes to.
+/// A sentence of the paper, and the claims derived from it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sentence {
@@ -152,7 +137,7 @@ struct Sentence {
     claims: Vec<ClaimEntry>,
 }
 
-/// Models that a sentence is about.
+/// Models that a sentence refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Models {
@@ -181,13 +166,12 @@ static ALL: LazyLock<Vec<Claim>> = LazyLock::new(|| {
     sentences.into_iter().flat_map(Sentence::claims).collect()
 });
 
-/// Iterates over all claims in the order of the paper.
 pub fn claims() -> impl Iterator<Item = &'static Claim> {
     ALL.iter()
 }
 
 impl Sentence {
-    /// Iterates over the claims, leaking their texts for the lifetime of the program.
+    /// Converts the sentence to claims, leaking its texts.
     fn claims(self) -> impl Iterator<Item = Claim> {
         let (says, section): (&str, &str) = (self.says.leak(), self.section.leak());
         let artifacts: Vec<&str> = self.artifacts.into_iter().map(|name| &*name.leak()).collect();

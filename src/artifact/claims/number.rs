@@ -1,14 +1,13 @@
-//! A number that a check reads, either known with its origin or unknown with a reason; and the result of a check.
+//! Numbers that may be unknown, and the results of checks on them.
 //!
-//! Arithmetic with and comparisons of unknown numbers are unknown, so a claim is written as if all its numbers were
-//! present.
+//! A known number carries its origin, an unknown one a reason. Operations with an unknown number are unknown.
 
 use std::cmp::Ordering;
 use std::ops::{Mul, Sub};
 
 use crate::results::distinct;
 
-/// A number with its origin, `0.33 (ghosted 60.01 over replaceme-ls 59.68)`, or the reason why it is unknown.
+/// Number with its origin, `0.33 (ghosted 60.01 over replaceme-ls 59.68)`, or the reason why it is unknown.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Quantity(Result<(f64, String), String>);
 
@@ -48,12 +47,10 @@ impl Quantity {
         self.map(|value, shown| (value.abs(), format!("|{shown}|")))
     }
 
-    /// Divides by another quantity.
     pub(super) fn share_of(self, other: Self) -> Self {
         self.with(other, |(a, a_shown), (b, b_shown)| (a / b, format!("{} ({a_shown} / {b_shown})", short(a / b))))
     }
 
-    /// Returns the larger of two.
     pub(super) fn or_larger(self, other: Self) -> Self {
         self.with(other, |(a, a_shown), (b, b_shown)| {
             let larger = a.max(b);
@@ -103,12 +100,12 @@ impl Mul<Quantity> for f64 {
     }
 }
 
-/// Compares two finite numbers. Rounding differences count as equal: 60.01 − 59.65 is not quite 0.36 in binary.
+/// Compares two numbers, ignoring rounding errors: in binary, 60.01 − 59.65 is not exactly 0.36.
 pub(super) fn order(a: f64, b: f64) -> Ordering {
     if close(a, b) { Ordering::Equal } else { a.total_cmp(&b) }
 }
 
-/// Returns whether numbers agree to 10⁻⁹ of the larger one, or of 1: far below the last digit of any table.
+/// Returns whether two numbers agree to a relative (below 1, absolute) tolerance of 10⁻⁹.
 fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1.0)
 }
@@ -121,7 +118,7 @@ pub(super) fn sign(order: Ordering) -> &'static str {
     }
 }
 
-/// Formats two decimals as in the paper's tables, and more for small values.
+/// Formats a value with two decimals, or more if it is small.
 pub(super) fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 0.1 => format!("{value:.2}"),
@@ -132,11 +129,11 @@ pub(super) fn short(value: f64) -> String {
 
 pub use crate::artifact::page::Judgement;
 
-/// The result of a check on one setting, with the numbers used or missing.
+/// Result of a check in one setting, with the numbers used or missing.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ClaimCheck {
     pub(super) outcome: Judgement,
-    /// The actual relation, whatever the claim: `ghosted 60.10 > replaceme-ls 59.45`.
+    /// Actual relation, regardless of the claim: `ghosted 60.10 > replaceme-ls 59.45`.
     pub(super) shown: String,
 }
 
@@ -149,7 +146,7 @@ impl ClaimCheck {
         Self { outcome: Judgement::Unknown, shown: reason }
     }
 
-    /// Combines two checks. A failure decides; of open checks only the reason is kept.
+    /// Combines two checks. A failure decides.
     pub(super) fn and(self, other: Self) -> Self {
         match (self.outcome, other.outcome) {
             (Judgement::Fails, _) | (_, Judgement::Fails) | (Judgement::Holds, Judgement::Holds) => {
@@ -165,7 +162,6 @@ impl ClaimCheck {
         }
     }
 
-    /// Combines all checks.
     pub(super) fn all(checks: impl IntoIterator<Item = ClaimCheck>) -> Self {
         checks.into_iter().reduce(ClaimCheck::and).unwrap_or_else(|| Self::unknown("nothing is asked".to_owned()))
     }
@@ -191,7 +187,7 @@ mod tests {
         assert_eq!(gap().at_most(0.359_999).outcome, Judgement::Fails);
     }
 
-    /// In binary 40.52 - 40.16 is 0.36000000000000654.
+    /// In binary, 40.52 − 40.16 is 0.36000000000000654.
     fn gap() -> Quantity {
         number(40.52) - number(40.16)
     }

@@ -1,11 +1,10 @@
-//! The claims on the paper's own tables.
+//! Tests of the claims on the paper's own tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Needed, *};
 use crate::results::record::Record;
 
-/// Returns the paper's tables as printed.
 fn paper() -> Artifacts {
     crate::artifact::paper::tables().iter().map(|table| (table.name.to_owned(), printed_numbers(table))).collect()
 }
@@ -49,16 +48,16 @@ fn these_are_the_counts_on_the_papers_own_tables() {
         ("table2-average", 6, 6, true),
         ("table2-highest", 6, 6, true),
         ("table3-lowest", 17, 18, true),
-        // Both read the same cell.
+        // Both claims fail on the same cell.
         ("table3-margin-widens", 8, 9, false),
         ("table4-saturates", 1, 1, true),
         ("table4-perplexity-improves", 1, 1, true),
-        // 64 to 128 sequences save 1.34, 32 to 64 only 0.58.
+        // Going from 64 to 128 sequences saves 1.34, from 32 to 64 only 0.58.
         ("table4-returns-diminish", 0, 1, false),
         ("table5-linearpatch", 2, 2, true),
         ("tableA4-highest", 4, 4, true),
         ("tableA4-margin", 4, 4, true),
-        // LLaMA-3.1-8B 60.75 and 60.76, DeepSeek-R1-Distill-LLaMA-8B 59.64 and 59.74.
+        // LLaMA-3.1-8B: 60.75 vs. 60.76; DeepSeek-R1-Distill-LLaMA-8B: 59.64 vs. 59.74.
         ("tableA4-rotate-stronger", 2, 4, false),
         ("tableA5-lowest", 4, 4, true),
         ("tableA5-reduction", 4, 4, true),
@@ -69,7 +68,7 @@ fn these_are_the_counts_on_the_papers_own_tables() {
         // DeepSeek-R1-Distill-LLaMA-8B, 11 layers: 52.11 on C4, 53.20 on WikiText-2.
         ("tableA7-corpus", 5, 6, false),
         ("tableA7-gap-widens", 3, 3, true),
-        // C4 21.53 and 21.52, accuracy 60.00 and 60.01.
+        // C4 is 21.53 vs. 21.52, accuracy 60.00 vs. 60.01.
         ("tableA10-identical", 0, 1, false),
         ("tableA10-negligible", 1, 1, true),
         ("table5-identical-cost", 2, 2, true),
@@ -77,7 +76,7 @@ fn these_are_the_counts_on_the_papers_own_tables() {
         ("tableA8-matches-linearpatch", 1, 1, true),
         ("tableA8-speedup", 1, 1, true),
         ("tableA8-overhead", 1, 1, true),
-        // 512 tokens, LinearPatch (Diag): 73.6 ± 9.5 ms is noise.
+        // 512 tokens, LinearPatch (Diag): 73.6 ± 9.5 ms is too noisy.
         ("tableA9-matches-linearpatch", 0, 1, false),
         ("tableA9-speedup", 1, 1, true),
         ("tableA9-overhead", 1, 1, true),
@@ -85,11 +84,10 @@ fn these_are_the_counts_on_the_papers_own_tables() {
     assert_eq!(counts, expected, "{}", render(&judged));
 }
 
-/// For each recovery in a figure, for one backbone: its error relative to the pruned model's, and the share of channels
-/// with a lower error.
+/// Relative error, and share of channels with a lower error, by recovery.
 type Shown = BTreeMap<&'static str, (f64, f64)>;
 
-/// Returns the paper's sentences as numbers: existing methods leave 0.9 of the error, one exceeds it, ghosted leaves 0.4.
+/// Returns numbers that agree with the paper's text.
 fn said() -> Shown {
     BTreeMap::from([
         ("none", (1.0, 0.0)),
@@ -102,7 +100,7 @@ fn said() -> Shown {
     ])
 }
 
-/// Returns records of all figures; `antisymmetric` is the part of `M` in figure 3.
+/// Returns records of all figures. `antisymmetric` is the antisymmetric share of `M`.
 fn figures(shown: &Shown, antisymmetric: f64) -> Artifacts {
     let mut artifacts = Artifacts::new();
     for (recovery, (error, reduced)) in shown {
@@ -152,7 +150,7 @@ fn every_claim_about_a_figure_can_hold_and_can_fail() {
             "figure5-gap-widens"
         ])
     );
-    // One existing method that mends as much as ghosted.
+    // One existing method reduces the error as much as ghosted.
     let mut mended = said();
     mended.insert("linearpatch-rotate", (0.4, 1.0));
     assert_eq!(
@@ -180,7 +178,7 @@ fn method_without_cell_leaves_its_claims_open() {
             assert_eq!(outcome == Judgement::Unknown, compares, "{id} without {missing}");
         }
     }
-    // The paper's tables without one row: not judged over those that are left.
+    // Without one row of the paper's tables, claims about it are unknown.
     let mut tables = paper();
     for artifact in tables.values_mut() {
         artifact.records.retain(|record: &Record| record.condition.recovery != "linearpatch-rotate");
@@ -191,7 +189,7 @@ fn method_without_cell_leaves_its_claims_open() {
         .map(|entry| entry.claim.id)
         .collect();
     let others = ["table4-saturates", "table4-perplexity-improves", "tableA10-negligible"];
-    // These compare with the bare cut and the dense backbone alone.
+    // These claims only compare with the unrepaired and the dense model.
     let costs = ["tableA8-speedup", "tableA8-overhead", "tableA9-speedup", "tableA9-overhead"];
     assert_eq!(left, [&others[..], &costs].concat());
 }
@@ -259,7 +257,7 @@ fn every_claim_says_what_where_and_of_which_artifact() {
     }
     for claim in &all {
         assert!(!claim.says.is_empty() && !claim.section.is_empty() && !claim.over.is_empty(), "{}", claim.id);
-        // A sentence listed twice states its interpretation each time.
+        // A sentence listed twice must state its interpretation each time.
         let twins = all.iter().filter(|other| other.says == claim.says && other.id != claim.id);
         for twin in twins {
             assert!(claim.reading.is_some() && claim.reading != twin.reading, "{} and {}", claim.id, twin.id);

@@ -1,4 +1,4 @@
-//! Numbers of tables, figures and sections, held to the paper's own source: none of them is a matter of typing.
+//! Checks the cited table, figure and section numbers against the paper's LaTeX source.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::claims;
 
-/// Reads the paper's LaTeX. `None` if it is not next to the checkout, which CI does not accept.
+/// Reads the paper's LaTeX source. `None` if it is missing, which CI does not accept.
 #[expect(clippy::disallowed_macros, reason = "a test that is skipped says so")]
 fn source() -> Option<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/paper/ghosted_layers.tex");
@@ -18,7 +18,7 @@ fn source() -> Option<String> {
     text
 }
 
-/// Returns the lines as LaTeX reads them: each file where `\input` names it. `%% file: NAME` begins a file.
+/// Returns the lines in LaTeX order, with each file at its `\input`. A line `%% file: NAME` starts a file.
 fn lines(source: &str) -> Vec<&str> {
     let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut file = "";
@@ -41,7 +41,7 @@ fn lines(source: &str) -> Vec<&str> {
     all
 }
 
-/// Where a reader is: what LaTeX's counters say.
+/// State of LaTeX's section, table and figure counters.
 #[derive(Default)]
 struct Counters {
     appendix: bool,
@@ -67,7 +67,6 @@ impl Counters {
         }
     }
 
-    /// Formats a location as claims cite it.
     fn place(&self) -> String {
         match (self.appendix, self.section, self.subsection) {
             (false, 0, _) => "Abstract".to_owned(),
@@ -101,7 +100,7 @@ fn artifact_number_matches_latex_numbering() {
             }
         }
     }
-    // Contents of each of our artifacts, by the paper's name.
+    // Our artifacts with the paper's labels.
     let shown = [
         ("figure1", "fig:boundary_mae"),
         ("figure2", "fig:main"),
@@ -127,7 +126,7 @@ fn artifact_number_matches_latex_numbering() {
     let shown: BTreeSet<(String, String)> = shown.map(|(name, label)| (name.to_owned(), label.to_owned())).into();
     assert_eq!(BTreeSet::from_iter(numbered), shown);
 
-    // Each has its own file in `experiments/`, or is listed in another's `also`; the two lists give the paper's names.
+    // Each artifact has its own file in `experiments/` or is listed in another file's `also`.
     let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
     let also: BTreeSet<String> = shown
         .iter()
@@ -149,7 +148,7 @@ fn experiment_text(experiments: &Path, name: &str) -> Option<String> {
     fs::read_to_string(experiments.join(name).with_extension("yaml")).ok()
 }
 
-/// Returns the word triples of a sentence, LaTeX or plain, ignoring commands.
+/// Returns the word trigrams of a sentence without LaTeX commands.
 fn threes(text: &str) -> BTreeSet<[String; 3]> {
     let mut plain = String::new();
     let mut rest = text.chars().peekable();

@@ -1,7 +1,7 @@
-//! The numbers of an artifact and what made them.
+//! Numbers of an artifact and the run that produced them.
 //!
-//! A claim that joins artifacts compares numbers of two runs by their conditions: backbone, depth, criterion, recovery, text
-//! of the calibration. So both have to mean one thing by each, and everything else that makes a number has to agree.
+//! A claim that joins artifacts matches the numbers of two runs by condition. The names in a condition must mean the
+//! same in both runs, and all other settings must agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,29 +10,27 @@ use crate::identity::{Aspect, Leaves, differs};
 use crate::results::StoredResults;
 use crate::results::record::{DENSE, Record};
 
-/// The numbers of an artifact.
 #[derive(Debug, Clone, Default)]
 pub struct ArtifactNumbers {
     pub records: Vec<Record>,
-    /// The identity of each record; none for cells that were never planned. Empty for the paper's values and for runs
-    /// of older programs.
+    /// Identity of each record. Empty for cells that were never planned, for the paper's values, and for runs of older
+    /// versions.
     pub identities: Vec<Leaves>,
-    /// The run that made them; `None` for the paper's values.
+    /// Run that produced the numbers; `None` for the paper's values.
     pub run: Option<ClaimRun>,
-    /// Same numbers with the items behind them; none for those that the paper prints.
+    /// Stored results with per-item scores; `None` for the paper's values.
     pub stored: Option<Arc<StoredResults>>,
 }
 
-/// The run behind the numbers of an artifact.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClaimRun {
-    /// Version and commit.
+    /// Program version and commit.
     pub program: String,
-    /// Whether a dense backbone that missed the paper's dense numbers would have stopped its pruned cells.
+    /// Whether pruned models ran only after their dense model reproduced the paper's numbers.
     pub gate: bool,
 }
 
-/// A number with its identity, if known.
+/// Number with its identity, if known.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KnownNumber<'a> {
     pub(super) record: &'a Record,
@@ -40,12 +38,10 @@ pub(super) struct KnownNumber<'a> {
 }
 
 impl ArtifactNumbers {
-    /// Creates the numbers that the paper prints.
     pub fn printed(records: Vec<Record>) -> Self {
         Self { records, ..Self::default() }
     }
 
-    /// Creates the numbers of a results folder.
     pub fn of(stored: StoredResults) -> Self {
         let identities = stored.numbers.iter().map(|number| stored.leaves(number).unwrap_or_default());
         let identities = if stored.identified() { identities.collect() } else { Vec::new() };
@@ -62,13 +58,13 @@ impl ArtifactNumbers {
     }
 }
 
-/// Indexed by name: `table2` and so on.
+/// Numbers of all artifacts, by name (`table2`).
 pub type Artifacts = BTreeMap<String, ArtifactNumbers>;
 
-/// Which aspects of a number must agree between runs, and which part of its condition.
+/// Settings that must agree between two runs, and the part of the condition that names them.
 type Level = (fn(&Aspect) -> bool, fn(&Record) -> Option<String>);
 
-/// Every aspect belongs to one.
+/// Every setting belongs to exactly one level.
 const LEVELS: [Level; 4] = [
     (|path| path.is_of("model") || path.is_of("engine"), |record| Some(record.condition.backbone.clone())),
     (|path| path.is_of("measure"), |record| Some(format!("{}, {}", record.condition.backbone, record.metric))),
@@ -92,7 +88,7 @@ const LEVELS: [Level; 4] = [
     ),
 ];
 
-/// Returns why the numbers of two runs may not be combined. `None` if they may, and for the paper's.
+/// Explains why the numbers of two runs must not be combined. `None` if they may be.
 pub(super) fn apart((a, first): (&str, &ArtifactNumbers), (b, second): (&str, &ArtifactNumbers)) -> Option<String> {
     let one = first.run.as_ref()?;
     let other = second.run.as_ref()?;
@@ -110,7 +106,7 @@ pub(super) fn apart((a, first): (&str, &ArtifactNumbers), (b, second): (&str, &A
     unlike.map(|what| format!("{a} and {b} differ in {what}"))
 }
 
-/// Returns the first setting in which a name means different things in the two runs.
+/// Returns the first setting that differs between the runs under the same name.
 fn unlike(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> Option<String> {
     let one = called(level, first);
     let other = called(level, second);
@@ -125,7 +121,7 @@ fn unlike(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> O
     })
 }
 
-/// Returns what a run calls by a name.
+/// Returns the settings that a run uses under each name.
 fn called((is_of, name): &Level, numbers: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<Leaves>> {
     let mut all: BTreeMap<String, BTreeSet<Leaves>> = BTreeMap::new();
     for KnownNumber { record, identity } in numbers.known() {
@@ -185,7 +181,7 @@ mod tests {
             "table2 and tableA7 differ in calibration.seed of llama/4/llm-streamline/ghosted"
         );
         assert_eq!(why(cell_leaves(0, "another's")), "table2 and tableA7 differ in calibration.text.bytes of c4");
-        // With the same name at another depth, too.
+        // The name also conflicts if the depths differ.
         let mut half = cell_leaves(0, "c4's");
         half.insert(Aspect::new("engine.dtype"), Canonical::of(&json!("bf16")));
         let half = known(6, "c4", half);

@@ -1,8 +1,8 @@
-//! Records for the tests of this module.
+//! Sample records for tests.
 
 use crate::results::record::{Condition, Record};
 
-/// Returns an `acc_average` on 32 layers pruned by LLM-Streamline, or the dense backbone at depth 0.
+/// Returns an `acc_average` record of 32 layers, pruned by LLM-Streamline or, at depth 0, dense.
 pub(super) fn record(backbone: &str, depth: usize, recovery: &str, value: f64) -> Record {
     Record {
         condition: Condition {
@@ -21,7 +21,6 @@ pub(super) fn record(backbone: &str, depth: usize, recovery: &str, value: f64) -
     }
 }
 
-/// Changes the metric of a record.
 pub(super) fn with_metric(mut record: Record, metric: &str) -> Record {
     record.metric = metric.to_owned();
     record

@@ -1,19 +1,18 @@
-//! Verdicts on the paper's sentences, of which some are checked in parts.
+//! Verdict counts per sentence.
 
 use std::fmt;
 
 use super::Judgement;
 use crate::artifact::page::ClaimRow;
 
-/// Sentences by their verdict.
+/// Number of sentences by verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentenceCount {
     pub sentences: usize,
-    /// In the order of [`Judgement::ALL`].
+    /// Counts in the order of [`Judgement::ALL`].
     counts: [usize; Judgement::ALL.len()],
 }
 
-/// Counts sentences, each once, whatever number of checks it comes to and whatever artifacts these are about.
 pub fn count_sentences<'a>(
     claims: impl IntoIterator<Item = &'a ClaimRow>,
     verdict: fn(&ClaimRow) -> Judgement,
@@ -23,7 +22,7 @@ pub fn count_sentences<'a>(
     SentenceCount { sentences: verdicts.len(), counts }
 }
 
-/// `30 sentences: 12 hold, 9 fail, 3 are unknown, 6 are not applicable`, without what there is none of.
+/// Formats `30 sentences: 12 hold, 9 fail, 3 are unknown, 6 are not applicable`.
 impl fmt::Display for SentenceCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = Judgement::ALL.into_iter().zip(&self.counts).filter(|(_, count)| **count > 0);

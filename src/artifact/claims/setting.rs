@@ -1,7 +1,6 @@
-//! The numbers of one setting, and the questions that a claim asks of them.
+//! Numbers of one setting, and the queries that checks make on them.
 //!
-//! A question names the recoveries that it compares: one without a number makes the answer unknown, whether its cell
-//! failed, was left out or never was. Numbers are read as a table prints them.
+//! If a compared recovery has no number, the result is unknown. Numbers are rounded as tables print them.
 
 use std::cmp::Ordering;
 
@@ -11,13 +10,13 @@ use crate::metric::{Direction, Metric};
 use crate::results::distinct;
 use crate::results::record::{Condition, Record};
 
-/// The records of one setting, or a part of them.
+/// Records of one setting, or of a part of it.
 #[derive(Debug, Clone)]
 pub(super) struct ClaimSetting<'a> {
     records: Vec<&'a Record>,
-    /// Records of the dense backbone, which apply to every setting but belong to none.
+    /// Records of the dense backbone, shared by all settings.
     dense: Vec<&'a Record>,
-    /// Which part it is: `, depth 11`.
+    /// Suffix that describes the selected part: `, depth 11`.
     part: String,
 }
 
@@ -26,7 +25,6 @@ impl<'a> ClaimSetting<'a> {
         Self { records, dense: Vec::new(), part: String::new() }
     }
 
-    /// Adds the dense backbone's records.
     pub(super) fn beside(self, dense: Vec<&'a Record>) -> Self {
         Self { dense, ..self }
     }
@@ -36,12 +34,10 @@ impl<'a> ClaimSetting<'a> {
         Self { records, dense: self.dense.clone(), part: format!("{}, {name}", self.part) }
     }
 
-    /// Selects the records of a criterion.
     pub(super) fn criterion(&self, name: &str) -> Self {
         self.part(name, |condition| condition.criterion == name)
     }
 
-    /// Selects the records calibrated on a text.
     pub(super) fn corpus(&self, name: &str) -> Self {
         self.part(name, |condition| condition.calibrated().0 == name)
     }
@@ -53,7 +49,7 @@ impl<'a> ClaimSetting<'a> {
         })
     }
 
-    /// Selects the cut that removes the fewest layers, including failed cells.
+    /// Selects the cut that removes the fewest layers.
     pub(super) fn shallowest(&self) -> Self {
         self.at(self.records.iter().map(|record| record.condition.depth).min())
     }
@@ -68,7 +64,7 @@ impl<'a> ClaimSetting<'a> {
         self.part(&format!("depth {depth}"), |condition| condition.depth == depth)
     }
 
-    /// Compares the deepest cut with the shallowest, if there are two.
+    /// Compares the deepest cut with the shallowest. The result is unknown if there is only one depth.
     pub(super) fn between_depths(&self, check: impl FnOnce(&Self, &Self) -> ClaimCheck) -> ClaimCheck {
         let shallow = self.shallowest();
         let deep = self.deepest();
@@ -78,19 +74,17 @@ impl<'a> ClaimSetting<'a> {
         check(&deep, &shallow)
     }
 
-    /// Returns the value of a recovery.
     pub(super) fn value(&self, metric: &str, recovery: &str) -> Quantity {
         Quantity::of(
             self.read(metric, recovery).map(|value| (value, format!("{} ({recovery}{})", short(value), self.part))),
         )
     }
 
-    /// Returns the number of removed layers, if all records agree.
+    /// Returns the number of removed layers.
     pub(super) fn depth(&self) -> f64 {
         self.records.first().map_or(f64::NAN, |record| record.condition.depth as f64)
     }
 
-    /// Returns the value of the dense backbone.
     pub(super) fn of_dense(&self, metric: &str) -> Quantity {
         let record = self.dense.iter().find(|record| record.metric == metric && record.value.is_some()).copied();
         let read = record.ok_or_else(|| format!("{metric} has no value for the dense backbone"));
@@ -98,7 +92,7 @@ impl<'a> ClaimSetting<'a> {
         Quantity::of(read.map(|value| (printed(metric, value), format!("{} (dense)", short(value)))))
     }
 
-    /// Returns the metrics of a family, one per prompt, for which any of these recoveries has a value.
+    /// Returns the metrics of a family for which any of the recoveries has a value.
     pub(super) fn prompts(&self, family: &str, recoveries: &[&str]) -> Vec<String> {
         let known = self
             .records
@@ -108,7 +102,7 @@ impl<'a> ClaimSetting<'a> {
         distinct(known.map(|record| &record.metric).filter(|id| of_family(family, id)))
     }
 
-    /// Returns the combined deviation of two values: the root of the sum of squares.
+    /// Returns the root of the sum of squares of two standard deviations.
     pub(super) fn noise(&self, metric: &str, one: &str, other: &str) -> Quantity {
         let both = self.deviation(metric, one).and_then(|a| Ok(a.hypot(self.deviation(metric, other)?)));
         Quantity::of(both.map(|noise| (noise, format!("{} (noise of {one} and {other})", short(noise)))))
@@ -122,7 +116,6 @@ impl<'a> ClaimSetting<'a> {
             .ok_or_else(|| format!("{metric} has no deviation for {name}{}", self.part))
     }
 
-    /// Averages over recoveries.
     pub(super) fn mean(&self, metric: &str, recoveries: &[&str]) -> Quantity {
         Quantity::of(self.all(metric, recoveries).map(|values| {
             let mean = values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64;
@@ -130,7 +123,6 @@ impl<'a> ClaimSetting<'a> {
         }))
     }
 
-    /// Returns the smallest value of several recoveries.
     pub(super) fn least(&self, metric: &str, recoveries: &[&str]) -> Quantity {
         Quantity::of(self.all(metric, recoveries).map(|values| {
             let (name, least) = strongest(|a, b| order(b, a), &values).unwrap_or(("none of them", f64::NAN));
@@ -153,13 +145,13 @@ impl<'a> ClaimSetting<'a> {
         if let Some((rival, other)) = rival.filter(|(_, other)| better(*other, ours).is_gt()) {
             return Ok(ClaimCheck::known(false, self.pair((rival, other), (name, ours))));
         }
-        // Not beaten so far: a missing rival could still beat it.
+        // No known rival is better, but a missing one could be.
         self.all(metric, rivals)?;
         let rival = rival.ok_or_else(|| format!("{name} has no rival{}", self.part))?;
         Ok(ClaimCheck::known(true, self.pair((name, ours), rival)))
     }
 
-    /// Returns the lead of a recovery over its best rival; negative if it is worse.
+    /// Returns the lead of a recovery over its best rival.
     pub(super) fn lead(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
         Quantity::of(self.measure_lead(metric, name, rivals))
     }
@@ -175,7 +167,6 @@ impl<'a> ClaimSetting<'a> {
         Ok((lead, format!("{} ({name} {} over {rival} {}{})", short(lead), short(ours), short(best), self.part)))
     }
 
-    /// Returns 1 plus the number of better rivals.
     pub(super) fn rank(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
         Quantity::of(self.count_rank(metric, name, rivals))
     }
@@ -188,17 +179,17 @@ impl<'a> ClaimSetting<'a> {
         Ok((rank as f64, format!("{rank} (rank of {name} {} among {})", short(ours), all.len())))
     }
 
-    /// Formats `ghosted 60.10 > replaceme-ls 59.45`.
+    /// Formats a comparison: `ghosted 60.10 > replaceme-ls 59.45`.
     fn pair(&self, (one, a): (&str, f64), (other, b): (&str, f64)) -> String {
         format!("{one} {} {} {other} {}{}", short(a), sign(order(a, b)), short(b), self.part)
     }
 
-    /// Returns all values, or which are missing.
+    /// Returns the values of all recoveries, or the first missing one as an error.
     fn all<'n>(&self, metric: &str, names: &[&'n str]) -> Result<Vec<(&'n str, f64)>, String> {
         names.iter().map(|&name| Ok((name, self.read(metric, name)?))).collect()
     }
 
-    /// Returns the printed value of a recovery's only record.
+    /// Returns the value of a recovery, which must have exactly one record.
     fn read(&self, metric: &str, recovery: &str) -> Result<f64, String> {
         let found: Vec<&Record> = self
             .records
@@ -220,7 +211,7 @@ fn of_family(family: &str, id: &str) -> bool {
     Metric::find(id).is_ok_and(|metric| metric.family() == family)
 }
 
-/// Returns the value of a record, unless it is missing or an unstable time.
+/// Returns the value of a record unless it is missing or too noisy.
 fn usable(record: &Record, method: &str) -> Result<f64, String> {
     let value = record.value.unwrap_or(f64::NAN);
     let error = record.error.unwrap_or_default();
@@ -237,10 +228,10 @@ fn usable(record: &Record, method: &str) -> Result<f64, String> {
     }
 }
 
-/// Before what is unknown because a time is noise.
+/// Prefix of the reason for a value that is too noisy.
 pub(super) const NOISY: &str = "noise: ";
 
-/// `Greater` where the first is better than the second.
+/// Comparison that returns `Greater` if the first value is better.
 type Better = fn(f64, f64) -> Ordering;
 
 fn better(metric: &str) -> Result<Better, String> {
@@ -252,17 +243,16 @@ fn better(metric: &str) -> Result<Better, String> {
     }
 }
 
-/// Returns the first of the best.
+/// Returns the best value; the first one wins ties.
 fn strongest<'n>(better: Better, values: &[(&'n str, f64)]) -> Option<(&'n str, f64)> {
     values.iter().copied().reduce(|best, other| if better(other.1, best.1).is_gt() { other } else { best })
 }
 
-/// Rounds a value as tables print it.
 fn printed(metric: &str, value: f64) -> f64 {
     Metric::find(metric).map_or(value, |metric| Metric::printed(value, metric.decimals))
 }
 
-/// Explains why there is not exactly one record, and how several differ.
+/// Explains why there is not exactly one record, and how multiple records differ.
 fn not_one(found: &[&Record], metric: &str, wanted: &str) -> String {
     type Field = fn(&Condition) -> String;
     const FIELDS: [(&str, Field); 6] = [

@@ -1,6 +1,6 @@
-//! An axis: its words, its range, and ticks at numbers that are easy to read.
+//! Axis labels, ranges, and ticks at round numbers.
 
-/// How values are spaced.
+/// Scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scale {
     #[default]
@@ -8,17 +8,16 @@ pub enum Scale {
     Log,
 }
 
-/// Labels of an axis.
+/// Label, unit and scale of an axis.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Axis {
     pub label: String,
-    /// Shown in brackets after the label; empty where the values have none.
+    /// Unit in parentheses after the label; empty if the values have none.
     pub unit: String,
     pub scale: Scale,
 }
 
 impl Scale {
-    /// Explains why a scale may hide values.
     pub(super) fn hides(self) -> &'static str {
         match self {
             Self::Linear => "every value is missing or not finite",
@@ -28,27 +27,24 @@ impl Scale {
 }
 
 impl Axis {
-    /// Returns whether the scale can show a value.
     pub(super) fn shows(&self, value: f64) -> bool {
         self.scale == Scale::Linear || value > 0.0
     }
 
-    /// Returns the label with its unit.
     pub(super) fn title(&self) -> String {
         if self.unit.is_empty() { self.label.clone() } else { format!("{} ({})", self.label, self.unit) }
     }
 }
 
-/// Beyond these a value is no measurement, and sums of squares would not be finite.
+/// Magnitude limits outside which a value is not a plausible measurement and its square would overflow or underflow.
 const LARGEST: f64 = 1e150;
 const SMALLEST: f64 = 1e-150;
 
-/// Returns a finite value.
+/// Returns the value if it is drawable. Tiny magnitudes become 0.
 pub(super) fn drawable(value: Option<f64>) -> Option<f64> {
     value.filter(|v| v.is_finite() && v.abs() <= LARGEST).map(|v| if v.abs() < SMALLEST { 0.0 } else { v })
 }
 
-/// Returns half the length of an error bar, or 0.
 pub(super) fn size(error: Option<f64>) -> f64 {
     drawable(error).unwrap_or(0.0).abs()
 }
@@ -59,7 +55,6 @@ pub(super) struct Tick {
     pub(super) text: String,
 }
 
-/// From the least to the largest value of an axis.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Range {
     low: f64,
@@ -68,7 +63,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// Returns the range of the values that `scale` can show, if any.
+    /// Returns the range of the values that `scale` can show.
     pub(super) fn of(values: impl IntoIterator<Item = f64>, scale: Scale) -> Option<Self> {
         values.into_iter().filter(|v| scale == Scale::Linear || *v > 0.0).fold(None, |range, v| {
             let (low, high) = range.map_or((v, v), |range: Self| (range.low.min(v), range.high.max(v)));
@@ -76,18 +71,18 @@ impl Range {
         })
     }
 
-    /// Extends the range to 0 for bars, or to the next lower power of ten on a log axis.
+    /// Extends the range to the base of the bars: 0, or a lower power of ten on a log axis.
     pub(super) fn with_base(self) -> Self {
         let (low, high) = match self.scale {
             Scale::Linear if self.low == 0.0 && self.high == 0.0 => (0.0, 1.0),
             Scale::Linear => (self.low.min(0.0), self.high.max(0.0)),
-            // A bar of no height could not be seen: hence not the value itself.
+            // Start below the value, so that its bar has a height.
             Scale::Log => (10f64.powf((self.low.log10() - 0.1).floor()), self.high),
         };
         Self { low, high, ..self }
     }
 
-    /// Adds margins at both ends; with `zero`, extends to a nearby 0.
+    /// Adds margins at both ends, and includes a nearby 0 if `zero` is set.
     pub(super) fn with_room(self, zero: bool) -> Self {
         let scale = self.scale;
         let mut low = forward(self.low, scale);
@@ -102,15 +97,15 @@ impl Range {
         Self { low: back(low, scale), high: back(high + room, scale), scale }
     }
 
-    /// Fits the range exactly to the values, unless they are all equal.
+    /// Fits the range to the values, with a margin if they are all equal.
     pub(super) fn exactly(self) -> Self {
         if self.high > self.low { self } else { self.with_room(false) }
     }
 
-    /// Extends the range to ticks, at most about `most`, so that its ends are labelled. A log axis stays.
+    /// Extends a linear range to labeled ticks, at most about `most`.
     pub(super) fn with_end_ticks(self, most: usize) -> Self {
         let mut range = self;
-        // A longer axis may have longer steps; it settles at once.
+        // A longer axis may need a larger step.
         for _ in 0..4 {
             if range.scale == Scale::Log {
                 break;
@@ -123,12 +118,11 @@ impl Range {
         range
     }
 
-    /// Returns the low end of a linear axis that does not show 0.
+    /// Returns the low end of a linear axis that does not include 0.
     pub(super) fn begins_above_zero(&self) -> Option<f64> {
         (self.scale == Scale::Linear && self.low > 0.0).then_some(self.low)
     }
 
-    /// Returns the tick distance of a linear axis.
     fn step(&self, most: usize) -> f64 {
         let rough = (self.high - self.low) / most.clamp(2, 20) as f64;
         let power = 10f64.powf(rough.log10().floor());
@@ -136,7 +130,7 @@ impl Range {
         steps.into_iter().find(|step| *step >= rough * (1.0 - 1e-9)).unwrap_or(10.0 * power)
     }
 
-    /// Maps a value to 0 (low end) to 1 (high end), clamped.
+    /// Maps a value to 0…1, clamped.
     pub(super) fn place(&self, value: f64) -> f64 {
         let low = forward(self.low, self.scale);
         let high = forward(self.high, self.scale);
@@ -146,7 +140,6 @@ impl Range {
         ((forward(value, self.scale) - low) / (high - low)).clamp(0.0, 1.0)
     }
 
-    /// Returns the value at which bars start.
     pub(super) fn base(&self) -> f64 {
         match self.scale {
             Scale::Linear => 0.0,
@@ -154,7 +147,7 @@ impl Range {
         }
     }
 
-    /// Returns at most about `most` ticks at round numbers.
+    /// Returns at most about `most` round ticks.
     pub(super) fn ticks(&self, most: usize) -> Vec<Tick> {
         let most = most.clamp(2, 20);
         if self.scale == Scale::Log
@@ -171,7 +164,7 @@ impl Range {
         numbers.map(|at| Tick { at, text: stepped(at, step, self.high.abs().max(self.low.abs())) }).collect()
     }
 
-    /// Returns powers of ten, with 2 and 5 times them if there is room. `None` if fewer than three are in range.
+    /// Returns ticks at powers of ten, and at 2 and 5 times those if they fit. `None` if fewer than three are in range.
     fn powers(&self, most: usize) -> Option<Vec<Tick>> {
         let first = self.low.log10().floor() as i32;
         let last = self.high.log10().ceil() as i32;
@@ -203,7 +196,7 @@ fn back(value: f64, scale: Scale) -> f64 {
     }
 }
 
-/// Formats a multiple of `step` with the decimals that it needs; `largest` decides about powers of ten for all ticks.
+/// Formats a multiple of `step`. `largest` decides whether all ticks use scientific notation.
 fn stepped(at: f64, step: f64, largest: f64) -> String {
     if at.abs() < step / 2.0 {
         return "0".to_owned();
@@ -223,15 +216,15 @@ pub(super) fn significant(value: f64, digits: usize) -> String {
     if !(1e-4..1e6).contains(&value.abs()) {
         return scientific(value, digits);
     }
-    // Digits of the rounded value: 9.996 has three digits as 10.0.
+    // Count the digits after rounding: with three digits, 9.996 becomes 10.0.
     let rounded: f64 = format!("{value:.*e}", digits.saturating_sub(1)).parse().unwrap_or(value);
     let exponent = rounded.abs().log10().floor() as i32;
     let decimals = (digits as i32 - 1 - exponent).max(0) as usize;
     format!("{rounded:.decimals$}")
 }
 
-/// How numbers that stand side by side are written: with the same decimals, three digits of the largest and at least two
-/// of the smallest.
+/// Number of decimals shared by a row of numbers: enough for three significant digits of the largest and two of the
+/// smallest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Decimals(Option<usize>);
 
@@ -254,12 +247,12 @@ impl Decimals {
     }
 }
 
-/// Formats all digits of a value and no more: 7, 0.5.
+/// Formats all digits: 7, 0.5.
 pub(super) fn plain(value: f64) -> String {
     if value == 0.0 || (1e-4..1e6).contains(&value.abs()) { value.to_string() } else { scientific(value, 3) }
 }
 
-/// Formats 1.5×10⁻⁷, or 10⁻⁷ if the mantissa is 1 with one digit.
+/// Formats 1.5×10⁻⁷, or 10⁻⁷ if the mantissa is 1.
 fn scientific(value: f64, digits: usize) -> String {
     let text = format!("{value:.*e}", digits.saturating_sub(1));
     let Some((mantissa, exponent)) = text.split_once('e') else { return text };

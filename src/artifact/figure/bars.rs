@@ -1,5 +1,4 @@
-//! Grouped bars: the boundary error by recovery (figure 1), the parts of the operator's norm (figure 3); and dots in columns: a value
-//! for each draw of a method.
+//! Grouped bars (figures 1 and 3), and dot plots with one value per draw of a method.
 
 use super::axis::{Axis, Decimals, Range, drawable, size};
 use super::font;
@@ -9,10 +8,9 @@ use super::scene::{Anchor, Scene};
 use crate::error::{Error, Result};
 use crate::style::Dash;
 
-/// A number of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct BarValue {
-    /// `None` or a non-finite number: no bar is drawn, but the text of [`BarChart::missing`].
+    /// Value to draw; [`BarChart::missing`] is shown if it is `None` or not finite.
     pub value: Option<f64>,
     /// Half the length of the error bar, in the value's unit.
     pub error: Option<f64>,
@@ -30,14 +28,13 @@ impl From<Option<f64>> for BarValue {
     }
 }
 
-/// Data of one method.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series<T = BarValue> {
-    /// Decides the colour and the marker: see [`palette::of`].
+    /// Method, which determines the color and the marker ([`palette::of`]).
     pub method: String,
-    /// Its name in print.
+    /// Displayed name of the method.
     pub label: String,
-    /// One per group.
+    /// One value per group.
     pub values: Vec<T>,
 }
 
@@ -53,29 +50,30 @@ impl Series {
     }
 }
 
-/// Groups of bars, one bar per method in each.
+/// Groups of bars, with one bar per method in each group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BarChart {
     pub axis: Axis,
-    /// The groups' names, below the bars.
     pub groups: Vec<String>,
     pub series: Vec<Series>,
-    /// Text in place of a missing value: `failed`, `–`.
+    /// Text for a missing value, such as `failed` or `–`.
     pub missing: String,
 }
 
-/// A bar is not wider than this, however few there are.
+/// Maximum width of a bar, in points.
 const MAX_BAR_WIDTH: f64 = 36.0;
-/// Share of a bar's slot that it fills.
+/// Share of a bar's slot that the bar fills.
 const FILLED: f64 = 0.82;
-/// Between two groups, in bars.
+/// Gap between two groups, in bars.
 const APART: f64 = 0.7;
-/// The row of markers below the bars.
+/// Height of the row of markers below the bars, in points.
 const MARKERS: f64 = 10.0;
 
 impl BarChart {
+    /// Draws the chart.
+    ///
     /// # Errors
-    /// When there is no group, no series or no number, or a series has not one value per group.
+    /// Fails if there is no group, series or number, or if a series does not have one value per group.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         if self.groups.is_empty() || self.series.is_empty() {
             return Err(Error::bad_input("a figure of bars has nothing to draw")
@@ -98,7 +96,6 @@ impl BarChart {
         Ok(self.draw_on(around, range.with_base().with_end_ticks(Frame::most_ticks(around.width)), scene))
     }
 
-    /// Formats the label of a bar.
     fn label(&self, value: BarValue, decimals: Decimals) -> String {
         drawable(value.value).map_or_else(|| self.missing.clone(), |number| decimals.write(number))
     }
@@ -132,7 +129,8 @@ impl BarChart {
         groups.names(scene, &self.groups, frame.bottom + MARKERS + GAP)
     }
 
-    /// Draws a bar around `x` with error and label, or the label alone if the axis cannot show the value.
+    /// Draws a bar centered on `x`, with its error bar and label. Draws only the label if the axis cannot show the
+    /// value.
     fn bar(
         &self,
         scene: &mut Scene,
@@ -151,7 +149,7 @@ impl BarChart {
             scene.rect((x - half, base), (x + half, y), style.colour);
             ends = (base.max(y), base.min(y));
             if let Some(error) = drawable(value.error) {
-                // With an edge, to be seen on the bar too.
+                // Outline the error bar to keep it visible on the bar.
                 let low = frame.y(number - error.abs());
                 let high = frame.y(number + error.abs());
                 scene.line(&[(x, low), (x, high)], SURFACE, 2.4, Dash::Solid);
@@ -164,12 +162,12 @@ impl BarChart {
     }
 }
 
-/// How the labels are written, the same for all.
+/// Orientation of the bar labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LabelPlace {
     Level,
     Upwards,
-    /// The bars are too narrow for labels.
+    /// No labels, because the bars are too narrow.
     Not,
 }
 
@@ -192,7 +190,6 @@ impl LabelPlace {
         }
     }
 
-    /// Writes a label beyond the lower or upper end of a bar.
     fn write(
         self,
         scene: &mut Scene,
@@ -211,28 +208,29 @@ impl LabelPlace {
     }
 }
 
-/// Groups of columns of dots, one column a method in each.
+/// Groups of dot columns, with one column per method in each group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dots {
     pub axis: Axis,
-    /// The groups' names, below the columns.
     pub groups: Vec<String>,
-    /// The draws of each group, from left to right; those that are not finite are not drawn.
+    /// Draws of each method and group, from left to right.
     pub methods: Vec<Series<Vec<f64>>>,
 }
 
-/// Between two groups, in columns.
+/// Gap between two groups, in columns.
 const BETWEEN_DOTS: f64 = 1.0;
 /// Radius of a dot, in points.
 const DOT: f64 = 1.8;
-/// Share of a column's width that its dots take.
+/// Share of a column's width that the dots occupy.
 const SPREAD: f64 = 0.75;
-/// A column is not wider than this, however few there are.
+/// Maximum width of a column, in points.
 const MAX_DOTS_WIDTH: f64 = 24.0;
 
 impl Dots {
+    /// Draws the plot.
+    ///
     /// # Errors
-    /// When there is no number, or a method has not one list of values per group.
+    /// Fails if there is no number, or if a method does not have one list per group.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         if let Some(method) = self.methods.iter().find(|method| method.values.len() != self.groups.len()) {
             return Err(Error::bad_input("a method's dots do not fit the groups")

@@ -1,4 +1,4 @@
-//! Lines: the error of every channel (figure 4), the accuracy against the depth (figure 5).
+//! Line charts: the error of every channel (figure 4), and accuracy by depth (figure 5).
 
 use std::collections::BTreeSet;
 
@@ -10,28 +10,25 @@ use super::scene::{Scene, ScenePoint};
 use crate::error::{Error, Result};
 use crate::style::{Dash, Marker};
 
-/// A point of a line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
     pub x: f64,
-    /// `None` or a non-finite number: the line has a gap.
+    /// Value; `None` or a non-finite number leaves a gap in the line.
     pub y: Option<f64>,
-    /// Half the length of the error bar, or half the width of the band.
+    /// Half the length of the error bar, or half the width of the error band.
     pub error: Option<f64>,
 }
 
-/// The line of one method.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// Decides colour and marker: see [`palette::of`].
+    /// Method, which determines the color and the marker ([`palette::of`]).
     pub method: String,
-    /// Its name in print.
+    /// Displayed name of the method.
     pub label: String,
-    /// From left to right.
     pub points: Vec<Point>,
 }
 
-/// A value that holds for every x, as a dashed line across: the dense backbone's.
+/// Value shown as a dashed horizontal line, such as that of the dense backbone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Level {
     pub method: String,
@@ -39,30 +36,34 @@ pub struct Level {
     pub value: f64,
 }
 
-/// Lines over the same axes. Lines of few points have markers and error bars, and stand a little apart, so that none hides
-/// another's; where one has more than 40 points, all are thin, without markers, and errors are bands. Only a level is dashed.
-/// An axis of values that does not begin at 0 says so.
+/// Lines over shared axes.
+///
+/// Lines of up to 40 points have markers and error bars and are offset horizontally. If any line has more points, all
+/// are thin without markers, and errors are bands. Only levels are dashed. The value axis states its start if that is
+/// not 0.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curves {
     pub x: Axis,
     pub y: Axis,
-    /// The last is drawn on top.
+    /// Lines, the last on top.
     pub lines: Vec<Line>,
     pub levels: Vec<Level>,
 }
 
-/// Between the points of two lines at the same x, in points of print.
+/// Offset between two lines at the same x, in points (1/72 inch).
 const APART: f64 = 3.6;
-/// Size of a marker, small enough to see the caps of a whisker next to it.
+/// Size of a marker, small enough that the caps of an error bar stay visible.
 const MARKER: f64 = 1.8;
-/// The most points of a line with markers.
+/// Maximum number of points of a line with markers.
 const MARKED: usize = 40;
-/// Points nearer to each other than this, in points of print, are drawn as their least and largest value.
+/// Width within which points are reduced to their extremes, in points (1/72 inch).
 const COLUMN: f64 = 0.35;
 
 impl Curves {
+    /// Draws the chart.
+    ///
     /// # Errors
-    /// When there is no line, or no point with numbers that the axes can show.
+    /// Fails if there is no line, or no point that the axes can show.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         if self.lines.is_empty() {
             return Err(draw_nothing().expected("at least one line").found("none"));
@@ -73,7 +74,7 @@ impl Curves {
         let levels = self.levels.iter().filter_map(|level| drawable(Some(level.value)));
         let errors = points.iter().flat_map(|&(_, y, error)| [y - error, y, y + error]);
         let ys = Range::of(errors.chain(levels), self.y.scale);
-        // A level alone says nothing about x.
+        // A level alone does not determine the x range.
         let (Some(xs), Some(ys)) = (xs, ys) else {
             let scale = if self.x.scale == Scale::Log { Scale::Log } else { self.y.scale };
             return Err(draw_nothing().found("no point with two finite numbers").hint(scale.hides()));
@@ -132,7 +133,6 @@ impl Curves {
                     scene.fill(upper.chain(lower).collect(), style.colour, 0.2);
                 }
                 match places.as_slice() {
-                    // A line of one point has no length.
                     [single] if !marked => scene.marker(*single, Marker::Circle, style.colour, 0.7),
                     _ => scene.line(&thinned(&places), style.colour, if marked { 1.3 } else { 0.7 }, Dash::Solid),
                 }
@@ -154,7 +154,7 @@ impl Curves {
         frame.x_axis(scene, &self.x, &ticks, &xs)
     }
 
-    /// Returns the value axis, labelled with its start if that is not 0.
+    /// Returns the value axis, with its start in the label if that is not 0.
     fn said(&self, ys: &Range, width: Width) -> Axis {
         let mut axis = self.y.clone();
         if ys.begins_above_zero().is_some()
@@ -166,7 +166,6 @@ impl Curves {
         axis
     }
 
-    /// Returns every x in ascending order.
     fn all_x(&self) -> Vec<f64> {
         let points = self.lines.iter().flat_map(|line| &line.points);
         let mut at: Vec<f64> = points.filter_map(|point| Some(self.seen(point)?.0)).collect();
@@ -175,21 +174,20 @@ impl Curves {
         at
     }
 
-    /// Returns the offset between lines at one x, in points, at most half the distance between two x.
+    /// Returns the offset between lines at one x, at most half the distance between two x values.
     fn apart(&self, xs: &Range, room: f64) -> f64 {
         let at: Vec<f64> = self.all_x().into_iter().map(|x| xs.place(x) * room).collect();
         let nearest = at.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
         (nearest / (2.0 * self.lines.len() as f64)).min(APART)
     }
 
-    /// Splits a line at its gaps.
     fn runs(&self, line: &Line) -> Vec<Vec<(f64, f64, f64)>> {
         let seen: Vec<_> = line.points.iter().map(|point| self.seen(point)).collect();
         let runs = seen.split(Option::is_none).filter(|run| !run.is_empty());
         runs.map(|run| run.iter().flatten().copied().collect()).collect()
     }
 
-    /// Ticks at every x where there are few, else at round numbers; for an axis of `room` points.
+    /// Returns ticks at every x if they fit into `room` points, else at round numbers.
     fn x_ticks(&self, xs: &Range, room: f64) -> Vec<Tick> {
         let exact_ticks: Vec<Tick> = self.all_x().into_iter().take(30).map(|at| Tick { at, text: plain(at) }).collect();
         if exact_ticks.len() < 30 && ticks_fit(xs, room, &exact_ticks) {
@@ -216,8 +214,7 @@ fn ticks_fit(xs: &Range, room: f64, ticks: &[Tick]) -> bool {
     })
 }
 
-/// Thins a path to at most four points per [`COLUMN`]: first, lowest, highest and last. It looks the same and keeps files
-/// small.
+/// Thins a path to the first, lowest, highest and last point per [`COLUMN`], without a visible change.
 pub(super) fn thinned(places: &[ScenePoint]) -> Vec<ScenePoint> {
     let columns = places.chunk_by(|a, b| (a.0 / COLUMN).floor() == (b.0 / COLUMN).floor());
     columns
@@ -247,7 +244,6 @@ mod tests {
         places[777].1 = -7.0;
         let kept = thinned(&places);
         assert!(kept.contains(&point_of_column(333, 7.0)) && kept.contains(&point_of_column(777, -7.0)));
-        // 10 columns of at most 4.
         assert!(kept.len() <= 40, "{}", kept.len());
         assert_eq!((kept[0], kept[kept.len() - 1]), (places[0], places[999]));
     }

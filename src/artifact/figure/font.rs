@@ -1,4 +1,4 @@
-//! The one font of the figures, DejaVu Sans, which is part of the program: widths, wrapping and shortening of text.
+//! Measures, wraps and truncates text in DejaVu Sans, the embedded font of the figures.
 
 use std::sync::OnceLock;
 
@@ -6,59 +6,56 @@ use plotters::style::{FontDesc, FontFamily, FontStyle, register_font};
 
 use crate::error::{Error, Result};
 
-/// Its name, which is also the first that an SVG asks for.
+/// Font name, also the first choice in SVG files.
 pub(super) const NAME: &str = "DejaVu Sans";
 
-/// The size of all text, in points: the least that stays legible in the paper's columns.
+/// Size of all text in points, the smallest that is legible in the paper's columns.
 pub(super) const SIZE: f64 = 8.0;
 
-/// From one line to the next, in points.
+/// Line height, in points.
 pub(super) const LINE: f64 = 10.0;
 
-/// How far a line reaches above its baseline, in parts of its size: DejaVu Sans's ascenders.
+/// Ascent of DejaVu Sans above the baseline, relative to the font size.
 pub(super) const ABOVE: f64 = 0.76;
 
-/// plotters' size is the height of a line and not of the em; DejaVu Sans has (1901 + 483) / 2048 of it.
+/// Line height per em, which plotters uses as font size: (1901 + 483) / 2048 for DejaVu Sans.
 const LINE_PER_EM: f64 = 2384.0 / 2048.0;
 
-/// plotters gives whole pixels; a width is measured at this many to the em.
+/// Font size for measuring, in pixels per em, because plotters returns whole pixels.
 const FINE: f64 = 1000.0;
 
-/// Returns the font as a TrueType file.
 pub(super) fn data() -> &'static [u8] {
     dejavu::sans::regular()
 }
 
-/// Makes the font known to plotters.
+/// Registers the font with plotters.
 ///
 /// # Errors
-/// When plotters does not accept the font, which would be a fault of the build.
+/// Fails if plotters rejects the font, which indicates a broken build.
 pub(super) fn load() -> Result<()> {
     static LOADED: OnceLock<bool> = OnceLock::new();
     let loaded = *LOADED.get_or_init(|| register_font(NAME, FontStyle::Normal, data()).is_ok());
     if loaded { Ok(()) } else { Err(Error::job("the font of the figures cannot be read").found(NAME)) }
 }
 
-/// Returns the font at a size in pixels per em.
 pub(super) fn sized(em: f64) -> FontDesc<'static> {
     FontDesc::new(FontFamily::Name(NAME), em * LINE_PER_EM, FontStyle::Normal)
 }
 
-/// Returns the width of a line at [`SIZE`] in points. The font must be [loaded](load).
+/// Returns the width of a line at [`SIZE`], in points. The font must be [loaded](load).
 pub(super) fn width(text: &str) -> f64 {
     match sized(FINE).layout_box(text) {
         Ok(((left, _), (right, _))) => f64::from(right - left) / FINE * SIZE,
-        // Not reached after `load`; wide enough for any letter.
+        // Unreachable after `load`. Wide enough for any letter.
         Err(_) => text.chars().count() as f64 * SIZE,
     }
 }
 
-/// Returns the width of the widest line in points, or 0.
 pub(super) fn widest<'a>(lines: impl IntoIterator<Item = &'a str>) -> f64 {
     lines.into_iter().map(width).fold(0.0, f64::max)
 }
 
-/// Breaks `text` into lines of at most `room` points at spaces and after hyphens; longer words are shortened.
+/// Breaks `text` into lines of at most `room` points, truncating longer words.
 pub(super) fn wrap(text: &str, room: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let words = text.split_whitespace().flat_map(|word| {
@@ -77,7 +74,7 @@ pub(super) fn wrap(text: &str, room: f64) -> Vec<String> {
     lines.iter().map(|line| shorten(line.trim_end(), room)).collect()
 }
 
-/// Shortens `text` to `room` points with an ellipsis.
+/// Truncates `text` to `room` points with an ellipsis.
 pub(super) fn shorten(text: &str, room: f64) -> String {
     if width(text) <= room {
         return text.to_owned();
@@ -99,7 +96,7 @@ mod tests {
     #[test]
     fn a_width_is_the_sum_of_the_advances() {
         load().unwrap();
-        // DejaVu Sans advances every digit by 1303 of 2048 units.
+        // Digits of DejaVu Sans have an advance of 1303/2048 em.
         assert!((width("00") - 2.0 * 1303.0 / 2048.0 * SIZE).abs() < 0.02);
     }
 

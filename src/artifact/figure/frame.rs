@@ -1,5 +1,4 @@
-//! Shared by bars and curves: the position of the plot in its figure, the legend in rows above it, the value axis and
-//! its grid.
+//! Layout shared by bars and curves.
 
 use super::axis::{Axis, Range, Tick};
 use super::font;
@@ -7,13 +6,13 @@ use super::palette::{Colour, GRID, Look, SURFACE, TEXT};
 use super::scene::{Anchor, Scene, ScenePoint};
 use crate::style::Dash;
 
-/// How wide a figure is printed. Text has 8 points in both.
+/// Printed width of a figure. Text always has 8 points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Width {
-    /// A column of the paper, 3.3 inches.
+    /// One column of the paper, 3.3 inches.
     #[default]
     Column,
-    /// Both columns, 6.8 inches.
+    /// Both columns of the paper, 6.8 inches.
     Page,
 }
 
@@ -27,56 +26,53 @@ impl Width {
     }
 }
 
-/// Elements around a drawing.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Surroundings {
-    /// For readers who hear the figure; not drawn.
+    /// Accessible title, which is not drawn.
     pub title: String,
     pub description: String,
-    /// Above: of what the figure is. May be empty.
+    /// Text above the figure; may be empty.
     pub heading: String,
-    /// Below: what a reader should not miss. May be empty.
+    /// Text below the figure; may be empty.
     pub note: String,
     pub width: Width,
 }
 
-/// Around the figure, in points.
+/// Margin around the figure, in points.
 pub(super) const MARGIN: f64 = 4.0;
-/// Between an axis, or a key of the legend, and its labels.
+/// Gap between an axis or legend key and its label, in points.
 pub(super) const GAP: f64 = 4.0;
-/// Half a cap of a whisker.
+/// Half the width of an error bar's cap, in points.
 pub(super) const CAP: f64 = 3.0;
-/// From the middle of a line of text to its baseline.
+/// Distance from the middle of a line of text to its baseline, in points.
 pub(super) const HALF: f64 = font::SIZE * 0.36;
 
-/// Draws the heading of the figure, and returns where the next part begins.
+/// Draws the heading, and returns the position below it.
 pub(super) fn heading_lines(scene: &mut Scene, words: &str) -> f64 {
     let lines = font::wrap(words, scene.width - 2.0 * MARGIN);
     let end = scene.lines((MARGIN, MARGIN), &lines, Anchor::Start);
     if lines.is_empty() { MARGIN } else { end + 2.0 }
 }
 
-/// Draws a note below everything, and ends the figure.
+/// Draws the note, and sets the height of the figure.
 pub(super) fn end(scene: &mut Scene, words: &str, below: f64) {
     let lines = font::wrap(words, scene.width - 2.0 * MARGIN);
     let gap = if lines.is_empty() { 0.0 } else { GAP };
     scene.height = scene.lines((MARGIN, below + gap), &lines, Anchor::Start) + MARGIN;
 }
 
-/// The rectangle of the plot with its value axis.
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
     pub(super) left: f64,
     pub(super) right: f64,
     pub(super) top: f64,
     pub(super) bottom: f64,
-    /// Room for labels above the highest and below the lowest value.
+    /// Space for labels above the highest and below the lowest value.
     head: f64,
     foot: f64,
     range: Range,
 }
 
-/// Requirements of the frame.
 #[derive(Debug)]
 pub(super) struct FramePlan<'a> {
     pub(super) around: &'a Surroundings,
@@ -85,12 +81,12 @@ pub(super) struct FramePlan<'a> {
     pub(super) entries: &'a [(Key, String)],
     pub(super) head: f64,
     pub(super) foot: f64,
-    /// Room right of the plot, for the half of its last label.
+    /// Space to the right of the plot for the overhang of the last label.
     pub(super) aside: f64,
 }
 
 impl Frame {
-    /// Draws the heading, the legend, the axis's title, its ticks and the grid.
+    /// Draws heading, legend, axis title, ticks and grid.
     pub(super) fn draw(scene: &mut Scene, plan: FramePlan<'_>) -> Self {
         let FramePlan { around: Surroundings { width, heading, .. }, axis, range, entries, head, foot, aside } = plan;
         let width = *width;
@@ -110,39 +106,33 @@ impl Frame {
         frame
     }
 
-    /// Returns the ticks of the value axis.
     fn ticks(width: Width, range: &Range) -> Vec<Tick> {
         range.ticks(Self::most_ticks(width))
     }
 
-    /// Returns the number of ticks that fit on the value axis.
     pub(super) fn most_ticks(width: Width) -> usize {
         (width.plot_height() / (2.4 * font::LINE)) as usize
     }
 
-    /// Returns the width of the plot without side labels.
     pub(super) fn room(width: Width, range: &Range) -> f64 {
         let ticks = Self::ticks(width, range);
         let widest = font::widest(ticks.iter().map(|tick| tick.text.as_str()));
         width.points() - 2.0 * MARGIN - GAP - widest
     }
 
-    /// Returns the vertical position of a value.
     pub(super) fn y(&self, value: f64) -> f64 {
         self.bottom - self.foot - self.range.place(value) * (self.bottom - self.top - self.head - self.foot)
     }
 
-    /// Returns the position at which bars start.
     pub(super) fn base(&self) -> f64 {
         self.y(self.range.base())
     }
 
-    /// Draws the line of an axis.
     pub(super) fn axis_line(&self, scene: &mut Scene, y: f64) {
         scene.line(&[(self.left, y), (self.right, y)], TEXT, 0.8, Dash::Solid);
     }
 
-    /// Draws the axis below the plot with ticks and title, and returns where the next part can begin.
+    /// Draws the x-axis, and returns the position below it.
     pub(super) fn x_axis(&self, scene: &mut Scene, axis: &Axis, ticks: &[Tick], xs: &Range) -> f64 {
         self.axis_line(scene, self.bottom);
         let baseline = self.bottom + GAP + font::LINE * 0.8;
@@ -156,12 +146,11 @@ impl Frame {
         scene.lines((middle, baseline + GAP), &title, Anchor::Middle)
     }
 
-    /// Returns the horizontal position of a value.
     pub(super) fn x(&self, xs: &Range, value: f64) -> f64 {
         self.left + xs.place(value) * (self.right - self.left)
     }
 
-    /// Draws an error bar with caps wider than a marker, so that short ones stay visible.
+    /// Draws an error bar, with caps wider than a marker to keep short ones visible.
     pub(super) fn whisker(&self, scene: &mut Scene, x: f64, (lower, upper): (f64, f64), colour: Colour) {
         let low = self.y(lower);
         let high = self.y(upper);
@@ -175,18 +164,17 @@ fn draw_cap(x: f64, y: f64) -> ((f64, f64), (f64, f64)) {
     ((x - CAP, y), (x + CAP, y))
 }
 
-/// The room of groups side by side, each of some columns.
+/// Horizontal layout of groups of columns.
 pub(super) struct Groups {
     left: f64,
     width: f64,
     columns: usize,
-    /// From one column to the next.
+    /// Distance between two columns.
     pub(super) pitch: f64,
 }
 
 impl Groups {
-    /// Divides a frame into groups and columns. `apart` is the gap between groups, in columns; columns are at most
-    /// `widest` wide.
+    /// Divides a frame into groups. `apart` is the gap between groups in columns, `widest` the maximum column width.
     pub(super) fn of(frame: &Frame, (groups, columns): (usize, usize), apart: f64, widest: f64) -> Self {
         let width = (frame.right - frame.left) / groups as f64;
         Self { left: frame.left, width, columns, pitch: (width / (columns as f64 + apart)).min(widest) }
@@ -196,12 +184,11 @@ impl Groups {
         self.left + (group as f64 + 0.5) * self.width
     }
 
-    /// Returns the middle of a group's column.
     pub(super) fn column(&self, group: usize, column: usize) -> f64 {
         self.middle(group) + (column as f64 + 0.5 - self.columns as f64 / 2.0) * self.pitch
     }
 
-    /// Draws the group names from `below` down, and returns where they end.
+    /// Draws the group names, and returns the position below them.
     pub(super) fn names(&self, scene: &mut Scene, names: &[String], below: f64) -> f64 {
         names.iter().enumerate().fold(below, |lowest, (group, name)| {
             let at = (self.middle(group), below);
@@ -210,22 +197,22 @@ impl Groups {
     }
 }
 
-/// Symbol before a label.
+/// Symbol before a legend label.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Key {
-    /// A bar of a method, with its marker on it.
+    /// A bar, with the method's marker on it.
     Bar(Look),
     /// A marker of a method.
     Marker(Look),
-    /// A line of a method, with its marker where it has markers.
+    /// A line, with the method's marker if `marked` is set.
     Line { style: Look, dash: Dash, marked: bool },
-    /// A box of a diagram.
+    /// A box of a layer diagram.
     Block { fill: Option<Colour>, border: Colour, dash: Dash },
-    /// An arrow.
+    /// An arrow that shows the residual stream.
     Arrow(Colour),
 }
 
-/// Width of a bar in the legend.
+/// Width of a bar in the legend, in points.
 const BAR_KEY: f64 = 12.0;
 
 impl Key {
@@ -239,11 +226,11 @@ impl Key {
     }
 }
 
-/// Between two entries of the legend.
+/// Gap between two legend entries, in points.
 const APART: f64 = 10.0;
 const ROW: f64 = font::LINE + 2.0;
 
-/// Draws the entries in columns between `left` and `right` from `top` down; gives where the drawing can begin.
+/// Draws the legend from `top` down, and returns the position below it.
 pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right, top): (f64, f64, f64)) -> f64 {
     let room = right - left;
     let labels: Vec<String> =
@@ -254,7 +241,7 @@ pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right,
         .rev()
         .find(|count| column_widths(&cells, *count).iter().sum::<f64>() - APART <= room)
         .unwrap_or(1);
-    // Balanced columns for the required number of rows: 7 entries become 4 + 3, not 5 + 2.
+    // Balance the columns: 7 entries become 4 + 3, not 5 + 2.
     let rows = entries.len().div_ceil(most);
     let even = column_widths(&cells, entries.len().div_ceil(rows.max(1)).max(1));
     let widths = if even.iter().sum::<f64>() - APART <= room { even } else { column_widths(&cells, most) };
@@ -269,12 +256,12 @@ pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right,
     top + rows as f64 * ROW
 }
 
-/// The widest cell of each column.
+/// Width of the widest cell in each column.
 fn column_widths(cells: &[f64], count: usize) -> Vec<f64> {
     (0..count).map(|c| cells.iter().skip(c).step_by(count).copied().fold(0.0, f64::max)).collect()
 }
 
-/// Draws a legend key with its left end at a position.
+/// Draws a legend key, given its left end.
 fn draw_key(scene: &mut Scene, key: Key, (x, y): ScenePoint) {
     let end = x + key.width();
     match key {
@@ -301,7 +288,6 @@ fn draw_key(scene: &mut Scene, key: Key, (x, y): ScenePoint) {
     }
 }
 
-/// Draws a line with an arrow head.
 pub(super) fn arrow(scene: &mut Scene, places: &[ScenePoint], colour: Colour) {
     const HEAD: f64 = 3.6;
     let [.., before, tip] = places else { return };

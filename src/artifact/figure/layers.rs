@@ -1,4 +1,4 @@
-//! The stacks of layers of the paper's figure 2: dense, pruned, and ghosted.
+//! Layer stacks as in the paper's figure 2: dense, pruned, and ghosted.
 
 use super::font;
 use super::frame::{self, GAP, HALF, Key, MARGIN, Surroundings, Width, arrow};
@@ -8,39 +8,38 @@ use crate::error::{Error, Result};
 use crate::results::ranges;
 use crate::style::Dash;
 
-/// Layers that a criterion removed.
+/// Layers that a criterion removed, and the operators that replace them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiagramRow {
-    /// Above its stacks: `LLM-Streamline (contiguous)`.
+    /// Label above the stacks: `LLM-Streamline (contiguous)`.
     pub label: String,
-    /// Layers counted from 0, each once, in any order.
+    /// Removed layers, counted from 0, without duplicates and in any order.
     pub removed: Vec<usize>,
-    /// The layers `[start, end)` that each operator stands for, none over two regions; empty: one for each region.
+    /// Layer ranges `[start, end)` that the operators replace. If empty, there is one operator per region.
     pub operators: Vec<(usize, usize)>,
 }
 
-/// For each selection three stacks side by side. Layer 0 is at the bottom.
+/// Three stacks for each selection, with layer 0 at the bottom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerDiagram {
-    /// Layers of the dense backbone.
     pub layers: usize,
-    /// At most one in a column, two on a page.
+    /// Selections to show: one in a column figure, up to two in a page figure.
     pub selections: Vec<DiagramRow>,
 }
 
-/// Consecutive removed layers: the first and the last.
+/// First and last of consecutive removed layers.
 type Region = (usize, usize);
 
-/// From one layer to the next, and a layer's own height.
+/// Distance between two layers, and the height of a layer.
 const PITCH: f64 = 10.4;
 const BLOCK: f64 = 8.9;
-/// Before and after a region, for the arrows.
+/// Gap before and after a region, for the arrows.
 const PAD: f64 = 6.0;
 /// Half the width of a layer.
 const HALF_BLOCK: f64 = 30.5;
-/// How far right of a layer the stream passes a removed region.
+/// Distance between a layer and the stream that bypasses it.
 const ASIDE: f64 = 5.0;
-/// The arrows from the embedding and to the head.
+/// Length of the arrows from the embedding and to the head.
 const ENDS: f64 = 9.0;
 
 const GHOST: &str = "Ghosted Layer";
@@ -54,8 +53,10 @@ enum Stack {
 }
 
 impl LayerDiagram {
+    /// Draws the diagram.
+    ///
     /// # Errors
-    /// When there is no selection or too many, or one removes nothing, a layer twice or one that is not there.
+    /// Fails if there are no selections or too many, or if one is empty, repeats a layer, or contains an invalid one.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let most = if around.width == Width::Page { 2 } else { 1 };
         if self.selections.is_empty() || self.selections.len() > most {
@@ -88,7 +89,7 @@ impl LayerDiagram {
             lines.extend(font::wrap(&words, panel - 2.0 * GAP));
             titled = titled.max(scene.lines((middle, top), &lines, Anchor::Middle));
         }
-        // All stacks share one bottom line, whatever their heights.
+        // Align the stacks at the bottom.
         let tallest = regions.iter().map(Vec::len).max().unwrap_or(0) as f64 * 2.0 * PAD + self.layers as f64 * PITCH;
         let heads = titled + 2.0 * GAP + font::LINE;
         let ground = heads + font::LINE + ENDS + tallest;
@@ -105,12 +106,10 @@ impl LayerDiagram {
     }
 }
 
-/// A stack while it is drawn.
 struct DrawnStack<'a> {
     scene: &'a mut Scene,
-    /// Its middle.
     x: f64,
-    /// The foot of layer 0.
+    /// Vertical position of the foot of layer 0.
     ground: f64,
     layers: usize,
     regions: &'a [Region],
@@ -118,16 +117,16 @@ struct DrawnStack<'a> {
 }
 
 impl DrawnStack<'_> {
-    /// Returns the vertical position of a layer's foot; for the number of layers, the top of the stack.
+    /// Returns the position of a layer's foot, or the top of the stack for the layer count.
     fn foot(&self, layer: usize) -> f64 {
-        // One gap before each region that the layer is in or above, one after each that it lies above.
+        // Add one gap before each region at or below the layer, and one after each below it.
         let pads = self.regions.iter().flat_map(|(first, last)| [*first <= layer, *last < layer]);
         self.ground - layer as f64 * PITCH - PAD * pads.filter(|lies| *lies).count() as f64
     }
 
     fn stack(&mut self, stack: Stack) {
         let top = self.foot(self.layers);
-        // Behind the layers, and seen between them.
+        // Draw the stream behind the layers.
         let mut from = self.ground + ENDS;
         if stack != Stack::Dense {
             for &(first, last) in self.regions {
@@ -170,14 +169,13 @@ impl DrawnStack<'_> {
         self.scene.text((self.x, foot - BLOCK / 2.0 + HALF), &layer.to_string(), Anchor::Middle, ink);
     }
 
-    /// Returns where the stream leaves the layers below a region, and where it reaches those above.
+    /// Returns where the stream leaves the layers below a region and where it enters those above.
     fn ends(&self, first: usize, last: usize) -> (f64, f64) {
         let start = if first == 0 { self.ground + ENDS } else { self.foot(first - 1) - BLOCK };
         let end = if last + 1 == self.layers { self.foot(self.layers) - ENDS } else { self.foot(last + 1) };
         (start, end)
     }
 
-    /// Draws the stream around a removed region.
     fn bypass(&mut self, first: usize, last: usize) {
         let (start, end) = self.ends(first, last);
         let low = self.foot(first) + PAD * 0.4;
@@ -187,7 +185,7 @@ impl DrawnStack<'_> {
         arrow(self.scene, &places, STREAM);
     }
 
-    /// Draws the Ghosted Layers of a region, usually one, and the stream through them.
+    /// Draws the Ghosted Layers of a region with the stream through them.
     fn ghost(&mut self, first: usize, last: usize) {
         let ((mut start, end), colour) = (self.ends(first, last), palette::ours());
         for &(lowest, highest) in self.operators.iter().filter(|(a, b)| (first..=last).contains(a) && *b <= last) {
@@ -211,13 +209,13 @@ impl DrawnStack<'_> {
 }
 
 impl DiagramRow {
-    /// Returns whether each removed layer has its own operator although some form one region.
+    /// Returns whether each removed layer has its own operator although some layers form one region.
     pub fn is_layer_by_layer(&self) -> bool {
         self.operators.len() == self.removed.len()
             && self.removed.iter().any(|layer| self.removed.contains(&(layer + 1)))
     }
 
-    /// Returns the first and last layer that each operator replaces, from the bottom up.
+    /// Returns the first and last layer that each operator replaces.
     fn operators(&self, regions: &[Region]) -> Vec<Region> {
         let mut all: Vec<Region> =
             self.operators.iter().filter(|(start, end)| start < end).map(|(start, end)| (*start, end - 1)).collect();
@@ -226,10 +224,10 @@ impl DiagramRow {
     }
 }
 
-/// Returns the regions of removed layers, from the bottom up.
+/// Groups removed layers into regions.
 ///
 /// # Errors
-/// When nothing is removed, or a layer twice, or one that is not there.
+/// Fails if `removed` is empty, repeats a layer, or contains an invalid one.
 fn regions(removed: &[usize], layers: usize) -> Result<Vec<Region>> {
     let mut sorted = removed.to_vec();
     sorted.sort_unstable();

@@ -1,4 +1,4 @@
-//! The paper's figures as SVG, PDF and PNG, drawn from plain data: no part of this knows of runs, backbones or recoveries.
+//! Renders the paper's figures as SVG, PDF and PNG from plain data, independent of runs, backbones and recoveries.
 //!
 //! | figure of the paper | here |
 //! | --- | --- |
@@ -7,10 +7,10 @@
 //! | 4, error of each channel; 5, accuracy against depth | [`Curves`] |
 //! | none: a value under each seed of the calibration | [`Dots`] |
 //!
-//! A figure becomes a `scene` of shapes in points, which is written as SVG and PDF and which plotters draws as a bitmap: all
-//! have the same proportions. Text has 8 points at the printed width. A method has the same look in every figure
-//! ([`palette`]). The SVG follows the reader's light or dark theme and has a title and a description for those who hear
-//! it. Numbers that are not finite are missing numbers. The same data gives the same bytes.
+//! A figure becomes a `scene` of shapes in points. The scene is written as SVG and PDF and rasterized by plotters, so
+//! all formats have the same proportions. Text has 8 points at the printed width. A method has the same style in every
+//! figure ([`palette`]). The SVG follows the reader's light or dark theme and has an accessible title and description.
+//! Non-finite numbers count as missing. Equal data yields equal bytes.
 //!
 //! ```
 //! use ghostlab::artifact::figure::{Axis, BarChart, Figure, Plot, Series, Surroundings};
@@ -58,14 +58,12 @@ pub use layers::{DiagramRow, LayerDiagram};
 
 use crate::error::Result;
 
-/// A plot with its surroundings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
     pub around: Surroundings,
     pub plot: Plot,
 }
 
-/// The plot.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Plot {
     Bars(BarChart),
@@ -74,29 +72,26 @@ pub enum Plot {
     Layers(LayerDiagram),
 }
 
-/// A figure, drawn.
+/// Rendered figure in all formats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drawing {
-    /// At printed size, for both themes: it follows the reader's setting.
+    /// SVG at printed size, with a light and a dark theme.
     pub svg: String,
-    /// At printed size, in the light theme.
+    /// PDF at printed size, in the light theme.
     pub pdf: Vec<u8>,
-    /// 300 dots per inch, in the light theme.
+    /// PNG with 300 dots per inch, in the light theme.
     pub png: Vec<u8>,
 }
 
 impl Drawing {
-    /// File extensions.
     pub const ENDINGS: [&str; 3] = ["svg", "pdf", "png"];
 
-    /// Iterates over the formats with their file extensions.
     pub fn forms(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
         Self::ENDINGS.into_iter().zip([self.svg.as_bytes(), &self.pdf, &self.png])
     }
 }
 
 impl Figure {
-    /// Adds a note below the figure.
     #[must_use]
     pub fn with_note(mut self, note: impl Into<String>) -> Self {
         self.around.note = note.into();
@@ -106,7 +101,7 @@ impl Figure {
     /// Draws the figure.
     ///
     /// # Errors
-    /// When the data is empty or does not fit together; when the drawing itself fails.
+    /// Fails if the data is empty or inconsistent, or if rendering fails.
     pub fn draw(&self) -> Result<Drawing> {
         let scene = self.scene()?;
         Ok(Drawing { svg: svg::svg(&scene), pdf: pdf::pdf(&scene)?, png: png::png(&scene)? })

@@ -1,15 +1,13 @@
-//! One palette: the same method has the same colour, marker and dash in every figure.
+//! Colors, markers and dashes of methods, the same in every figure.
 //!
-//! The colours are those of Okabe and Ito (2008), the orange, the sky blue and the green darkened for white paper: every
-//! colour of a method has a contrast of at least 3:1 with the surface, in both themes, and stays apart from the others for
-//! readers with protanopia or deuteranopia. In print without colour dark and light take turns, in the order in which the
-//! methods are drawn; a marker tells them apart besides.
+//! The colors are those of Okabe and Ito (2008), partly darkened for white paper. Each has a contrast of at least 3:1
+//! with the background in both themes and is distinguishable with protanopia and deuteranopia. In grayscale, dark and
+//! light alternate in drawing order.
 
 use crate::style::{Dash, Hue, Marker, Style};
 use crate::{criterion, metric, recovery};
 
-/// A colour in both themes. The colour of the light theme is also its name in the SVG (see `svg`), so that no two
-/// colours share it.
+/// A color in both themes. The light value identifies it in SVG files, so it must be unique.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Colour {
     pub light: [u8; 3],
@@ -17,14 +15,14 @@ pub struct Colour {
 }
 
 impl Colour {
-    /// Creates a colour from `0xRRGGBB` in the light and the dark theme.
+    /// Creates a color from `0xRRGGBB` values.
     const fn new(light: u32, dark: u32) -> Self {
         let ([_, r, g, b], [_, dr, dg, db]) = (light.to_be_bytes(), dark.to_be_bytes());
         Self { light: [r, g, b], dark: [dr, dg, db] }
     }
 }
 
-/// Lengths drawn and left out in turn, in points; empty where all is drawn.
+/// Returns the lengths of dashes and gaps, in points. Empty for a solid line.
 pub(super) fn lengths(dash: Dash) -> &'static [f64] {
     match dash {
         Dash::Solid => &[],
@@ -36,7 +34,7 @@ pub(super) fn lengths(dash: Dash) -> &'static [f64] {
     }
 }
 
-/// How a method looks.
+/// Style of a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
     pub colour: Colour,
@@ -44,26 +42,24 @@ pub struct Look {
     pub dash: Dash,
 }
 
-/// The ground of every figure; on a dark screen that of the page (`page.css`).
+/// Background of every figure. The dark value is the background of the page (`page.css`).
 pub(super) const SURFACE: Colour = Colour::new(0xFFFFFF, 0x14171A);
-/// Text and axes.
 pub(super) const TEXT: Colour = Colour::new(0x1B1B1B, 0xE8E8E8);
 /// Secondary text: missing or removed items.
 pub(super) const MUTED: Colour = Colour::new(0x666666, 0xA6A6A6);
-/// Grid lines.
 pub(super) const GRID: Colour = Colour::new(0xDDDDDD, 0x30363D);
-/// The fill of a kept layer.
+/// Fill of a kept layer.
 pub(super) const KEPT: Colour = Colour::new(0xE9EBEE, 0x2B323B);
-/// The area of what another is held against.
+/// Fill of the baseline area.
 pub(super) const FAINT: Colour = Colour::new(0xC3C9D0, 0x4A535D);
-/// The border of a removed layer.
+/// Border of a removed layer.
 pub(super) const REMOVED: Colour = Colour::new(0xA9A9A9, 0x6A6A6A);
-/// The residual stream where it passes a removed region; red as in the paper's figure 2.
+/// Residual stream around a removed region, red as in the paper's figure 2.
 pub(super) const STREAM: Colour = Colour::new(0xC8102E, 0xFF6B78);
 /// Text on a Ghosted Layer.
 pub(super) const ON_GHOST: Colour = Colour::new(0xFFFFFE, 0x14171B);
 
-/// Colours of the hues; ink is the text colour.
+/// Colors by hue. [`Hue::Ink`] uses the text color.
 const HUES: [(Hue, Colour); 11] = [
     (Hue::Grey, Colour::new(0x555555, 0x7F7F7F)),
     (Hue::Purple, Colour::new(0xCC79A7, 0xE8A3C8)),
@@ -82,7 +78,6 @@ fn colour(hue: Hue) -> Colour {
     HUES.iter().find(|(known, _)| *known == hue).map_or(TEXT, |(_, colour)| *colour)
 }
 
-/// Iterates over every colour that a figure can use.
 pub(super) fn all() -> impl Iterator<Item = Colour> {
     let ground = [SURFACE, TEXT, MUTED, GRID, KEPT, FAINT, REMOVED, STREAM, ON_GHOST];
     ground.into_iter().chain(HUES.map(|(_, colour)| colour))
@@ -102,10 +97,10 @@ const MARKERS: [Marker; 8] = [
 ];
 const DASHES: [Dash; 5] = [Dash::DashDotDot, Dash::Dotted, Dash::Long, Dash::DashDot, Dash::Dashed];
 
-/// Returns the look of a recovery (`ghosted`), the dense backbone or a metric from its registry.
+/// Returns the style of a recovery (`ghosted`), the dense backbone or a metric.
 ///
-/// A variant (`ghosted:svd`) has its method's colour and a marker and dash of its own. Any other name has a look that
-/// depends on the name alone; two such names can share a colour, hardly ever colour, marker and dash.
+/// A variant (`ghosted:svd`) has its method's color with its own marker and dash. Other names get a style derived from
+/// a hash of the name.
 pub fn of(name: &str) -> Look {
     let dense = (name == criterion::DENSE.name).then_some(criterion::DENSE);
     let method = recovery::appearance(name).or(dense);
@@ -126,7 +121,6 @@ fn pick_style(hash: u64, shift: u32, among: usize) -> usize {
     ((hash >> shift) % among as u64) as usize
 }
 
-/// Returns the colour of the paper's own method.
 pub(super) fn ours() -> Colour {
     recovery::ours().and_then(|method| method.style).map_or(colour(Hue::Blue), |style| colour(style.hue))
 }
@@ -140,7 +134,6 @@ fn fnv(text: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// Returns every recovery with its own look.
     fn methods() -> Vec<String> {
         let all = recovery::described().into_iter().map(|method| method.name);
         let styled: Vec<String> = all.filter(|name| recovery::appearance(name).unwrap().style.is_some()).collect();
@@ -160,14 +153,14 @@ mod tests {
         0.2126 * r + 0.7152 * g + 0.0722 * b
     }
 
-    /// Computes the contrast ratio of WCAG 2.
+    /// Computes the WCAG 2 contrast ratio.
     fn contrast(a: [u8; 3], b: [u8; 3]) -> f64 {
         let a = luminance(linear(a));
         let b = luminance(linear(b));
         (a.max(b) + 0.05) / (a.min(b) + 0.05)
     }
 
-    /// Computes the distance in CIELAB after `matrix` in linear light.
+    /// Computes the CIELAB distance after applying `matrix` in linear light.
     fn distance(a: [u8; 3], b: [u8; 3], matrix: [[f64; 3]; 3]) -> f64 {
         to_lab(&matrix, a).iter().zip(to_lab(&matrix, b)).map(|(p, q)| (p - q).powi(2)).sum::<f64>().sqrt()
     }
@@ -191,13 +184,12 @@ mod tests {
         for method in methods().iter().map(String::as_str).chain(others) {
             for (theme, rgb) in THEMES.iter().enumerate() {
                 let ratio = contrast(rgb(of(method).colour), rgb(SURFACE));
-                // WCAG 2.1, 1.4.11: graphics.
+                // WCAG 2.1, 1.4.11 (non-text contrast).
                 assert!(ratio >= 3.0, "{method} in {theme:?}: {ratio:.2}");
             }
         }
     }
 
-    /// Converts a colour to a grey of the same luminance.
     fn grey(rgb: [u8; 3]) -> [u8; 3] {
         let linear = luminance(linear(rgb));
         let c = if linear <= 0.003_130_8 { linear * 12.92 } else { 1.055 * linear.powf(1.0 / 2.4) - 0.055 };
@@ -206,7 +198,7 @@ mod tests {
 
     #[test]
     fn neighbours_stay_apart_in_grey() {
-        // Methods drawn side by side in figures 1, 4, 5 and 3.
+        // Methods in drawing order of figures 1, 4, 5 and 3.
         let all = ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate"];
         let of_bars: Vec<&str> = all.into_iter().chain(["ghosted"]).collect();
         let of_lines = ["replaceme-ls", "linearpatch-diag", "linearpatch-rotate", "ghosted", "dense"];
@@ -217,16 +209,16 @@ mod tests {
                 assert!(contrast(a, b) >= 1.35, "{pair:?}: {:.2}", contrast(a, b));
             }
         }
-        // A line over an area.
+        // A line over a filled area.
         assert!(contrast(grey(ours().light), grey(FAINT.light)) >= 3.0);
     }
 
-    /// A colour in the light and in the dark theme.
+    /// Accessors for the light and the dark theme.
     const THEMES: [fn(Colour) -> [u8; 3]; 2] = [|colour| colour.light, |colour| colour.dark];
 
     #[test]
     fn text_is_legible_in_both_themes() {
-        // WCAG 2.1, 1.4.3: text.
+        // WCAG 2.1, 1.4.3 (text contrast).
         for rgb in THEMES {
             for (text, ground) in [(TEXT, SURFACE), (MUTED, SURFACE), (TEXT, KEPT), (ON_GHOST, of("ghosted").colour)] {
                 let ratio = contrast(rgb(text), rgb(ground));
@@ -255,7 +247,7 @@ mod tests {
                 for (i, a) in methods.iter().enumerate() {
                     for b in &methods[..i] {
                         let apart = distance(rgb(of(a).colour), rgb(of(b).colour), matrix);
-                        // 2.3 is a just noticeable difference.
+                        // A CIELAB distance of 2.3 is just noticeable.
                         assert!(apart >= 12.0, "{a} and {b}, {name}, {theme:?}: {apart:.1}");
                     }
                 }
@@ -287,7 +279,7 @@ mod tests {
 
     #[test]
     fn an_unknown_method_keeps_its_style() {
-        // The hash of "a" in the reference tables of FNV.
+        // Hash of "a" from the FNV reference tables.
         assert_eq!(fnv("a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(of("my-method"), of("my-method"));
         assert!(SPARE_HUES.map(colour).contains(&of("my-method").colour));

@@ -1,5 +1,6 @@
-//! The PDF of a scene: one page of the printed size in the light theme, as papers take it. Text stays text, in an
-//! embedded font subset; there is no background and no date, so equal scenes give equal bytes.
+//! Writes a scene as a PDF page in the light theme.
+//!
+//! Text stays text, in an embedded font subset. The file has no date, so equal scenes yield equal bytes.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -16,7 +17,7 @@ use super::palette::Colour;
 use super::scene::{Anchor, Scene, ScenePoint, SceneShape};
 use crate::error::{Error, Result};
 
-/// The objects of the file.
+/// Object ids of the file.
 const CATALOG: Ref = Ref::new(1);
 const PAGES: Ref = Ref::new(2);
 const PAGE: Ref = Ref::new(3);
@@ -30,18 +31,18 @@ const INFO: Ref = Ref::new(10);
 const FIRST_STATE: i32 = 11;
 
 const FONT_NAME: Name<'static> = Name(b"F1");
-/// The six letters before the plus say that it is a part of the font.
+/// Font name. The six-letter prefix marks a font subset.
 const BASE_FONT: Name<'static> = Name(b"GHOSTL+DejaVuSans");
 const SYSTEM: SystemInfo<'static> = SystemInfo { registry: Str(b"Adobe"), ordering: Str(b"Identity"), supplement: 0 };
-/// Units of the em in a PDF.
+/// Units per em in a PDF.
 const EM: f32 = 1000.0;
-/// How far the handles of a quarter of a circle lie from its ends, in radii.
+/// Distance of the Bézier handles of a quarter circle from its ends, in radii.
 const HANDLE: f32 = 0.552_284_8;
 
-/// Renders the PDF of a scene.
+/// Renders a scene as PDF.
 ///
 /// # Errors
-/// When the font cannot be read or cut down, which would be a fault of the build.
+/// Fails if the font cannot be parsed or subset, which indicates a broken build.
 pub(super) fn pdf(scene: &Scene) -> Result<Vec<u8>> {
     let face = Face::parse(font::data(), 0).map_err(|error| pdf_error(scene, error.to_string()))?;
     let mut page = PdfPage::new(scene.height, &face);
@@ -79,7 +80,7 @@ fn pdf_error(scene: &Scene, found: String) -> Error {
     Error::job("a figure could not be written as PDF").at(scene.title.as_str()).found(found)
 }
 
-/// Writes the font: its glyphs, their widths, and the text they stand for.
+/// Writes the font with its glyphs, widths, and mapping to Unicode.
 fn write_font(pdf: &mut Pdf, face: &Face<'_>, glyphs: &GlyphRemapper, texts: &BTreeMap<u16, char>, cut: &[u8]) {
     let mut font = pdf.type0_font(FONT);
     font.base_font(BASE_FONT).encoding_predefined(Name(b"Identity-H"));
@@ -111,7 +112,7 @@ fn write_font(pdf: &mut Pdf, face: &Face<'_>, glyphs: &GlyphRemapper, texts: &BT
     pdf.cmap(TO_UNICODE, &map.finish());
 }
 
-/// The width of DejaVu Sans' upright strokes, about; a viewer without the font would choose another by it.
+/// Approximate stem width, which helps viewers to choose a substitute font.
 const STEM: f32 = 90.0;
 
 /// Compresses a stream for `FlateDecode`.
@@ -122,15 +123,15 @@ fn packed(bytes: &[u8]) -> Vec<u8> {
     out.finish().unwrap_or_default()
 }
 
-/// The page while it is drawn. A scene counts downwards and a page upwards.
+/// Page under construction. The y-axis points down in a scene and up in a PDF.
 struct PdfPage<'a> {
     height: f64,
     content: Content,
     face: &'a Face<'a>,
     glyphs: GlyphRemapper,
-    /// The text of each glyph of the font subset.
+    /// Text of each glyph in the font subset.
     texts: BTreeMap<u16, char>,
-    /// How much is covered, by its bits, and what the page calls that.
+    /// Resource names of the opacities, keyed by their bits.
     opacities: BTreeMap<u64, String>,
 }
 
@@ -194,7 +195,6 @@ impl<'a> PdfPage<'a> {
         }
     }
 
-    /// Draws a disc from four quarters.
     fn disc(&mut self, centre: ScenePoint, radius: f32, colour: Colour) {
         self.fill(colour);
         let ((x, y), h) = (self.at(centre), radius * HANDLE);
@@ -210,7 +210,7 @@ impl<'a> PdfPage<'a> {
         let mut shown = Vec::new();
         let mut advance = 0.0;
         for letter in text.chars() {
-            // The first glyph of a font stands for missing letters.
+            // Glyph 0 is the font's placeholder for missing characters.
             let glyph = self.face.glyph_index(letter).unwrap_or_default();
             let cut = self.glyphs.remap(glyph.0);
             self.texts.entry(cut).or_insert(letter);

@@ -1,7 +1,6 @@
-//! The PNG of a scene: drawn twice as fine as it is written, since plotters' bitmap has rough edges.
+//! Rasterizes a scene with 2× supersampling, because plotters does not antialias.
 //!
-//! Only plotters' drawing floor is used. Its charts lay out in whole pixels and leave labels to overlap; here the places
-//! are computed in points (`frame`), and the bitmap is given fine pixels.
+//! Only plotters' bitmap backend is used. Its charts are limited to whole pixels and let labels overlap.
 
 use plotters::prelude::{BitMapBackend, DrawingBackend};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -12,18 +11,16 @@ use super::palette::{Colour, SURFACE};
 use super::scene::{Anchor, Scene, ScenePoint, SceneShape};
 use crate::error::{Error, Result};
 
-/// Dots per inch.
 const DPI: f64 = 300.0;
 const POINTS_PER_INCH: f64 = 72.0;
 const METRES_PER_INCH: f64 = 0.0254;
 
-/// Pixels drawn for one written, in each direction.
+/// Supersampling factor in each direction.
 const FINER: usize = 2;
 
-/// Pixels drawn for a point.
+/// Supersampled pixels per point.
 const SCALE: f64 = DPI / POINTS_PER_INCH * FINER as f64;
 
-/// Converts a length in points to whole pixels.
 fn pixels(points: f64) -> i32 {
     (points * SCALE).round() as i32
 }
@@ -32,10 +29,10 @@ fn at((x, y): ScenePoint) -> (i32, i32) {
     (pixels(x), pixels(y))
 }
 
-/// Renders the PNG of a scene in the light theme with 300 dots per inch.
+/// Renders a scene as PNG with 300 dots per inch.
 ///
 /// # Errors
-/// When plotters or the encoder fails.
+/// Fails if plotters or the encoder fails.
 pub(super) fn png(scene: &Scene) -> Result<Vec<u8>> {
     let width = whole_pixels(scene.width);
     let height = whole_pixels(scene.height);
@@ -51,13 +48,12 @@ pub(super) fn png(scene: &Scene) -> Result<Vec<u8>> {
     })
 }
 
-/// Whole pixels of the written image.
+/// Rounds up to whole pixels of the output image.
 fn whole_pixels(points: f64) -> usize {
     (pixels(points).max(1).unsigned_abs() as usize).div_ceil(FINER)
 }
 
-/// # Errors
-/// What plotters says.
+/// Draws one shape.
 fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), String> {
     match shape {
         SceneShape::Rect { from, to, colour } => bitmap.draw_rect(at(*from), at(*to), &ink(*colour, 1.0, 1.0), true),
@@ -67,8 +63,7 @@ fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), Strin
         SceneShape::Disc { centre, radius, colour } => {
             bitmap.draw_circle(at(*centre), pixels(*radius).unsigned_abs(), &ink(*colour, 1.0, 1.0), true)
         }
-        // Stroke by stroke, with round joints: plotters fills the outline of a thick path, which leaves holes where a path
-        // crosses itself.
+        // Draw each segment separately with round joints: plotters leaves holes where a thick path crosses itself.
         SceneShape::Line { places, colour, width } => {
             let ink = ink(*colour, 1.0, *width);
             places.windows(2).enumerate().try_for_each(|(i, pair)| {
@@ -84,7 +79,7 @@ fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), Strin
                 Anchor::End => HPos::Right,
             };
             let font = font::sized(font::SIZE * SCALE);
-            // plotters' ab_glyph draws the baseline in the middle of the size: the anchor that puts it where it belongs.
+            // plotters' `ab_glyph` backend puts the baseline in the middle of the line.
             let back = (font.get_size() * 0.5).round() as i32;
             let turn = if *upwards { FontTransform::Rotate270 } else { FontTransform::None };
             let colour = rgb_of(*colour);
@@ -106,7 +101,7 @@ fn rgb_of(colour: Colour) -> RGBColor {
     RGBColor(r, g, b)
 }
 
-/// Averages each square of pixels.
+/// Averages each square of supersampled pixels.
 fn halved(fine: &[u8], width: usize, height: usize) -> Vec<u8> {
     let stride = width * FINER * 3;
     let mut out = Vec::with_capacity(width * height * 3);

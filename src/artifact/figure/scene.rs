@@ -1,13 +1,13 @@
-//! A drawing before it is SVG or PNG: shapes in points, from the upper left corner.
+//! Format-independent shapes in points, relative to the upper left corner.
 
 use super::font;
 use super::palette::{Colour, SURFACE, TEXT, lengths};
 use crate::style::{Dash, Marker};
 
-/// A place: points to the right and points down.
+/// Position: points to the right and points down.
 pub(super) type ScenePoint = (f64, f64);
 
-/// The point of a text that its position refers to.
+/// Horizontal alignment of text relative to its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
@@ -17,7 +17,7 @@ pub(super) enum Anchor {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum SceneShape {
-    /// Upper left and lower right corner.
+    /// Filled rectangle from its upper left to its lower right corner.
     Rect {
         from: ScenePoint,
         to: ScenePoint,
@@ -38,7 +38,7 @@ pub(super) enum SceneShape {
         colour: Colour,
         width: f64,
     },
-    /// One line of text. `at` is on its baseline; `upwards` turns it a quarter to the left about `at`.
+    /// One line of text. `at` is on its baseline. `upwards` rotates it by 90° counterclockwise about `at`.
     Text {
         at: ScenePoint,
         text: String,
@@ -48,7 +48,7 @@ pub(super) enum SceneShape {
     },
 }
 
-/// The shapes of a drawing, the first at the bottom.
+/// Shapes of a drawing, from back to front.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Scene {
     pub(super) title: String,
@@ -73,20 +73,18 @@ impl Scene {
         self.shapes.push(SceneShape::Fill { corners, colour, opacity });
     }
 
-    /// Draws a line through `places`, with one shape per dash.
     pub(super) fn line(&mut self, places: &[ScenePoint], colour: Colour, width: f64, dash: Dash) {
         for places in dashes(places, lengths(dash)) {
             self.shapes.push(SceneShape::Line { places, colour, width });
         }
     }
 
-    /// Draws the border of a rectangle.
     pub(super) fn border(&mut self, from: ScenePoint, to: ScenePoint, colour: Colour, width: f64, dash: Dash) {
         self.line(&[from, (to.0, from.1), to, (from.0, to.1), from], colour, width, dash);
     }
 
     pub(super) fn text(&mut self, at: ScenePoint, text: &str, anchor: Anchor, colour: Colour) {
-        // XML has no control characters, not even escaped.
+        // XML does not allow control characters, even if escaped.
         let text = text.replace(char::is_control, " ");
         self.shapes.push(SceneShape::Text { at, text, anchor, colour, upwards: false });
     }
@@ -96,7 +94,7 @@ impl Scene {
         self.shapes.push(SceneShape::Text { at, text, anchor, colour, upwards: true });
     }
 
-    /// Draws lines of text from `top` down, and returns where the next would begin.
+    /// Draws lines of text, and returns the position below them.
     pub(super) fn lines(&mut self, (x, top): ScenePoint, lines: &[String], anchor: Anchor) -> f64 {
         for (i, line) in lines.iter().enumerate() {
             self.text((x, top + i as f64 * font::LINE + font::ABOVE * font::SIZE), line, anchor, TEXT);
@@ -104,7 +102,7 @@ impl Scene {
         top + lines.len() as f64 * font::LINE
     }
 
-    /// Draws a marker of `radius` with an edge in the background colour, which separates overlapping markers.
+    /// Draws a marker, with an edge in the background color to separate overlapping ones.
     pub(super) fn marker(&mut self, centre: ScenePoint, marker: Marker, colour: Colour, radius: f64) {
         for (radius, colour) in [(radius + 0.7, SURFACE), (radius, colour)] {
             match corners(marker) {
@@ -122,7 +120,7 @@ impl Scene {
         }
     }
 
-    /// Returns the corners of the box that a text covers, with descenders. `None` for other shapes.
+    /// Returns the bounding box of a text. `None` for other shapes.
     #[cfg(test)]
     pub(super) fn covers(shape: &SceneShape) -> Option<(ScenePoint, ScenePoint)> {
         let SceneShape::Text { at: (x, y), text, anchor, upwards, .. } = shape else { return None };
@@ -142,9 +140,9 @@ impl Scene {
     }
 }
 
-/// Returns the corners of a marker of radius 1 in convex parts. `None` for a circle.
+/// Returns the convex parts of a marker with radius 1. `None` for a circle.
 fn corners(marker: Marker) -> Option<Vec<Vec<ScenePoint>>> {
-    // A bar, for the markers made of strokes.
+    // Bar for the markers that consist of strokes.
     let bar = [(-1.1, -0.34), (1.1, -0.34), (1.1, 0.34), (-1.1, 0.34)];
     let triangle = [(0.0, -1.15), (1.1, 0.8), (-1.1, 0.8)];
     let square = [(-0.86, -0.86), (0.86, -0.86), (0.86, 0.86), (-0.86, 0.86)];
@@ -165,14 +163,13 @@ fn turned_point(part: &[ScenePoint], degrees: f64) -> Vec<ScenePoint> {
     part.iter().map(|(x, y)| (x * cos - y * sin, x * sin + y * cos)).collect()
 }
 
-/// Cuts a path into dashes.
 fn dashes(places: &[ScenePoint], lengths: &[f64]) -> Vec<Vec<ScenePoint>> {
     if lengths.is_empty() {
         return vec![places.to_vec()];
     }
     let mut parts = Vec::new();
     let mut part: Vec<ScenePoint> = places.first().copied().into_iter().collect();
-    // Which of the lengths is on, and how much of it is left.
+    // Index of the current dash or gap, and its remaining length.
     let mut which = 0;
     let mut left = lengths[0];
     for pair in places.windows(2) {
@@ -209,7 +206,7 @@ mod tests {
 
     #[test]
     fn dashes_go_round_corners() {
-        // 10 right, then 4 down: drawn 0-6, left out 6-8, drawn 8-14.
+        // 10 right, then 4 down: drawn 0–6, gap 6–8, drawn 8–14.
         let parts = dashes(&[(0.0, 0.0), (10.0, 0.0), (10.0, 4.0)], &[6.0, 2.0]);
         assert_eq!(parts, [vec![(0.0, 0.0), (6.0, 0.0)], vec![(8.0, 0.0), (10.0, 0.0), (10.0, 4.0)]]);
     }

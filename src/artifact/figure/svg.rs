@@ -1,7 +1,7 @@
-//! The SVG of a scene: accessible, with a dark theme, and with texts on their baselines in the reader's own font.
+//! Writes a scene as an accessible SVG in the reader's font.
 //!
-//! A colour is written as its value in the light theme, and a style sheet replaces it where the reader prefers dark: a
-//! viewer without style sheets shows the light figure.
+//! Colors are light values. A style sheet replaces them in a dark theme, so viewers without style sheets show the light
+//! figure.
 
 use std::fmt::Write as _;
 
@@ -9,13 +9,12 @@ use super::font;
 use super::palette::{self, Colour};
 use super::scene::{Anchor, Scene, ScenePoint, SceneShape};
 
-/// Ten units to the point: whole numbers are fine enough.
+/// Units per point. Whole units are precise enough.
 const SCALE: f64 = 10.0;
 
-/// Verdana has DejaVu's widths, the others are narrower: a text fits in any of them.
+/// Fallback fonts, none of them wider than DejaVu Sans.
 const FAMILIES: &str = "Verdana, Helvetica, Arial, sans-serif";
 
-/// Renders the SVG of a scene, deterministically.
 pub(super) fn svg(scene: &Scene) -> String {
     let mut page = SvgBody::default();
     scene.shapes.iter().for_each(|shape| page.draw(shape));
@@ -36,7 +35,6 @@ pub(super) fn svg(scene: &Scene) -> String {
     )
 }
 
-/// Converts a length in points to whole units.
 fn units(points: f64) -> i32 {
     (points * SCALE).round() as i32
 }
@@ -45,11 +43,11 @@ fn at((x, y): ScenePoint) -> (i32, i32) {
     (units(x), units(y))
 }
 
-/// The elements of an SVG, as they are drawn.
+/// Body of an SVG under construction.
 #[derive(Default)]
 struct SvgBody {
     body: String,
-    /// How the path is drawn that is not ended yet: the dashes of a line follow each other, and are one element.
+    /// Attributes of the open path. The dashes of a line share a path.
     stroke: Option<String>,
 }
 
@@ -113,7 +111,6 @@ fn points(places: &[ScenePoint]) -> String {
     places.iter().map(|point| at(*point)).map(|(x, y)| format!("{x},{y}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Formats a colour attribute with its opacity.
 fn ink(attribute: &str, colour: Colour, opacity: f64) -> String {
     let opacity = if opacity < 1.0 { format!(" opacity=\"{opacity}\"") } else { String::new() };
     format!(" {attribute}=\"{}\"{opacity}", hex(colour.light))
@@ -123,10 +120,10 @@ fn hex([r, g, b]: [u8; 3]) -> String {
     format!("#{r:02X}{g:02X}{b:02X}")
 }
 
-/// The root's class: the rules hold in the figure alone when a page has the SVG inline.
+/// Class of the root element, which scopes the CSS rules in inlined SVGs.
 const CLASS: &str = "ghostlab-figure";
 
-/// Formats the CSS rules of the dark theme for the colours in use.
+/// Formats the dark theme's CSS rules.
 fn dark(body: &str) -> String {
     let mut rules = String::new();
     for colour in palette::all() {

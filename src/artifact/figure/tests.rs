@@ -3,7 +3,6 @@ use super::scene::{Scene, ScenePoint, SceneShape};
 use super::*;
 use crate::recovery::label;
 
-/// The recoveries, the one with the longest name included.
 const METHODS: [&str; 7] =
     ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate", "ghosted"];
 
@@ -11,7 +10,7 @@ fn axis(label: &str, unit: &str, scale: Scale) -> Axis {
     Axis { label: label.into(), unit: unit.into(), scale }
 }
 
-/// Returns a fixed sequence in 0 … 1 without a pattern: fractional parts of multiples of the golden ratio.
+/// Returns the `i`th term of a low-discrepancy sequence in 0…1, from multiples of the golden ratio.
 fn scatter(i: usize) -> f64 {
     (i as f64 * 0.618_033_988_749_894_9).fract()
 }
@@ -68,7 +67,7 @@ fn series(method: &str, label: &str, values: [f64; 3]) -> Series {
     Series { method: method.into(), label: label.into(), values: values.map(BarValue::from).to_vec() }
 }
 
-/// Builds a chart with a missing value, one below 0, one of 0, and long names.
+/// Builds a chart with a missing value, a negative value, a zero, and long names.
 fn wild() -> (Surroundings, BarChart) {
     let (around, mut figure) =
         bars(&["llama-3.1-8b, eleven layers", "a-backbone-of-a-very-long-name-indeed"], Width::Page, Scale::Linear);
@@ -95,7 +94,6 @@ fn channels(count: usize) -> (Surroundings, Curves) {
             .iter()
             .enumerate()
             .map(|(i, method)| {
-                // Each curve has its channels in ascending order.
                 let mut values: Vec<f64> = (0..count)
                     .map(|x| {
                         let spike = if x % 97 == 13 { 6.0 } else { 1.0 };
@@ -166,12 +164,11 @@ fn diagram(layers: usize, contiguous: Vec<usize>, scattered: Vec<usize>) -> (Sur
     (around, diagram)
 }
 
-/// Builds a figure from one of the plots above.
 fn of_plot<T>((around, data): (Surroundings, T), plot: fn(T) -> Plot) -> Figure {
     Figure { around, plot: plot(data) }
 }
 
-/// Returns one figure of each kind and size.
+/// Returns a figure of each kind and size.
 fn all() -> Vec<(&'static str, Figure)> {
     let backbones = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
     vec![
@@ -194,7 +191,7 @@ fn all() -> Vec<(&'static str, Figure)> {
 fn there_is_one_bar_for_each_value() {
     let figure = bars(&["a", "b", "c"], Width::Page, Scale::Linear);
     let scene = scene(&of_plot(figure, Plot::Bars));
-    // 7 recoveries by 3 groups.
+    // 7 recoveries × 3 groups.
     assert_eq!(rects(&scene).len(), 21);
     for method in METHODS {
         assert_eq!(rects(&scene).iter().filter(|colour| **colour == of(method).colour).count(), 3, "{method}");
@@ -212,7 +209,7 @@ fn a_bar_is_as_high_as_its_value() {
             _ => None,
         })
         .collect();
-    // The first bar is of 0.81 and the second of 0.77.
+    // The first bar has the value 0.81, the second 0.77.
     assert!((heights[0] / heights[1] - 0.81 / 0.77).abs() < 1e-9);
 }
 
@@ -289,12 +286,12 @@ fn long_label(scene: &Scene) -> Vec<usize> {
 
 #[test]
 fn a_region_has_one_ghosted_layer() {
-    // Three regions: 3, 7 to 8, and 12. One more in the legend.
+    // Three regions (3, 7–8 and 12), plus one box in the legend.
     let mut figure = diagram(16, vec![], vec![3, 7, 8, 12]);
     figure.1.selections.remove(0);
     let scene = scene(&of_plot(figure, Plot::Layers));
     assert_eq!(rects(&scene).iter().filter(|colour| **colour == of("ghosted").colour).count(), 4);
-    // Layer 7 in the dense and, pale, in the pruned stack.
+    // Layer 7 appears in the dense stack and, muted, in the pruned stack.
     assert_eq!(texts(&scene).iter().filter(|text| **text == "7").count(), 2);
     assert_eq!(texts(&scene).iter().filter(|text| **text == "6").count(), 3);
 }
@@ -320,7 +317,7 @@ fn the_svg_has_the_printed_size_and_text_of_eight_points() {
     let svg = svg::svg(&scene(&of_plot(norms(), Plot::Bars)));
     let document = roxmltree::Document::parse(&svg).unwrap();
     let root = document.root_element();
-    // 3.3 inches are 237.6 points, and a unit of the view box is a tenth of a point.
+    // 3.3 inches are 237.6 points. A unit of the view box is a tenth of a point.
     assert_eq!(root.attribute("width"), Some("237.6pt"));
     assert!(root.attribute("viewBox").unwrap().starts_with("0 0 2376 "));
     assert_eq!(root.attribute("font-size"), Some("80"));
@@ -383,7 +380,7 @@ fn equal_data_gives_equal_bytes_and_300_dpi_png() {
     assert_eq!(drawing, figure.draw().unwrap());
     let mut reader = ::png::Decoder::new(std::io::Cursor::new(&drawing.png)).read_info().unwrap();
     assert!(drawing.pdf.starts_with(b"%PDF"));
-    // 3.3 inches.
+    // 3.3 inches at 300 dots per inch.
     assert_eq!(reader.info().width, 990);
     let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
     reader.next_frame(&mut pixels).unwrap();
@@ -429,7 +426,7 @@ fn without_data_there_is_an_error_and_no_figure() {
     }
 }
 
-/// Returns the bytes after `marker`, up to `end`.
+/// Returns the bytes between `marker` and `end`.
 fn between<'a>(bytes: &'a [u8], marker: &str, end: &str) -> &'a [u8] {
     let rest = &bytes[position_of(bytes, marker) + marker.len()..];
     &rest[..position_of(rest, end)]
@@ -451,7 +448,6 @@ fn pdf_has_printed_size_and_its_own_font() {
         let media = String::from_utf8_lossy(between(&pdf, "/MediaBox [", "]")).into_owned();
         let size: Vec<f64> = media.split_whitespace().map(|side| side.parse().unwrap()).collect();
         assert!((size[2] - scene.width).abs() < 0.01 && (size[3] - scene.height).abs() < 0.01, "{name}: {media}");
-        // Every letter of the figure occurs in the map from glyphs to text.
         let map = String::from_utf8_lossy(between(&pdf, "beginbfchar", "endcmap")).to_lowercase();
         for letter in texts(&scene).iter().flat_map(|text| text.chars()) {
             assert!(map.contains(&format!("> <{:04x}>", letter as u32)), "{name}: {letter}");
@@ -476,7 +472,7 @@ fn overlapping_lines_are_offset_and_only_dense_is_dashed() {
         })
         .collect();
     assert!(firsts[1] - firsts[0] > 2.0, "{firsts:?}");
-    // One stroke of the whole line; the dense level has many.
+    // The solid line is one stroke; the dashed dense level has many.
     assert_eq!(strokes(of("ghosted").colour, 1.3).count(), 1);
     assert!(strokes(of("dense").colour, 1.1).count() > 5);
     assert!(
@@ -492,7 +488,7 @@ fn layerwise_repair_has_one_operator_per_removed_layer() {
     assert!(row.is_layer_by_layer());
     let mut figure = diagram(16, vec![], vec![]);
     figure.1.selections = vec![row];
-    // One more in the legend.
+    // Three operators, plus one swatch in the legend.
     let ghosts = rects(&scene(&of_plot(figure, Plot::Layers)));
     assert_eq!(ghosts.iter().filter(|colour| **colour == of("ghosted").colour).count(), 4);
 }
@@ -501,7 +497,6 @@ fn scene(figure: &Figure) -> Scene {
     figure.scene().unwrap()
 }
 
-/// Returns the colours of all rectangles.
 fn rects(scene: &Scene) -> Vec<palette::Colour> {
     let colours = scene.shapes.iter().filter_map(|shape| match shape {
         SceneShape::Rect { colour, .. } => Some(*colour),
@@ -518,7 +513,7 @@ fn texts(scene: &Scene) -> Vec<&str> {
     texts.collect()
 }
 
-/// Returns all texts with the boxes that they cover.
+/// Returns all texts with their bounding boxes.
 fn boxes(scene: &Scene) -> Vec<(&str, (ScenePoint, ScenePoint))> {
     texts(scene).into_iter().zip(scene.shapes.iter().filter_map(Scene::covers)).collect()
 }

@@ -1,5 +1,6 @@
-//! Contents of a page as plain data. All of it can be stored as JSON and rendered again; fields missing from an older
-//! file have defaults. All text is plain text, never HTML.
+//! Contents of the results page as plain data.
+//!
+//! The data is stored as JSON, with defaults for fields missing from older files. All strings are plain text, never HTML.
 
 use std::collections::BTreeMap;
 
@@ -9,58 +10,52 @@ use serde_json::Value;
 use crate::artifact::audit::Severity;
 use crate::results::{SavedTable, grouped};
 
-/// The whole page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Page {
     pub title: String,
-    /// When the page was made, as a reader wants to see it.
     pub made: String,
-    /// The program's version and commit.
     pub program: String,
-    /// Findings, a sentence each, shown before everything else.
+    /// Findings, one sentence each, shown first.
     pub answer: Vec<String>,
-    /// The artifact whose table stands first, as the paper's main result; none or an unknown one changes nothing.
+    /// Artifact shown first as the paper's main result, if known.
     pub headline: String,
-    /// Explanation of the profiles: how the tiny one differs from the paper's. May be empty.
+    /// Explanation of the profiles; may be empty.
     pub profile_note: String,
-    /// In the order of the page. No two have the same profile and name.
+    /// Artifacts in page order, unique by profile and name.
     pub artifacts: Vec<PageArtifact>,
     pub claims: Vec<ClaimRow>,
     pub findings: Vec<FindingRow>,
-    /// Results folders that the page does not show, each with the reason.
+    /// Results folders that the page omits, with the reasons.
     pub left_out: Vec<(String, String)>,
-    /// How each cell was made, by the key that [`SavedCell::key`](crate::results::SavedCell::key) refers to.
+    /// Provenance of each cell, by the key in [`SavedCell::key`](crate::results::SavedCell::key).
     pub cells: BTreeMap<String, CellNote>,
 }
 
-/// One table or figure of the paper, made again.
+/// A reproduced table or figure of the paper.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PageArtifact {
-    /// `table2`, …
     pub name: String,
-    /// `paper`, `tiny`, …, or the folder of other settings; empty where there is only one.
+    /// Profile (`paper`, `tiny`), or the folder of a run with other settings; may be empty.
     pub profile: String,
     pub title: String,
-    /// Shown once, below the title.
     pub caption: String,
-    /// `complete`, `3 of 40 cells failed`, …; may be empty.
+    /// Status: `complete`, `3 of 40 cells failed`; may be empty.
     pub status: String,
     pub tables: Vec<SavedTable>,
     pub figures: Vec<FigureView>,
-    /// Name and value, in the order of the page.
+    /// Names and values.
     pub provenance: Vec<(String, String)>,
-    /// Programs that computed the stored results behind the artifact.
+    /// Origins of the stored results behind the artifact.
     pub computed: Vec<ComputedBy>,
-    /// The files that were read, by path, with their SHA-256.
+    /// SHA-256 of each input file, by path.
     pub inputs: BTreeMap<String, String>,
-    /// Link text, and the file's path relative to the page's folder.
+    /// Link texts, and file paths relative to the page's folder.
     pub files: Vec<(String, String)>,
 }
 
 impl PageArtifact {
-    /// Status of a complete artifact.
     pub const COMPLETE: &str = "complete";
 }
 
@@ -70,82 +65,77 @@ impl PageArtifact {
 pub struct ComputedBy {
     pub commit: String,
     pub machine: String,
-    /// Stored results: selections, operators, scores.
     pub results: usize,
-    /// Computing time of all of them.
+    /// Total computing time in seconds.
     pub seconds: f64,
-    /// When the first and the last of them were finished, in UTC.
+    /// UTC times of the first and the last result.
     pub first: String,
     pub last: String,
 }
 
-/// How a cell was made.
+/// Provenance of a cell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CellNote {
     pub title: String,
-    /// Identity of the cell, independent of its name: model, engine, cut, recovery and calibration. Null if it was
-    /// never planned.
+    /// Settings of the cell. Null if it was never planned.
     pub identity: Value,
-    /// Name and value, in the order of the page.
+    /// Names and values.
     pub lines: Vec<(String, String)>,
-    /// Commands for a shell, each to be copied: `ghostlab explain …`.
+    /// Shell commands that can be copied: `ghostlab explain …`.
     pub commands: Vec<String>,
-    /// Origins of its parts: program, commit, command, machine. Usually one.
+    /// Origins of the parts: program, commit, command and machine. Usually one.
     pub makers: Vec<Vec<(String, String)>>,
     pub parts: Vec<ObjectNote>,
-    /// The files that it was made from, by path, with their SHA-256.
+    /// SHA-256 of each input file, by path.
     pub inputs: BTreeMap<String, String>,
 }
 
-/// A stored artifact that a cell was made from.
+/// Stored object that a cell was made from.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ObjectNote {
     pub kind: String,
-    /// The hash of its key.
+    /// Hash of the object's key.
     pub key: String,
-    /// In UTC; empty where the record does not say.
+    /// UTC time of completion; empty if unknown.
     pub finished: String,
     pub seconds: f64,
-    /// Its place in [`CellNote::makers`].
+    /// Index into [`CellNote::makers`].
     pub maker: usize,
 }
 
-/// A figure.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FigureView {
-    /// A whole SVG document.
     pub svg: String,
-    /// Distinguishes it from the artifact's other figures: the backbone. Empty if there is one figure.
+    /// Backbone, if the artifact has several figures.
     pub label: String,
 }
 
-/// One statement of the paper, counted in its tables and in ours.
+/// A claim of the paper, counted in the paper's tables and in ours.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClaimRow {
     pub claim: String,
-    /// The paper's sentence, of which this may be one of several checks.
+    /// Sentence of the paper that the claim is part of.
     pub sentence: String,
-    /// Where the paper says it.
     #[serde(rename = "place")]
     pub section: String,
-    /// In the paper's tables: `54 of 60`.
+    /// Count in the paper's tables: `54 of 60`.
     pub paper: String,
     pub paper_verdict: Judgement,
-    /// In ours.
+    /// Count in our tables.
     pub ours: String,
     pub verdict: Judgement,
-    /// The artifact ([`PageArtifact::name`]) that it is counted in; empty where it is none or several.
+    /// Name of the artifact, if it is exactly one ([`PageArtifact::name`]).
     pub artifact: String,
-    /// The artifact's profile; empty for every profile.
+    /// Profile that the claim is judged on; empty if it applies to all.
     pub profile: String,
 }
 
 impl ClaimRow {
-    /// Returns the verdict on each sentence, whatever number of checks it comes to.
+    /// Returns the verdict on each sentence.
     pub fn by_sentence<'a>(
         claims: impl IntoIterator<Item = &'a Self>,
         verdict: fn(&Self) -> Judgement,
@@ -155,30 +145,28 @@ impl ClaimRow {
     }
 }
 
-/// Whether something that the paper says is so.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judgement {
     Holds,
     Fails,
-    /// A number that decides it is missing.
+    /// A required number is missing.
     #[default]
     Unknown,
-    /// This is about other models than those that were measured.
+    /// The statement is about models that were not measured.
     NotApplicable,
 }
 
 impl Judgement {
     pub const ALL: [Self; 4] = [Self::Holds, Self::Fails, Self::Unknown, Self::NotApplicable];
 
-    /// Returns the verdict on a sentence from those on its parts: it fails with any part, and holds with all that apply.
+    /// Combines the verdicts on a sentence's parts: the first of failed, unknown and holding.
     pub fn of_parts(parts: impl IntoIterator<Item = Self>) -> Self {
         let parts: Vec<Self> = parts.into_iter().collect();
         let order = [Self::Fails, Self::Unknown, Self::Holds];
         order.into_iter().find(|verdict| parts.contains(verdict)).unwrap_or(Self::NotApplicable)
     }
 
-    /// Returns the verdict in one word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Holds => "holds",
@@ -188,7 +176,7 @@ impl Judgement {
         }
     }
 
-    /// The verb of so many claims.
+    /// Returns the verb form for `count` claims.
     pub fn of(self, count: usize) -> &'static str {
         match self {
             Self::Holds if count != 1 => "hold",
@@ -197,7 +185,6 @@ impl Judgement {
         }
     }
 
-    /// The class of its style.
     pub(super) fn class(self) -> String {
         self.word().replace(' ', "-")
     }
@@ -212,14 +199,13 @@ impl Judgement {
     }
 }
 
-/// Something that an audit of the paper's tables found.
+/// A finding of the audit.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FindingRow {
     pub severity: Severity,
-    /// The rule that does not hold.
+    /// Check that failed.
     pub rule: String,
-    /// The table and the cell.
     #[serde(rename = "place")]
     pub position: String,
     pub expected: String,

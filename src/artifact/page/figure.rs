@@ -1,9 +1,8 @@
-//! A figure in the page.
+//! Figures of the page.
 //!
-//! An SVG is embedded as `<img src="data:image/svg+xml;base64,…">`, not inline. As an image it is a separate document:
-//! its ids, class names and `<style>` cannot collide with others, scripts never run and no resource is loaded.
-//! `prefers-color-scheme` still works, as an image follows the page's scheme. Its text cannot be selected; the same
-//! numbers are in the tables and files.
+//! An SVG is embedded as `<img src="data:image/svg+xml;base64,…">`, so that its ids and styles cannot collide with
+//! others, scripts never run, and nothing is loaded. `prefers-color-scheme` still works. The text cannot be selected,
+//! but the tables contain the same numbers.
 
 use serde::Serialize;
 
@@ -11,24 +10,26 @@ use super::data::{FigureView, PageArtifact};
 use super::html::base64;
 use crate::error::{Error, Result};
 
-/// Pixels to the point: a figure's text of 8 points is as large as a table's, and three figures of a column fit side by side.
+/// Pixels per point, which makes figure text as large as table text.
 const PIXELS: f64 = 1.5;
 
-/// A figure as the template shows it.
+/// Template values of a figure.
 #[derive(Debug, Serialize)]
 pub(super) struct PageFigure<'a> {
     label: &'a str,
-    /// Read out in the figure's place.
+    /// Alternative text for screen readers.
     says: String,
-    /// The browser keeps room of this size, so that nothing moves when it has decoded the image.
+    /// Size that the browser reserves before it decodes the image.
     size: Option<(u32, u32)>,
-    /// Whether it knows no dark scheme and is drawn for paper.
+    /// Whether the figure needs a light background, because it has no dark theme.
     sheet: bool,
     data: String,
 }
 
+/// Converts a figure to template values.
+///
 /// # Errors
-/// When it is no SVG.
+/// Fails if the figure is not an SVG.
 pub(super) fn figure<'a>(view: &'a FigureView, artifact: &PageArtifact) -> Result<PageFigure<'a>> {
     let Some(root) = root(&view.svg) else {
         let found: String = view.svg.chars().take(40).collect();
@@ -47,7 +48,6 @@ pub(super) fn figure<'a>(view: &'a FigureView, artifact: &PageArtifact) -> Resul
     })
 }
 
-/// Returns the text between `<svg` and `>`.
 fn root(svg: &str) -> Option<&str> {
     let mut rest = svg;
     loop {
@@ -58,8 +58,10 @@ fn root(svg: &str) -> Option<&str> {
     }
 }
 
-/// Returns width and height on the page from the attributes or the view box. Sizes in points are print sizes; a browser's
-/// own size (4/3 pixels) would be as small, and an unknown width would stretch to the page.
+/// Returns the size on the page, from the attributes or the view box.
+///
+/// The browser's default of 4/3 pixels per point would be too small, and a figure without a width would stretch to the
+/// page.
 fn size(root: &str) -> Option<(f64, f64)> {
     if let [Some(width), Some(height)] = ["width", "height"].map(|name| attribute(root, name).and_then(pixels)) {
         return Some((width, height));
@@ -78,7 +80,6 @@ fn pixels(text: &str) -> Option<f64> {
     (number.is_finite() && number > 0.0).then_some(number)
 }
 
-/// Returns the value of an attribute.
 fn attribute<'a>(attributes: &'a str, name: &str) -> Option<&'a str> {
     let mut rest = attributes;
     loop {
@@ -100,7 +101,6 @@ mod tests {
     #[test]
     fn the_size_is_that_of_the_root_or_its_view_box() {
         assert_eq!(size_of("<svg width='640px' height=\"4e2\"><rect width=\"9\"/>"), Some((640.0, 400.0)));
-        // A figure of the program says its printed size, in ten units to the point.
         let printed = "<svg width=\"237.6pt\" height=\"100pt\" viewBox=\"0 0 2376 1000\">";
         assert_eq!(size_of(printed), Some((356.4, 150.0)));
         assert_eq!(size_of("<?xml?><svg\n viewBox = \"0 0 30,20\" width=\"100%\">"), Some((30.0, 20.0)));

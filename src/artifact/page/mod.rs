@@ -1,17 +1,13 @@
-//! One page of all artifacts: tables that can be sorted and filtered, figures, claims, and of each number how it was made.
+//! The results page: tables, figures, claims, and the provenance of each number.
 //!
-//! The page is one file that loads nothing. Its policy (`Content-Security-Policy`) allows only its own style and script,
-//! by their hashes, and images that are in the page. Data is only ever text and attributes, never a part of the script:
-//! the templates escape every value that is not said to be safe, and those are made here.
+//! The page is a single file that loads nothing. Its `Content-Security-Policy` only allows its own style and script, by
+//! hash, and embedded images. Data appears only as escaped text and attributes, never in the script.
 //!
-//! Without JavaScript it is a plain page with all notes at the end. With it, a click on a number opens its note next to
-//! the number as `#cell-…`, by the hash of its key, and the sort order and filter of a table are part of the address:
-//! both can be bookmarked and sent.
+//! Without JavaScript, the page is static, with all notes at the end. With it, clicking a number opens its note, and
+//! the URL contains the note, sort order and filter, so that views can be shared.
 //!
-//! Browsers that can (`rel="expect"`) paint it when it is read to its end: the last row of a table may widen its columns,
-//! and nothing should move under a reader's eyes.
-//!
-//! `page.html` is the skeleton, the other templates are its parts; `page.css` and `page.js` are embedded unchanged.
+//! Browsers that support `rel="expect"` paint the page once it is fully parsed, because the last row of a table may
+//! still widen its columns.
 
 mod data;
 mod figure;
@@ -49,17 +45,15 @@ const TEMPLATES: [(&str, &str); 7] = [
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// The page's file in the folder of reports.
 pub const PAGE: &str = "index.html";
-/// The file of the audit, next to it.
 pub const AUDIT: &str = "audit.html";
-/// The figure that stands before the main table.
+/// Figure that is shown before the main table.
 const OPENING: &str = "figure1";
 
-/// Renders the page as HTML. The audit has a page of its own ([`render_audit`]).
+/// Renders the page as HTML, without the audit ([`render_audit`]).
 ///
 /// # Errors
-/// When two artifacts have the same profile and name, a row does not fit its table's columns, or a figure is no SVG.
+/// Fails if two artifacts have the same profile and name, a row does not fit its table, or a figure is not an SVG.
 pub fn render(page: &Page) -> Result<String> {
     let mut seen = BTreeSet::new();
     if let Some(twice) = page.artifacts.iter().find(|artifact| !seen.insert((&artifact.profile, &artifact.name))) {
@@ -91,10 +85,10 @@ pub fn render(page: &Page) -> Result<String> {
     filled("page.html", &values)
 }
 
-/// Renders the audit of the paper's own tables as a page.
+/// Renders the audit page.
 ///
 /// # Errors
-/// When a template cannot be filled.
+/// Fails if a template cannot be rendered.
 pub fn render_audit(page: &Page) -> Result<String> {
     let values = AuditValues {
         page,
@@ -105,8 +99,10 @@ pub fn render_audit(page: &Page) -> Result<String> {
     filled("audit.html", &values)
 }
 
-/// Returns the artifacts in the order of the page: the profile with the main table first; of a profile the opening figure and
-/// the main table, then the paper's order, last what the paper does not have. Lists, which have no profile, stand with the first.
+/// Returns the artifacts in page order.
+///
+/// The profile with the main table comes first. Within a profile, the opening figure and the main table precede the
+/// rest in paper order. Lists have no profile and appear with the first one.
 fn in_order(page: &Page) -> Vec<&PageArtifact> {
     let mut shown: Vec<&PageArtifact> = page.artifacts.iter().collect();
     shown.sort_by_key(|artifact| {
@@ -125,13 +121,12 @@ fn in_order(page: &Page) -> Vec<&PageArtifact> {
     shown
 }
 
-/// Whether an artifact stands before the claims.
+/// Returns whether an artifact is shown before the claims.
 fn is_leading(artifact: &PageArtifact, page: &Page) -> bool {
     let is_first = section::own_profile(artifact, page) == section::first_profile(page);
     is_first && (artifact.name == OPENING || artifact.name == page.headline)
 }
 
-/// Common start of both pages.
 #[derive(Serialize)]
 struct Head {
     style: &'static str,
@@ -155,7 +150,6 @@ impl Head {
     }
 }
 
-/// Values known to the template of the page.
 #[derive(Serialize)]
 struct PageValues<'a> {
     page: &'a Page,
@@ -169,14 +163,12 @@ struct PageValues<'a> {
     facts: Vec<(&'static str, String)>,
     strips: Vec<summary::Strip<'a>>,
     claims: Option<section::PageList>,
-    /// How much the audit found; `None` where it found nothing.
     audit: Option<String>,
     lists: Vec<section::PageList>,
     notes: Vec<section::Note<'a>>,
     shared: Vec<section::SharedNote<'a>>,
 }
 
-/// Values known to the template of the audit.
 #[derive(Serialize)]
 struct AuditValues<'a> {
     page: &'a Page,
@@ -193,7 +185,7 @@ fn filled(template: &str, values: &impl Serialize) -> Result<String> {
 fn render_template(template: &str, values: &impl Serialize) -> Result<String, minijinja::Error> {
     let mut templates = Environment::new();
     templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    // A name that is misspelt in a template is an error and not an empty text.
+    // Misspelled names in a template must be errors, not empty text.
     templates.set_undefined_behavior(UndefinedBehavior::SemiStrict);
     templates.set_formatter(html::escaped);
     for (name, source) in TEMPLATES {
@@ -202,7 +194,6 @@ fn render_template(template: &str, values: &impl Serialize) -> Result<String, mi
     templates.get_template(template)?.render(Serde(values))
 }
 
-/// Returns the hash by which the content security policy allows a style or script.
 fn hash(text: &str) -> String {
     format!("sha256-{}", html::base64(&Sha256::digest(text.as_bytes())))
 }

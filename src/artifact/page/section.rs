@@ -1,6 +1,6 @@
-//! Parts of the page's body for the templates: the artifacts below their profiles, claims and the audit, and last the
-//! cells' notes on their origin. The script shows one note at a time next to its number; without it they stay at the
-//! end. Input files and origins shared by many cells are listed once.
+//! Template values of the page body.
+//!
+//! The script shows one note at a time next to its number. Without it, the notes stay at the end of the page.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::artifact::{PaperPlace, printed};
 use crate::error::Result;
 use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedRow, SavedTable, capital};
 
-/// How many numbers stand how to the paper's.
+/// Counts of the values compared with the paper, by verdict.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct Tally {
     same: usize,
@@ -47,57 +47,52 @@ impl Tally {
     }
 }
 
-/// An artifact's section.
 #[derive(Debug, Serialize)]
 pub(super) struct Section<'a> {
     id: String,
     title: &'a str,
     artifact: &'a PageArtifact,
-    /// Whether it stands before the claims.
+    /// Whether the section comes before the claims.
     is_leading: bool,
-    /// Whether its tables and figures are closed at first: those of the appendix, what the paper does not have, and what the
-    /// first profile has too.
+    /// Whether tables and figures are initially collapsed.
     is_folded: bool,
-    /// Whether the paper has it.
+    /// Whether the artifact is in the paper.
     is_in_paper: bool,
-    /// Summary of a closed section: `57 rows`.
+    /// Summary of a collapsed section: `57 rows`.
     extent: String,
     pub(super) tally: Tally,
     tables: Vec<PageTable>,
     figures: Vec<PageFigure<'a>>,
-    /// When, by whom and for how long its numbers were computed.
+    /// When, by whom and in what time the numbers were computed.
     computed: Vec<(&'static str, String)>,
-    /// The paper's claims about this artifact, each with the id of its row among all claims.
+    /// Claims about this artifact, with the ids of their rows.
     claims: Vec<(String, &'a ClaimRow)>,
-    /// How many of them have which verdict on our numbers.
     verdicts: Vec<Verdicts>,
-    /// Name, path and address of each file.
+    /// Name, path and link of each file.
     files: Vec<(&'a str, &'a str, Option<String>)>,
 }
 
-/// The artifacts of a profile, in the list of contents and at the top of the page.
 #[derive(Debug, Serialize)]
 pub(super) struct PageProfile<'a> {
     name: &'a str,
     tally: Tally,
     artifacts: Vec<ArtifactLink<'a>>,
-    /// Parts that the paper does not have.
+    /// Artifacts that are not in the paper.
     beyond: Vec<ArtifactLink<'a>>,
 }
 
-/// Returns the profile with the main table; of none, that of the first artifact with one.
+/// Returns the profile of the main table, or else the first nonempty one.
 pub(super) fn first_profile(page: &Page) -> &str {
     let main = page.artifacts.iter().find(|artifact| artifact.name == page.headline);
     let named = page.artifacts.iter().find(|artifact| !artifact.profile.is_empty());
     main.or(named).map_or("", |artifact| &artifact.profile)
 }
 
-/// Returns the profile that an artifact stands with: lists have none of their own.
+/// Returns the profile under which an artifact is shown: the first one for lists.
 pub(super) fn own_profile<'a>(artifact: &'a PageArtifact, page: &'a Page) -> &'a str {
     if artifact.profile.is_empty() { first_profile(page) } else { &artifact.profile }
 }
 
-/// Whether an artifact of another profile is also there in the first one.
 fn is_in_first_profile_too(artifact: &PageArtifact, page: &Page) -> bool {
     let first = first_profile(page);
     own_profile(artifact, page) != first
@@ -113,8 +108,10 @@ struct ArtifactLink<'a> {
     tally: Tally,
 }
 
+/// Builds the section of an artifact.
+///
 /// # Errors
-/// As [`table::table`] and [`figure::figure`].
+/// Fails like [`table::table`] and [`figure::figure`].
 pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leading: bool) -> Result<Section<'a>> {
     let id = artifact_id(&artifact.profile, &artifact.name);
     let place_in_paper = PaperPlace::of(&artifact.name);
@@ -169,19 +166,19 @@ fn heading(artifact: &PageArtifact) -> &str {
     if artifact.title.is_empty() { &artifact.name } else { &artifact.title }
 }
 
-/// Returns the name of an artifact's table in the page's URL: `tiny/table2`.
+/// Returns the name of a table in the URL: `tiny/table2`.
 fn name(artifact: &PageArtifact) -> String {
     let slash = if artifact.profile.is_empty() { "" } else { "/" };
     format!("{}{slash}{}", artifact.profile, artifact.name)
 }
 
-/// Returns the link to a file by its relative path. Absolute paths and paths with a scheme stay text.
+/// Returns the link to a file. `None` for absolute paths and URLs.
 fn address(path: &str) -> Option<String> {
     let leaves = path.is_empty() || path.starts_with('/') || path.contains([':', '\\']);
     (!leaves).then(|| encoded(path, "/"))
 }
 
-/// `690 results in 12 min, TIME to TIME; commit 0123456789ab; MACHINE`
+/// Formats `690 results in 12 min, TIME to TIME; commit 0123456789ab; MACHINE`.
 fn computed(by: &ComputedBy) -> String {
     let time = match by.seconds {
         seconds if seconds < 100.0 => format!("{seconds:.1} s"),
@@ -195,7 +192,6 @@ fn computed(by: &ComputedBy) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// Says how much a closed section holds.
 fn extent(artifact: &PageArtifact) -> String {
     let rows: usize = artifact.tables.iter().map(|table| table.rows.len()).sum();
     let counts = [(rows, "row", "rows"), (artifact.figures.len(), "figure", "figures")];
@@ -204,7 +200,6 @@ fn extent(artifact: &PageArtifact) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the artifacts by their profiles, as they follow each other.
 pub(super) fn profiles<'a>(sections: &'a [Section<'a>], page: &'a Page) -> Vec<PageProfile<'a>> {
     let together = sections.chunk_by(|a, b| own_profile(a.artifact, page) == own_profile(b.artifact, page));
     together
@@ -227,7 +222,7 @@ fn link<'a>(section: &'a Section<'a>) -> ArtifactLink<'a> {
     }
 }
 
-/// A section with one table of texts.
+/// Section that consists of a table of texts.
 #[derive(Debug, Serialize)]
 pub(super) struct PageList {
     id: &'static str,
@@ -236,10 +231,10 @@ pub(super) struct PageList {
     table: PageTable,
 }
 
-/// Builds the table of all claims, if there are any.
+/// Builds the section of all claims.
 ///
 /// # Errors
-/// As [`table::table`].
+/// Fails like [`table::table`].
 pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<PageList>> {
     let ours = Some("Ours".to_owned());
     let theirs = Some("The paper's own numbers".to_owned());
@@ -284,16 +279,16 @@ fn claim_row(at: usize, claim: &ClaimRow, has_several_profiles: bool) -> SavedRo
     }
 }
 
-/// The profile of the paper's own models.
+/// Profile of the paper's own models.
 const PAPER_PROFILE: &str = "paper";
-/// Limits of claims on other models.
+/// Caveat for claims that are judged on other models.
 const TOY_MODELS: &str = "On small models a claim that fails is shown not to hold everywhere, but not to be false of \
                           the paper's models, and a claim that holds confirms it for these models alone.";
 
-/// Builds the table of all findings, if there are any.
+/// Builds the section of all audit findings.
 ///
 /// # Errors
-/// As [`table::table`].
+/// Fails like [`table::table`].
 pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
     let caption = Severity::ALL.map(|severity| format!("{}: {}.", capital(severity.name()), severity.about()));
     let caption = format!("What the paper's own tables do not agree on. {}", caption.join(" "));
@@ -313,17 +308,17 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
     list(("findings", "Findings", caption), &view)
 }
 
-/// Builds the table of folders left out, if there are any.
+/// Builds the section of omitted folders.
 ///
 /// # Errors
-/// As [`table::table`].
+/// Fails like [`table::table`].
 pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<PageList>> {
     let rows: Vec<Vec<String>> = folders.iter().map(|(folder, reason)| vec![folder.clone(), reason.clone()]).collect();
     let caption = "Results next to those of this page.".to_owned();
     list(("left-out", "Left out", caption), &SavedTable::of_words(named(&["Folder", "Why"], 1), &rows))
 }
 
-/// Returns columns with these names. The first labels a row; rows can be filtered by column `choice`.
+/// Returns columns of which the first labels a row and `choice` can be filtered.
 fn named(names: &[&str], choice: usize) -> Vec<SavedColumn> {
     names
         .iter()
@@ -332,7 +327,7 @@ fn named(names: &[&str], choice: usize) -> Vec<SavedColumn> {
         .collect()
 }
 
-/// Builds a table. `None` without rows.
+/// Builds a section. `None` if the table is empty.
 fn list((id, title, caption): (&'static str, &'static str, String), view: &SavedTable) -> Result<Option<PageList>> {
     if view.rows.is_empty() {
         return Ok(None);
@@ -343,11 +338,11 @@ fn list((id, title, caption): (&'static str, &'static str, String), view: &Saved
 
 type Pairs = Vec<(String, String)>;
 
-/// A cell's note.
+/// Provenance note of a cell.
 #[derive(Debug, Serialize)]
 pub(super) struct Note<'a> {
     id: String,
-    /// Where the title does not say it.
+    /// Key of the cell, unless it is the title.
     key: Option<&'a str>,
     title: &'a str,
     note: &'a CellNote,
@@ -355,24 +350,24 @@ pub(super) struct Note<'a> {
     inputs: Option<Use>,
 }
 
-/// A link to what is shared; the script puts it in the link's place.
+/// Link that the script replaces with a shared note.
 #[derive(Debug, Clone, Serialize)]
 struct Use {
     id: String,
     text: String,
 }
 
-/// Text shared by notes.
+/// Text shared by several notes.
 #[derive(Debug, Serialize)]
 pub(super) struct SharedNote<'a> {
     id: String,
-    /// Names and values of a maker.
+    /// Names and values of an origin.
     lines: Option<&'a Pairs>,
-    /// Paths and their SHA-256.
+    /// SHA-256 of input files, by path.
     inputs: Option<&'a BTreeMap<String, String>>,
 }
 
-/// Returns the notes that numbers link to, and their shared parts. Values shown only in figures have none.
+/// Returns the notes that numbers in tables link to, and their shared parts.
 pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
     let tables = page.artifacts.iter().flat_map(|artifact| &artifact.tables);
     let numbers = tables.flat_map(|table| &table.rows).flat_map(|row| &row.cells);
@@ -407,7 +402,7 @@ pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
     (notes, makers.chain(inputs).collect())
 }
 
-/// Shortens a commit hash; other text stays.
+/// Shortens a commit hash.
 fn short(value: &str) -> &str {
     match value.split_at_checked(40) {
         Some((commit, _)) if commit.bytes().all(|byte| byte.is_ascii_hexdigit()) => &commit[..12],
@@ -415,7 +410,7 @@ fn short(value: &str) -> &str {
     }
 }
 
-/// Returns the position of an item among the known ones, from 1, adding it if new.
+/// Returns the 1-based index of an item, appending it if it is new.
 fn place<'a, T: PartialEq>(known: &mut Vec<&'a T>, one: &'a T) -> usize {
     let at = known.iter().position(|other| *other == one).unwrap_or_else(|| {
         known.push(one);

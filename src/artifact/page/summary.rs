@@ -1,4 +1,4 @@
-//! The summary: what was run, on what and when, and the verdict on each claim.
+//! Summary of the page: its runs, and the verdict on each claim.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::data::{ClaimRow, FindingRow, Judgement, Page, PageArtifact};
 use crate::artifact::audit::Severity;
 
-/// Returns names and values: what the page shows, and who made it when, from the artifacts' records.
+/// Returns names and values for the page header, collected from the artifacts' records.
 pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
     let profiles: BTreeSet<&str> = page.artifacts.iter().map(|artifact| artifact.profile.as_str()).collect();
     let profiles: Vec<&str> = profiles.into_iter().filter(|profile| !profile.is_empty()).collect();
@@ -17,7 +17,7 @@ pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
         count_words(page, |artifact| artifact.tables.is_empty(), "figure", "figures"),
         if profiles.is_empty() { String::new() } else { format!(", profile {}", profiles.join(", ")) },
     );
-    // Pages of an earlier version call them otherwise.
+    // Pages of earlier versions use other names.
     let first = provenance_values(page, WRITING_STARTED).into_iter().chain(provenance_values(page, "started")).min();
     let last = provenance_values(page, WRITING_FINISHED).into_iter().chain(provenance_values(page, "finished")).max();
     let written = match first.zip(last) {
@@ -49,7 +49,7 @@ fn count_words(page: &Page, is: fn(&PageArtifact) -> bool, one: &str, many: &str
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// Returns what came of the page's artifacts, a sentence each.
+/// Summarizes the outcome in one sentence per topic.
 pub(super) fn answer(page: &Page) -> Vec<String> {
     let sentences = ClaimRow::by_sentence(&page.claims, |claim| claim.verdict);
     let words: Vec<String> =
@@ -60,11 +60,10 @@ pub(super) fn answer(page: &Page) -> Vec<String> {
     page.answer.iter().cloned().chain(claims).collect()
 }
 
-/// Names of the provenance lines that say when an artifact's files were written from the store.
+/// Provenance lines with the times at which an artifact's files were written.
 pub(crate) const WRITING_STARTED: &str = "writing started";
 pub(crate) const WRITING_FINISHED: &str = "writing finished";
 
-/// Returns when the numbers were computed, and by which commits.
 fn computed(page: &Page) -> String {
     let all = page.artifacts.iter().flat_map(|artifact| &artifact.computed);
     let first = all.clone().map(|times| times.first.as_str()).filter(|time| !time.is_empty()).min();
@@ -73,18 +72,17 @@ fn computed(page: &Page) -> String {
     by(&when, made_by(page, "commit").into_iter())
 }
 
-/// Returns the commits or the machines that computed numbers of the page.
 fn made_by<'p>(page: &'p Page, what: &str) -> BTreeSet<&'p str> {
     let computed = page.artifacts.iter().flat_map(|artifact| &artifact.computed);
     let computed =
         computed.map(|computed| if what == "commit" { computed.commit.as_str() } else { computed.machine.as_str() });
-    // A page of an earlier version only has the makers of single cells.
+    // Pages of earlier versions only list the origins of individual cells.
     let of_cells = page.cells.values().flat_map(|note| &note.makers).flatten();
     let of_cells = of_cells.filter(|(name, _)| name == what).map(|(_, value)| value.as_str());
     computed.chain(of_cells).filter(|value| !value.is_empty()).collect()
 }
 
-/// `WHEN, by commit 0123456789ab`
+/// Formats `WHEN, by commit 0123456789ab`.
 fn by<'c>(when: &str, commits: impl Iterator<Item = &'c str>) -> String {
     let commits: BTreeSet<String> = commits.map(shortened).collect();
     let noun = if commits.len() == 1 { "commit" } else { "commits" };
@@ -92,13 +90,12 @@ fn by<'c>(when: &str, commits: impl Iterator<Item = &'c str>) -> String {
     [Some(when.to_owned()).filter(|when| !when.is_empty()), by].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// Shortens a commit, and keeps what follows it.
 fn shortened(commit: &str) -> String {
     let (hash, rest) = commit.split_at(commit.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(commit.len()));
     format!("{}{rest}", hash.get(..12).unwrap_or(hash))
 }
 
-/// `52 contradictions, 15 suspicions and 20 remarks`
+/// Formats `52 contradictions, 15 suspicions and 20 remarks`.
 pub(super) fn found(findings: &[FindingRow]) -> String {
     let words = Severity::ALL.map(|severity| (finding_count(findings, severity), severity.name()));
     let words = words.into_iter().filter(|(count, _)| *count > 0);
@@ -112,10 +109,10 @@ fn finding_count(findings: &[FindingRow], severity: Severity) -> usize {
     findings.iter().filter(|finding| finding.severity == severity).count()
 }
 
-/// A square for each check, with the number of sentences by verdict.
+/// Strip with one square per claim, and verdict counts per sentence.
 #[derive(Debug, Serialize)]
 pub(super) struct Strip<'a> {
-    /// Empty where there is one profile.
+    /// Profile; empty if there is only one.
     profile: &'a str,
     rows: [StripRow; 2],
 }
@@ -123,7 +120,7 @@ pub(super) struct Strip<'a> {
 #[derive(Debug, Serialize)]
 struct StripRow {
     name: &'static str,
-    /// Counts only verdicts that occur.
+    /// Counts of the verdicts that occur.
     tally: Vec<Verdicts>,
     squares: Vec<Square>,
 }
@@ -132,15 +129,13 @@ struct StripRow {
 struct Square {
     class: String,
     sign: &'static str,
-    /// The claim's row.
     id: String,
     says: String,
 }
 
-/// Class, sign, count and verb of the claims with one verdict.
+/// Class, sign, count and verb of a verdict.
 pub(super) type Verdicts = (String, &'static str, usize, &'static str);
 
-/// Counts verdicts; those that no claim has are left out.
 pub(super) fn verdicts(all: &[Judgement]) -> Vec<Verdicts> {
     let counted = Judgement::ALL.into_iter().filter_map(|verdict| {
         let count = all.iter().filter(|other| **other == verdict).count();
@@ -149,7 +144,6 @@ pub(super) fn verdicts(all: &[Judgement]) -> Vec<Verdicts> {
     counted.collect()
 }
 
-/// Ours and the paper's for each profile; none where there are no claims.
 pub(super) fn strips(claims: &[ClaimRow]) -> Vec<Strip<'_>> {
     let numbered: Vec<(usize, &ClaimRow)> = claims.iter().enumerate().collect();
     let of_profiles = numbered.chunk_by(|(_, a), (_, b)| a.profile == b.profile);
@@ -181,7 +175,6 @@ fn strip_row(name: &'static str, claims: &[(usize, &ClaimRow)], verdict: fn(&Cla
     }
 }
 
-/// Returns the fragment of a link to a claim.
 pub(super) fn anchor(position: usize) -> String {
     format!("claim-{}", position + 1)
 }

@@ -1,5 +1,4 @@
-//! A table of the page. The script sorts, filters and folds the rows that are here; without it the table is whole and
-//! plain.
+//! Tables of the page. The script sorts, filters and folds the rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,39 +9,34 @@ use super::html::cell_id;
 use crate::error::{Error, Result};
 use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
 
-/// A column with a text longer than this, in characters, is prose and wraps.
+/// Maximum text length of a column that does not wrap.
 const PROSE: usize = 36;
 
-/// Fewer rows than this are filtered by eye.
+/// Minimum number of rows for a filter.
 const FILTERED: usize = 6;
 
-/// More rows than this scroll in a frame of limited height.
+/// Maximum number of rows of a table that does not scroll.
 const LONG: usize = 24;
 
-/// A table as the template shows it.
 #[derive(Debug, Serialize)]
 pub(super) struct PageTable {
-    /// Id of its caption, unique in the page.
     id: String,
-    /// Name in the page's address.
     name: String,
     caption: String,
-    /// Whether the caption is for the ear only: the heading above says it already, but not to a reader who goes from
-    /// table to table.
+    /// Whether the caption is only for screen readers, because the heading above shows its text.
     is_hidden: bool,
-    /// Whether there is enough to filter.
     is_filtered: bool,
-    /// Whether its rows scroll in a frame of limited height.
+    /// Whether the rows scroll in a frame.
     is_long: bool,
     choices: Vec<RowChoice>,
     protocol: String,
     notes: Vec<String>,
-    /// One row, or two where columns have a heading in common.
+    /// Header rows: two if columns share a heading, one otherwise.
     heads: Vec<Vec<HeaderCell>>,
     rows: Vec<PageRow>,
 }
 
-/// A list to choose rows by.
+/// Filter of rows by the values of one column.
 #[derive(Debug, Serialize)]
 struct RowChoice {
     name: String,
@@ -54,9 +48,9 @@ struct RowChoice {
 struct HeaderCell {
     text: String,
     class: String,
-    /// The printed place of its column; none of a heading over several.
+    /// Printed index of the column; `None` for a heading over several.
     column: Option<usize>,
-    /// How many columns and rows it covers.
+    /// Number of columns and rows that it spans.
     columns: usize,
     rows: usize,
     higher_is_better: Option<bool>,
@@ -76,20 +70,20 @@ struct PageRow {
 #[derive(Debug, Serialize)]
 struct TableCell {
     class: String,
-    /// Whether it names the row.
+    /// Whether the cell names the row.
     is_label: bool,
-    /// Whether it has to say that the row is ours.
+    /// Whether the cell must mark the row as ours.
     says_ours: bool,
-    /// Sort key of a numeric column, if the text is not that number.
+    /// Sort key of a numeric cell, if it differs from the text.
     sort: Option<String>,
     text: String,
-    /// Text after `±`: where space is short, it goes below the number, for all numbers of the table.
+    /// Deviation after `±`, shown below the number if space is short.
     deviation: String,
     best: bool,
     second: bool,
-    /// The note that the number opens.
+    /// Id of the note that the number opens.
     link: Option<String>,
-    /// Where a text that is an address leads.
+    /// Target of a text that is a URL.
     address: Option<String>,
     error: String,
     error_kind: String,
@@ -99,7 +93,6 @@ struct TableCell {
     comparison: Option<JudgedBeside>,
 }
 
-/// The paper's number, and how ours stands to it.
 #[derive(Debug, Serialize)]
 struct JudgedBeside {
     #[serde(flatten)]
@@ -110,11 +103,11 @@ struct JudgedBeside {
     unlike: Option<String>,
 }
 
-/// `ids` are the unique id of its caption and its name in the page's address. `title` stands in for an empty caption. A table
-/// of many rows `may_scroll` in a frame of its own.
+/// Builds the template values of a table. `id` is unique on the page, `name` is used in the URL, and `title` replaces
+/// an empty caption.
 ///
 /// # Errors
-/// When a row has not one cell for each column.
+/// Fails if a row does not have one cell per column.
 pub(super) fn table(
     view: &SavedTable,
     (id, name): (String, String),
@@ -145,7 +138,6 @@ pub(super) fn table(
     })
 }
 
-/// Returns the table without the columns that nothing asks for.
 fn asked_columns(view: &SavedTable) -> SavedTable {
     let kept: Vec<usize> = (0..view.columns.len()).filter(|&at| !view.columns[at].unasked).collect();
     SavedTable {
@@ -159,13 +151,11 @@ fn asked_columns(view: &SavedTable) -> SavedTable {
     }
 }
 
-/// Settings of a whole table.
 struct PageShape<'a> {
-    /// The name of the column in front, when rows have groups.
+    /// Name of the leading group column, if rows have groups.
     group: Option<&'a str>,
-    /// The column that names a row; none where the column in front does.
+    /// Index of the label column; `None` if the group column labels rows.
     label: Option<usize>,
-    /// For each column.
     is_prose: Vec<bool>,
 }
 
@@ -179,7 +169,6 @@ impl<'a> PageShape<'a> {
         Self { group, label: label(&view.columns, group.is_some()), is_prose }
     }
 
-    /// Returns the position of a column in the printed table.
     fn place(&self, column: usize) -> usize {
         column + usize::from(self.group.is_some())
     }
@@ -266,7 +255,7 @@ impl<'a> PageShape<'a> {
         if self.label.is_none() { "t g l" } else { "t g" }
     }
 
-    /// Returns the class of a cell: `t` text, `p` prose, `l` label, none for numbers, which are most cells.
+    /// Returns the CSS class of a cell: `t` for text, `p` for prose, `l` for labels, none for numbers.
     fn class(&self, index: usize, column: &SavedColumn, failed: bool) -> String {
         let kind = match (column.numeric, self.is_prose[index]) {
             (true, _) => "",
@@ -289,14 +278,14 @@ fn label(columns: &[SavedColumn], has_group: bool) -> Option<usize> {
     text.or((first.is_none() || !has_group).then_some(0))
 }
 
-/// Returns the distinct texts of a column in order. `None` if all are equal.
+/// Returns a filter with the distinct texts of a column. `None` if all are equal.
 fn choice<'t>(name: &str, column: usize, texts: impl Iterator<Item = &'t str>) -> Option<RowChoice> {
     let mut seen = BTreeSet::new();
     let texts: Vec<String> = texts.filter(|text| !text.is_empty() && seen.insert(*text)).map(str::to_owned).collect();
     (texts.len() > 1).then(|| RowChoice { name: name.to_owned(), column, texts })
 }
 
-/// Returns a text that is only a URL; numbers never are.
+/// Returns the text if it is a URL.
 fn address(column: &SavedColumn, text: &str) -> Option<String> {
     (!column.numeric
         && text.starts_with("https://")
@@ -306,7 +295,7 @@ fn address(column: &SavedColumn, text: &str) -> Option<String> {
 
 fn sort_value(column: &SavedColumn, cell: &SavedCell) -> Option<String> {
     let text = cell.text.parse::<f64>().ok();
-    // Values that print equally are equal.
+    // A sort key is only needed if the printed text does not show the value.
     let decimals = cell.text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
     match cell.value.filter(|value| value.is_finite()) {
         _ if !column.numeric => None,

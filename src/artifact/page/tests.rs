@@ -1,4 +1,4 @@
-//! The page as text: nothing of the data is markup, nothing is loaded, every link has its target.
+//! Tests that data is never markup, nothing is loaded, and every link has its target.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::artifact::audit::Severity;
 use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
 
-/// Ends every context that data could be put into.
+/// Text that closes every context in which data is embedded.
 const HOSTILE: &str = "\"'><script>alert(1)</script></style></title><!--<img src=x onerror=alert(2)>{{body}}&amp;";
 
 fn hostile() -> String {
@@ -129,7 +129,7 @@ fn large_row(row: usize) -> Vec<SavedCell> {
     [depth, text_cell("LLM-Streamline"), text_cell("Linear Patch (Rotate)")].into_iter().chain(numbers).collect()
 }
 
-/// Builds a table of `rows` rows and ten columns of numbers, each linked to its row's note.
+/// Builds a table with ten columns of numbers, each linked to its row's note.
 fn large_page(rows: usize) -> Page {
     let names = ["Depth", "Criterion", "Recovery", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
     let columns = names.iter().enumerate().map(|(i, name)| SavedColumn {
@@ -173,12 +173,10 @@ fn large_key(row: usize) -> String {
     format!("tiny-llama/llm-streamline/{row}/linearpatch-rotate/c4:64x512@0")
 }
 
-/// Removes the page's own style and script.
 fn without_ours(html: &str) -> String {
     html.replace(STYLE, "").replace(SCRIPT, "")
 }
 
-/// Returns the values of an attribute in the page.
 fn attributes<'a>(html: &'a str, name: &str) -> Vec<&'a str> {
     let start = format!(" {name}=\"");
     html.split(start.as_str()).skip(1).map(|rest| rest.split('"').next().unwrap()).collect()
@@ -196,7 +194,7 @@ fn assert_links_lead_somewhere(html: &str) {
     }
 }
 
-/// The page's policy contains the hashes of its style and script: changed ones would not run.
+/// The browser would block a style or script whose hash differs from the policy.
 #[test]
 fn the_policy_has_the_hashes_of_the_style_and_the_script() {
     let html = render(&large_page(1)).unwrap();
@@ -210,7 +208,7 @@ fn the_policy_has_the_hashes_of_the_style_and_the_script() {
 #[test]
 fn no_text_of_the_data_is_markup() {
     let html = render(&hostile_page()).unwrap();
-    // The skeleton has one of each; a second would come from the data.
+    // The skeleton contains one of each.
     for tag in ["<script", "</script", "<style", "</style", "<title", "</title"] {
         assert_eq!(html.matches(tag).count(), 1, "{tag}");
     }
@@ -218,7 +216,6 @@ fn no_text_of_the_data_is_markup() {
     assert_eq!(data.matches("<img").count(), 1, "the figure");
     assert!(!data.contains("onerror=alert(2)>") && !data.contains("<!--"));
     assert!(data.contains("&quot;&#39;&gt;&lt;script&gt;alert(1)"), "the text is shown as it is");
-    // A link leads into the page or to a file below it, whatever the text.
     for href in attributes(&data, "href").into_iter().filter(|href| *href != "data:,") {
         assert!(!href.contains([':', '<', '>', '\'']) && !href.starts_with('/'), "{href}");
     }
@@ -316,7 +313,7 @@ fn the_text_alternatives_say_what_the_print_does() {
     assert!(html.contains("<u>1.00</u></a><span class=\"vh\"> second</span>"));
     assert!(html.contains("<tr class=\"ours\">") && html.contains("<span class=\"vh\"> (ours)</span></th>"));
     assert!(html.contains("<td class=\"failed\">—</td>"));
-    // Sorted by the value, not by what its text says.
+    // Sorted by the value, not by the text.
     assert!(html.contains("<td data-v=\"7123456789\">7.1e9</td>"));
 }
 
@@ -379,7 +376,7 @@ fn a_caption_stands_once() {
     page.artifacts[0].caption = caption.into();
     page.artifacts[0].figures = vec![figure("LLaMA"), figure("OLMo")];
     let html = render(&page).unwrap();
-    // The alternative texts of the figures contain it too, although they are not visible.
+    // The figures' alternative texts also contain the caption, invisibly.
     let seen = without_ours(&html).replace(&format!("LLaMA. {caption}"), "").replace(&format!("OLMo. {caption}"), "");
     assert_eq!(seen.matches(caption).count(), 1);
     assert!(html.contains("<figcaption>LLaMA</figcaption>") && html.contains("width=\"5\" height=\"6\""));
@@ -447,7 +444,7 @@ fn a_file_link_stays_on_the_disk_that_the_page_lies_on() {
     assert_eq!(links, ["data:,", "tiny/table%202.csv", "../results/b.csv"]);
 }
 
-/// WCAG 2.1 §1.4.3: text has 4.5 times the luminance of its background or the reverse, in both schemes.
+/// WCAG 2.1 §1.4.3 requires a contrast ratio of 4.5 for text.
 #[test]
 fn text_stands_out_from_every_background() {
     let (light, dark) = STYLE.split_once("prefers-color-scheme: dark").unwrap();
@@ -492,7 +489,7 @@ fn page_begins_with_answer_figure_table_and_claims() {
     page.artifacts[0].provenance = vec![entry("machine", "a machine"), entry("started", "2026-01-01T00:00:00Z")];
     page.artifacts[0].provenance.push(entry("finished", "2026-01-01T00:10:00Z"));
     let other = PageArtifact { name: "table1".into(), title: "Table 1: it".into(), ..PageArtifact::default() };
-    // A list of no profile stands among those of the profile, in the paper's order.
+    // A list appears among the artifacts of the first profile.
     page.artifacts[0].profile = "tiny".into();
     for name in ["beyond", "tableA4", "figure1", "table3"] {
         page.artifacts.push(PageArtifact { name: name.into(), ..page.artifacts[0].clone() });
@@ -520,7 +517,7 @@ fn page_begins_with_answer_figure_table_and_claims() {
     ];
     let places = parts.map(|text| html.find(text).unwrap_or_else(|| panic!("{text}")));
     assert!(places.is_sorted(), "{:?}", parts.iter().zip(places).collect::<Vec<_>>());
-    // Tables of the appendix, and what the paper does not have, are closed.
+    // Tables of the appendix and those beyond the paper are collapsed.
     assert_eq!(html.matches("<details class=\"folded\"><summary>Show 2 rows</summary>").count(), 2);
     assert!(html.contains("On small models a claim that fails"), "what a failure on small models can say");
     let rows: Vec<&str> = html

@@ -1,5 +1,6 @@
-//! One printed number, with its place: of the paper's tables, and of anybody's, as files with a number a line as in `data/paper/`, or
-//! with a row for each method and a column for each task.
+//! Printed numbers with their locations.
+//!
+//! User files have one number per line, as in `data/paper/`, or one row per method and one column per task.
 
 use std::path::Path;
 
@@ -12,16 +13,14 @@ use crate::files::regular;
 use crate::results::record::{Condition, DENSE, Record};
 use crate::{metric, recovery};
 
-/// The first line of the files.
+/// Header of the one-number-per-line files.
 const HEAD: &str =
     "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std";
 
-/// Parses a table's lines with their numbers.
 fn lines(file: &str, text: &str) -> Result<Vec<(usize, PaperLine)>> {
     csv::rows(file, &HEAD.split(',').collect::<Vec<_>>(), text)
 }
 
-/// A line of them.
 #[derive(Deserialize)]
 struct PaperLine {
     artifact: String,
@@ -33,31 +32,30 @@ struct PaperLine {
     finetuned: bool,
     calibration: String,
     metric: String,
-    /// The printed value.
+    /// Value as printed.
     value: String,
     std: String,
 }
 
-/// A number of the paper, where it stands, and how it is printed.
+/// A printed number, with its location.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PaperNumber {
-    /// The table: `table2`, …
+    /// Name of the table: `table2`.
     pub artifact: String,
-    /// The table's file, as messages call it.
     pub file: String,
-    /// The line of the table's file, counted from 1; the head is line 1.
+    /// Line number in the file, from 1.
     pub line: usize,
-    /// The value as printed, with its trailing zeros; empty without a value.
+    /// Value as printed, with trailing zeros; may be empty.
     pub printed: String,
     pub record: Record,
 }
 
 impl PaperNumber {
-    /// Parses the entries of a paper table's file.
+    /// Parses a paper table's file.
     ///
     /// # Errors
-    /// Another head; a line with too few or too many columns, of another table, or with a field that does not hold what
-    /// it should. The file and the line are named.
+    /// Fails with file and line if the header is wrong, or if a line has the wrong number of columns, belongs to
+    /// another table, or contains an invalid field.
     pub fn parse(artifact: &str, text: &str) -> Result<Vec<Self>> {
         let file = format!("{artifact}.csv");
         let rows = lines(&file, text)?;
@@ -71,10 +69,10 @@ impl PaperNumber {
             .collect()
     }
 
-    /// Parses the entries of a user's file in the same format.
+    /// Parses a user file in the same format.
     ///
     /// # Errors
-    /// As [`Self::parse`].
+    /// Fails like [`Self::parse`].
     pub(super) fn tidy(file: &str, text: &str) -> Result<Vec<Self>> {
         let rows = lines(file, text).map_err(bad)?;
         rows.into_iter().map(|(line, row)| Self::of(file, line, row).map_err(bad)).collect()
@@ -127,7 +125,6 @@ impl PaperNumber {
         Ok(Self { artifact: row.artifact, file: file.to_owned(), line, printed: row.value, record })
     }
 
-    /// Digits after the point, as printed.
     pub fn decimals(&self) -> usize {
         self.printed.split_once('.').map_or(0, |(_, digits)| digits.len())
     }
@@ -143,17 +140,17 @@ impl PaperNumber {
     }
 }
 
-/// Converts an error in embedded data to damage; in a user's file it stays bad input.
+/// Converts damage of embedded data to bad input for user files.
 fn bad(error: Error) -> Error {
     error.of_kind(ErrorKind::BadInput)
 }
 
-/// Digits with at most one point among them; nothing for a cell without a number.
+/// Parses digits with an optional decimal point. Returns `None` for an empty field.
 fn decimal(column: &str, field: &str) -> Result<Option<f64>> {
     if field.is_empty() {
         return Ok(None);
     }
-    // Words such as `inf`, signs and exponents are numbers to `parse` but are not printed in tables.
+    // `parse` also accepts `inf`, signs and exponents.
     let plain = field.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     match field.parse() {
         Ok(number) if plain => Ok(Some(number)),
@@ -162,11 +159,11 @@ fn decimal(column: &str, field: &str) -> Result<Option<f64>> {
 }
 
 impl PaperNumber {
-    /// Reads the numbers of a file. With a row per method, `labels` are the columns that name it (default: the first). All
-    /// columns of `wanted` must exist.
+    /// Reads a file that contains the `wanted` columns. With one row per method, `labels` are the columns that name it
+    /// (by default the first).
     ///
     /// # Errors
-    /// Fails for an unreadable file, a missing column, or a cell that is no printed number (with file and line).
+    /// Fails with file and line if the file cannot be read, a column is missing, or a cell is not a printed number.
     pub fn read(path: &Path, labels: &[String], wanted: &[&str]) -> Result<Vec<Self>> {
         let file = path.display().to_string();
         let bytes = regular::read(path)?;
@@ -240,7 +237,6 @@ fn column_index(file: &str, head: &::csv::StringRecord, name: &str) -> Result<us
     })
 }
 
-/// Builds the condition of a method known only by its label.
 fn row(label: &str) -> Condition {
     Condition {
         backbone: label.to_owned(),
@@ -254,8 +250,8 @@ fn row(label: &str) -> Condition {
     }
 }
 
-/// Parses a cell: the printed number, its value, and the error after `±`. An empty cell or a dash has no value. `None` for
-/// other text.
+/// Parses a cell into the printed number, its value, and the error after `±`. `None` if the text is neither a number
+/// nor a placeholder.
 fn number(cell: &str) -> Option<(String, Option<f64>, Option<f64>)> {
     let cell = cell.trim().trim_matches('*').trim();
     if ["", "-", "–", "—", "n/a", "N/A", "OOM"].contains(&cell) {

@@ -1,9 +1,8 @@
-//! The paper's numbers, carried in the program: every table of "Ghosted Layers" as data.
+//! Numbers of every table in the paper "Ghosted Layers", embedded in the program.
 //!
-//! The data is `data/paper/*.csv`, transcribed from the paper's source, one number a line, errors and all: what is
-//! wrong in the paper is wrong here too, and the audit ([`crate::artifact::audit`]) says so. Units are the paper's: percent for
-//! accuracies and memory, milliseconds for latencies. Some tables call the mean accuracy `average`; here it is
-//! `acc_average` everywhere, as in [`crate::record`].
+//! `data/paper/*.csv` is transcribed from the paper's source, including errors, which the audit
+//! ([`crate::artifact::audit`]) reports. Accuracy and memory are in percent, latency in milliseconds. The mean
+//! accuracy, which some tables call `average`, is always `acc_average`, as in [`crate::record`].
 
 mod entry;
 
@@ -12,36 +11,35 @@ pub use entry::PaperNumber;
 use crate::error::{Error, Result};
 use crate::results::record::Record;
 
-/// Returns the numbers of one table in order, with locations.
+/// Returns the numbers of one table with their locations.
 ///
 /// # Errors
-/// An unknown table, with the known ones and the nearest; embedded data that cannot be read.
+/// Fails if the table is unknown or the embedded data is invalid.
 pub fn entries(artifact: &str) -> Result<Vec<PaperNumber>> {
     PaperTable::find(artifact)?.entries()
 }
 
-/// Returns the numbers of one table in order: `table2`, …, `tableA10`.
+/// Returns the numbers of one table (`table2` to `tableA10`).
 ///
 /// # Errors
-/// As [`entries`].
+/// Fails like [`entries`].
 pub fn records(artifact: &str) -> Result<Vec<Record>> {
     Ok(entries(artifact)?.into_iter().map(|entry| entry.record).collect())
 }
 
-/// Returns the numbers of all tables. An alias does not repeat a table.
+/// Returns the numbers of all tables, without repeating aliases.
 ///
 /// # Errors
-/// Embedded data that cannot be read.
+/// Fails if the embedded data is invalid.
 pub fn all() -> Result<Vec<PaperNumber>> {
     Ok(tables().iter().map(PaperTable::entries).collect::<Result<Vec<_>>>()?.concat())
 }
 
-/// A table of the paper.
 #[derive(Debug)]
 pub struct PaperTable {
-    /// `table2`, …, `tableA10`, as the paper counts them.
+    /// Name in the paper's numbering: `table2` to `tableA10`.
     pub name: &'static str,
-    /// The names under which the paper shows the same numbers again.
+    /// Names under which the paper repeats the same numbers.
     pub aliases: &'static [&'static str],
     text: &'static str,
 }
@@ -58,7 +56,7 @@ macro_rules! table {
 
 static TABLES: [PaperTable; 11] = [
     table!("table2", &[]),          // accuracy on nine tasks, three backbones, calibrated on C4
-    table!("table3", &[]),          // perplexity on three texts and the mean accuracy, three backbones
+    table!("table3", &[]),          // perplexity on three texts and mean accuracy, three backbones
     table!("table4", &["tableA3"]), // the number of calibration sequences
     table!("table5", &[]),          // memory, latency and quality of LLaMA-3.1-8B
     table!("tableA4", &[]),         // accuracy after training the repaired model
@@ -70,7 +68,6 @@ static TABLES: [PaperTable; 11] = [
     table!("tableA10", &[]),        // two ways to compute the ghost layer
 ];
 
-/// Returns all tables in the paper's order.
 pub fn tables() -> &'static [PaperTable] {
     &TABLES
 }
@@ -79,7 +76,7 @@ impl PaperTable {
     /// Finds a table by name or alias.
     ///
     /// # Errors
-    /// An unknown name, with the known ones and the nearest.
+    /// Fails if the name is unknown, and suggests the closest one.
     pub fn find(name: &str) -> Result<&'static Self> {
         TABLES.iter().find(|table| table.name == name || table.aliases.contains(&name)).ok_or_else(|| {
             let names = TABLES.iter().flat_map(|table| [&[table.name], table.aliases].concat());
@@ -87,10 +84,10 @@ impl PaperTable {
         })
     }
 
-    /// Returns the table's numbers in order.
+    /// Returns the table's numbers.
     ///
     /// # Errors
-    /// Embedded data that cannot be read: the line is named.
+    /// Fails with the line number if the embedded data is invalid.
     pub fn entries(&self) -> Result<Vec<PaperNumber>> {
         PaperNumber::parse(self.name, self.text)
     }
@@ -105,7 +102,7 @@ const LABELS: [(&str, &str); 6] = [
     ("qwen-3-14b", "Qwen-3-14B"),
 ];
 
-/// Returns the paper's label of a backbone, or the grid's name.
+/// Returns the paper's label of a backbone, or `name` itself.
 pub fn backbone_label(name: &str) -> &str {
     LABELS.iter().find(|(known, _)| *known == name).map_or(name, |(_, label)| label)
 }
@@ -117,7 +114,7 @@ mod tests {
 
     #[test]
     fn every_line_of_every_table_is_one_number() {
-        // Lines of the files without their heads, counted with `wc -l`.
+        // Lines of the files without their headers, counted with `wc -l`.
         let wanted = [
             ("table2", 570),
             ("table3", 645),
@@ -139,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_number_keeps_its_condition_its_place_and_its_digits() {
-        // Table 2 of the paper, the first row and the sixth column: 45.00.
+        // First row, sixth column of the paper's table 2: 45.00.
         let entry = &entries("table2").unwrap()[5];
         assert_eq!((entry.artifact.as_str(), entry.line, entry.printed.as_str()), ("table2", 7, "45.00"));
         assert_eq!(entry.decimals(), 2);

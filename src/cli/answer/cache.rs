@@ -1,4 +1,4 @@
-//! Contents of the store, and the results of checking and clearing it.
+//! Answers of `ghostlab cache`: listing, verification and garbage collection of the store.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,16 +11,16 @@ use crate::cluster::FrozenProgram;
 use crate::error::{Error, ErrorParts, Result};
 use ghostlab_store::{DamagedRecord, Found, InventoryItem, LeftDraft, Store, Stray};
 
-/// The artifacts of one kind and version, together.
+/// Totals for the artifacts of one kind and version.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct KindSum {
-    /// Kind and version: `scores-v3`.
+    /// Kind and version, such as `scores-v3`.
     pub(crate) stage: String,
-    /// How many there are.
+    /// Number of artifacts.
     pub(crate) artifacts: usize,
-    /// Their size, in bytes.
+    /// Total size in bytes.
     pub(crate) bytes: u64,
-    /// Time to make them, in seconds.
+    /// Compute time of the artifacts in seconds.
     pub(crate) seconds: f64,
 }
 
@@ -42,17 +42,17 @@ impl KindSum {
     }
 }
 
-/// How a stored artifact stands.
+/// State of a stored artifact.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
-    /// Usable: its payloads have the right sizes.
+    /// Usable: all payloads have the recorded sizes.
     Whole,
-    /// Its content differs from what was written.
+    /// Damaged: the content differs from what was written.
     Damaged,
-    /// This comes from an earlier version of its stage or of a stage before it, and is kept unchanged.
+    /// Kept from an earlier version of the stage or of one of its input stages.
     OtherVersion,
-    /// A later program made it; it is left alone.
+    /// Written by a newer version of the program, and left untouched.
     LaterVersion,
 }
 
@@ -70,51 +70,51 @@ impl State {
 /// Contents of the store.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Listing {
-    /// The store's folder.
+    /// Directory of the store.
     pub(crate) store: String,
-    /// Indexed by kind and version.
+    /// Totals by kind and version.
     pub(crate) stages: Vec<ListedStage>,
-    /// Each artifact, by kind and key.
+    /// All artifacts, sorted by kind and key.
     pub(crate) artifacts: Vec<ListedObject>,
-    /// Unfinished work, which a run resumes.
+    /// Journals of unfinished work, from which a run resumes.
     pub(crate) journals: Files,
-    /// Objects being written.
+    /// Drafts of objects that are being written.
     pub(crate) drafts: Files,
-    /// Drafts of dead processes; the next run removes them.
+    /// Drafts of dead processes, which the next run removes.
     pub(crate) dead_drafts: Files,
-    /// Programs that were frozen for a scheduler's jobs.
+    /// Copies of the program frozen for scheduler jobs.
     pub(crate) programs: Files,
 }
 
-/// The artifacts of one kind and version, and how they stand.
+/// Totals and states for the artifacts of one kind and version.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ListedStage {
     #[serde(flatten)]
     pub(crate) sum: KindSum,
-    /// The different states of its artifacts.
+    /// Distinct states of the artifacts.
     pub(crate) states: Vec<State>,
 }
 
 /// A stored artifact.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ListedObject {
-    /// The SHA-256 of its key, in hexadecimal digits.
+    /// SHA-256 of the artifact's key, in hexadecimal.
     pub(crate) key: String,
-    /// Kind and version: `scores-v3`.
+    /// Kind and version, such as `scores-v3`.
     pub(crate) stage: String,
-    /// Its size, in bytes.
+    /// Size in bytes.
     pub(crate) bytes: u64,
-    /// Time to make it, in seconds; 0 if unknown.
+    /// Compute time in seconds; 0 if unknown.
     pub(crate) seconds: f64,
     pub(crate) state: State,
 }
 
-/// Files or folders, together.
+/// Number and total size of a set of files or directories.
 #[derive(Default, Serialize, JsonSchema)]
 pub(crate) struct Files {
-    /// How many there are.
+    /// Number of entries.
     pub(crate) count: usize,
-    /// Their size, in bytes.
+    /// Total size in bytes.
     pub(crate) bytes: u64,
 }
 
@@ -155,35 +155,35 @@ impl Listing {
     }
 }
 
-/// Result of checking every byte. The exit code is 5 if damaged objects remain.
+/// Result of checking every byte of the store. The exit code is 5 if damaged objects remain.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Verified {
-    /// The store's folder.
+    /// Directory of the store.
     pub(crate) store: String,
-    /// Artifacts that were checked.
+    /// Number of artifacts checked.
     pub(crate) artifacts: usize,
     /// Damaged artifacts.
     pub(crate) damaged: Vec<DamagedArtifact>,
-    /// Entries of the wrong type: pipes, devices, folders in place of files.
+    /// Entries of the wrong type, such as pipes, devices, or directories in place of files.
     pub(crate) strays: Vec<DamagedFile>,
-    /// Records of runs and plans that are not what was written.
+    /// Damaged records of runs and plans.
     pub(crate) records: Vec<DamagedFile>,
-    /// The lost or damaged `store.json` that was rewritten; null if there was no need.
+    /// Path of the lost or damaged `store.json` that was rewritten; null if it was intact.
     #[schemars(with = "Option<String>")]
     pub(crate) mended: Option<PathBuf>,
-    /// Whether what is damaged was removed.
+    /// Whether damaged objects were removed.
     pub(crate) removed: bool,
 }
 
-/// A file that is not the store's, or not as it was written.
+/// Damaged file, or file that does not belong to the store.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct DamagedFile {
-    /// Its path and type.
+    /// Error with the path and type of the file.
     pub(crate) error: ErrorParts,
-    /// Same as text.
+    /// Error as text.
     #[serde(skip)]
     pub(crate) text: String,
-    /// Whether it was removed.
+    /// Whether the file was removed.
     pub(crate) removed: bool,
 }
 
@@ -196,7 +196,7 @@ impl DamagedFile {
         Self::of(record.error(), if repair { record.remove() } else { Ok(()) }, repair)
     }
 
-    /// Reports a file, or why it could not be removed.
+    /// Creates the entry for a file, or for the error that prevented its removal.
     fn of(error: Error, removed: Result<()>, repair: bool) -> Self {
         let (removed, error) = match removed {
             Ok(()) => (repair, error),
@@ -206,25 +206,22 @@ impl DamagedFile {
     }
 }
 
-/// A damaged artifact.
+/// Damaged artifact.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct DamagedArtifact {
-    /// The SHA-256 of its key, in hexadecimal digits.
+    /// SHA-256 of the artifact's key, in hexadecimal.
     pub(crate) key: String,
-    /// Kind and version: `scores-v3`.
+    /// Kind and version, such as `scores-v3`.
     pub(crate) stage: String,
-    /// How it is damaged.
+    /// Error that describes the damage.
     pub(crate) error: ErrorParts,
-    /// Same as text.
+    /// Error as text.
     #[serde(skip)]
     pub(crate) text: String,
 }
 
 impl Verified {
-    /// Checks every byte of every artifact, and removes what is damaged where that is wanted.
-    ///
-    /// # Errors
-    /// It cannot be removed.
+    /// Checks every byte of every artifact. Removes damaged objects if `repair` is set.
     pub(crate) fn of(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<Self> {
         let entries = store.entries();
         let artifacts = entries.len();
@@ -251,7 +248,7 @@ impl Verified {
         Ok(Self { store, artifacts, damaged, strays, records, mended, removed: repair })
     }
 
-    /// Returns whether nothing damaged remains.
+    /// Returns whether no damaged objects remain.
     pub(crate) fn is_well(&self) -> bool {
         (self.removed || self.damaged.is_empty()) && self.strays.iter().chain(&self.records).all(|stray| stray.removed)
     }
@@ -261,31 +258,31 @@ fn describe(error: &Error) -> (ErrorParts, String) {
     (error.parts().clone(), error.to_string())
 }
 
-/// What can be removed from the store, or was.
+/// Objects that garbage collection removes.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Clearing {
-    /// The store's folder.
+    /// Directory of the store.
     pub(crate) store: String,
-    /// Artifacts kept because an active run made them or will read them.
+    /// Number of artifacts kept because an active run made them or will read them.
     pub(crate) in_use: usize,
-    /// Removed artifacts, by kind and version.
+    /// Artifacts to remove, by kind and version.
     pub(crate) going: Vec<KindSum>,
-    /// Drafts of dead processes that are removed.
+    /// Drafts of dead processes to remove.
     pub(crate) dead_drafts: Files,
-    /// Programs that were frozen for jobs of a scheduler that are over.
+    /// Copies of the program to remove, frozen for scheduler jobs that have ended.
     pub(crate) programs: Files,
-    /// Whether it was deleted. Without `--yes` nothing is, and no question is asked.
+    /// Whether the objects were deleted. JSON output never prompts, so deletion requires `--yes`.
     pub(crate) deleted: bool,
 }
 
-/// Where an artifact lies.
+/// Location of an artifact.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Located {
-    /// The SHA-256 of its key, in hexadecimal digits.
+    /// SHA-256 of the artifact's key, in hexadecimal.
     pub(crate) key: String,
-    /// Kind and version: `scores-v3`.
+    /// Kind and version, such as `scores-v3`.
     pub(crate) stage: String,
-    /// Its folder.
+    /// Directory of the artifact.
     #[serde(serialize_with = "crate::files::shown::path")]
     #[schemars(with = "String")]
     pub(crate) folder: PathBuf,

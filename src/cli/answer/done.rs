@@ -1,4 +1,4 @@
-//! Answers of commands that change something.
+//! Answers of commands that run work or write files.
 
 use std::path::{Path, PathBuf};
 
@@ -11,28 +11,27 @@ use crate::error::{Error, ErrorParts};
 use crate::export::Exported;
 use crate::search::Found;
 
-/// Formats a path for JSON.
 pub(crate) fn shown(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// A grid to begin with was written.
+/// Answer of `init`: a starter grid was written.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Begun {
-    /// The grid.
+    /// Path of the grid file.
     pub(crate) file: String,
-    /// The models that it names.
+    /// Names of the models in the grid.
     pub(crate) models: Vec<String>,
-    /// Folders that hold no model that can be run.
+    /// Directories without a usable model.
     pub(crate) left_out: Vec<Refused>,
 }
 
-/// Something that was not taken or not made, and why.
+/// Skipped or failed item, with the reason.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Refused {
-    /// A folder, a file or an artifact, by its name.
+    /// Directory, file or artifact name.
     pub(crate) what: String,
-    /// Why not.
+    /// Error for this item.
     pub(crate) error: ErrorParts,
 }
 
@@ -42,334 +41,335 @@ impl Refused {
     }
 }
 
-/// A cell without a result.
+/// Cell without a result.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct CellFailure {
-    /// Its name.
+    /// Name of the cell.
     pub(crate) cell: String,
-    /// Why it has none, in words.
+    /// Reason as text.
     pub(crate) reason: String,
 }
 
-/// A grid was run.
+/// Answer of `run`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Ran {
-    /// The grid's name.
+    /// Name of the grid.
     pub(crate) grid: String,
-    /// The profile that was laid upon it; null where there is none.
+    /// Profile applied to the grid; null without one.
     pub(crate) profile: Option<String>,
-    /// How many cells it has.
+    /// Number of cells in the grid.
     pub(crate) cells: usize,
     /// Cells that failed.
     pub(crate) failed: Vec<CellFailure>,
     /// Cells without complete results, with the missing parts.
     pub(crate) unmade: Vec<CellFailure>,
-    /// Files written: tables, numbers, documents, the record of the run.
+    /// Files written: tables, numbers, documents and the run record.
     pub(crate) files: Vec<String>,
-    /// How long it took, in seconds.
+    /// Elapsed time in seconds.
     pub(crate) seconds: f64,
 }
 
-/// A model was scored.
+/// Answer of `score`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Scored {
-    /// The model's name as given.
+    /// Name of the model as given.
     pub(crate) model: String,
-    /// The engine.
+    /// Name of the engine.
     pub(crate) engine: String,
-    /// Texts, tasks, and the average of several tasks.
+    /// Scores on texts and tasks, and the average over several tasks.
     pub(crate) scores: Vec<Score>,
-    /// Its inputs from the hub.
+    /// Inputs from the Hugging Face hub.
     pub(crate) hub: Vec<HubInput>,
-    /// The results file that lm-evaluation-harness would write; `--output` writes it.
+    /// Results file in the lm-evaluation-harness format, which `--output` writes.
     pub(crate) lm_eval: Value,
 }
 
-/// A model, a text or a task's data of the hub.
+/// Model, text or task data from the Hugging Face hub.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct HubInput {
-    /// Its name in the grid.
+    /// Name in the grid.
     pub(crate) name: String,
-    /// Repository and revision: `org/name@main`.
+    /// Repository and revision, such as `org/name@main`.
     pub(crate) repository: String,
-    /// The commit in the cache; null where a copy elsewhere was read.
+    /// Commit in the hub cache; null if a local copy was read.
     pub(crate) commit: Option<String>,
-    /// Whether all inputs match the hashes of `hub.lock`.
+    /// Whether all files match the hashes in `hub.lock`.
     pub(crate) pinned: bool,
 }
 
-/// One score of a model.
+/// Score of a model on one text or task.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Score {
-    /// A text with its length, a task as a grid writes it, or `average`.
+    /// Text with its window length, task as written in a grid, or `average`.
     #[serde(rename = "of")]
     pub(crate) label: String,
-    /// `perplexity`, `acc` or `acc_norm`.
+    /// Metric name: `perplexity`, `acc` or `acc_norm`.
     pub(crate) metric: String,
-    /// A perplexity, or a share of the documents in percent.
+    /// Perplexity, or accuracy in percent.
     pub(crate) value: f64,
-    /// Its standard error; null where it has none.
+    /// Standard error; null if unavailable.
     pub(crate) standard_error: Option<f64>,
     /// Bits per byte of text; null for tasks.
     pub(crate) bits_per_byte: Option<f64>,
-    /// Windows or documents.
+    /// Number of windows or documents.
     pub(crate) items: usize,
 }
 
-/// A worker has ended.
+/// Answer of `worker`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct WorkerEnd {
-    /// How the work ended.
+    /// Reason why the worker ended.
     pub(crate) end: WorkEnd,
-    /// Cells of the grid; null where it left before they were looked at, and so below.
+    /// Number of cells in the grid. This count and the next two are null if the worker ended before reading the
+    /// cells.
     pub(crate) cells: Option<usize>,
-    /// Cells of which everything is stored.
+    /// Number of cells with complete results in the store.
     pub(crate) complete: Option<usize>,
-    /// Cells without a result.
+    /// Number of failed cells.
     pub(crate) failed: Option<usize>,
-    /// How long it worked, in seconds.
+    /// Elapsed time in seconds.
     pub(crate) seconds: f64,
 }
 
-/// How a worker's part of a grid ended.
+/// Reason why a worker ended.
 #[derive(Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WorkEnd {
-    /// No work is left for a worker.
+    /// No work is left for workers.
     Done,
-    /// Other workers process the rest.
+    /// Other workers hold the remaining work.
     Left,
-    /// This was interrupted.
+    /// The worker was interrupted.
     Stopped,
 }
 
-/// A grid was handed to a scheduler, or would be.
+/// Answer of `submit`, including dry runs.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Submitted {
-    /// The submission's id.
+    /// ID of the submission.
     pub(crate) id: String,
-    /// The grid's or artifact's name.
+    /// Name of the grid or artifact.
     pub(crate) name: String,
-    /// Cells of the grid.
+    /// Number of cells in the grid.
     pub(crate) cells: usize,
-    /// Cells of which everything is stored.
+    /// Number of cells with complete results in the store.
     pub(crate) complete: usize,
-    /// Floating-point operations that are left.
+    /// Floating-point operations left to compute.
     pub(crate) left_flop: f64,
-    /// Memory that a worker takes, in bytes.
+    /// Memory required per worker, in bytes.
     pub(crate) memory_bytes: u64,
-    /// Bytes to be written to the store.
+    /// Bytes that will be written to the store.
     pub(crate) disk_bytes: u64,
-    /// Workers that were submitted.
+    /// Number of submitted workers.
     pub(crate) workers: usize,
-    /// The numbers of the jobs; empty where none was submitted.
+    /// Scheduler job numbers; empty if nothing was submitted.
     pub(crate) jobs: Vec<String>,
-    /// The job script; null where nothing is submitted.
+    /// Job script; null if nothing is submitted.
     pub(crate) script: Option<String>,
 }
 
-/// Jobs of a submission that were ended.
+/// Answer of `cancel`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Cancelled {
-    /// Each with the submission that it belongs to.
+    /// Cancelled jobs, each with its submission.
     pub(crate) ended: Vec<EndedJob>,
 }
 
-/// A job that was ended.
+/// Cancelled scheduler job.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct EndedJob {
-    /// The submission's id.
+    /// ID of the submission.
     pub(crate) submission: String,
-    /// The scheduler's number; of an array that of the whole.
+    /// Scheduler job number; for an array, the number of the whole array.
     pub(crate) job: String,
 }
 
-/// What was reproduced, or the list of artifacts if none was named.
+/// Answer of `reproduce`: results by artifact, or the list of artifacts if none was named.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Reproduced {
-    /// Available artifacts; empty if some were made.
+    /// Available artifacts; empty if artifacts were named.
     pub(crate) listed: Vec<ListedArtifact>,
-    /// Artifacts made.
+    /// Artifacts that were produced.
     pub(crate) made: Vec<MadeArtifact>,
-    /// Artifacts not made, with reasons.
+    /// Artifacts that were not produced, with reasons.
     pub(crate) not_made: Vec<Refused>,
-    /// The page of all artifacts; null where it was not written.
+    /// Path of the page of all artifacts; null if it was not written.
     pub(crate) page: Option<String>,
 }
 
-/// A table or figure that can be made.
+/// Table or figure available to `reproduce`.
 #[derive(Default, Serialize, JsonSchema)]
 pub(crate) struct ListedArtifact {
-    /// Its name: `table2`.
+    /// Artifact name, such as `table2`.
     pub(crate) name: String,
-    /// Its title.
+    /// Title of the artifact.
     pub(crate) title: String,
-    /// The profile; null for a list, which has none, and where its grid cannot be read.
+    /// Profile of the grid; null for a list, or if the grid cannot be read.
     pub(crate) profile: Option<String>,
-    /// Cells of its grid; null as above.
+    /// Number of cells in the grid; null if `profile` is null.
     pub(crate) cells: Option<usize>,
-    /// Those of which all results are stored; null as above.
+    /// Number of cells with complete results in the store; null if `profile` is null.
     pub(crate) complete: Option<usize>,
     /// Estimated seconds left; null if unknown.
     pub(crate) seconds_left: Option<f64>,
-    /// Why its grid cannot be read, in words; null where it can.
+    /// Reason why the grid cannot be read, as text; null if it can.
     pub(crate) lacks: Option<String>,
-    /// When its last run finished, in UTC, as the record says; null when there is none.
+    /// Time at which the last run finished, in UTC, from its record; null without a record.
     pub(crate) made: Option<String>,
 }
 
-/// A table or figure that was made.
+/// Table or figure that was produced.
 #[derive(Default, Serialize, JsonSchema)]
 pub(crate) struct MadeArtifact {
-    /// Its name: `table2`.
+    /// Artifact name, such as `table2`.
     pub(crate) name: String,
-    /// The profile; null for a list.
+    /// Profile of the grid; null for a list.
     pub(crate) profile: Option<String>,
-    /// Cells of its grid.
+    /// Number of cells in the grid.
     pub(crate) cells: usize,
-    /// Cells that failed or were stopped.
+    /// Number of cells that failed or were stopped.
     pub(crate) failed: usize,
     /// Number of cells without complete results.
     pub(crate) unmade: usize,
-    /// Cells that failed.
+    /// Failed cells, with reasons.
     pub(crate) failures: Vec<CellFailure>,
     /// Deviations of dense backbones from the paper's numbers, as text.
     pub(crate) misses: Vec<String>,
-    /// How it differs from the artifact as it is described; then it is neither on the page nor held against the claims.
+    /// Differences from the described artifact. If any, the result is not shown on the page or compared with the
+    /// claims.
     pub(crate) differs: Vec<String>,
-    /// How it stands to the recorded run that the repository keeps, in words; null where none is kept.
+    /// Comparison with the recorded run in the repository, as text; null without a recorded run.
     pub(crate) recorded: Option<String>,
     /// Files written.
     pub(crate) files: Vec<String>,
 }
 
-/// Files of the hub.
+/// Answer of `fetch`.
 #[derive(Default, Serialize, JsonSchema)]
 pub(crate) struct Fetched {
-    /// The cache.
+    /// Directory of the hub cache.
     pub(crate) cache: String,
-    /// The files that are needed, as they stood before.
+    /// Required files, in their state before the download.
     pub(crate) files: Vec<HubFile>,
-    /// Files that were brought.
+    /// Number of files downloaded.
     pub(crate) brought: usize,
-    /// Bytes that were brought.
+    /// Number of bytes downloaded.
     pub(crate) bytes: u64,
-    /// What could not be fetched, with reasons.
+    /// Files that could not be fetched, with reasons.
     pub(crate) failures: Vec<Refused>,
-    /// The locks that were written.
+    /// Lock files written.
     pub(crate) locks: Vec<String>,
 }
 
-/// A file of the hub.
+/// File on the Hugging Face hub.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct HubFile {
-    /// Repository and name.
+    /// Repository and file name.
     pub(crate) file: String,
-    /// Its size in bytes; null where the hub does not tell.
+    /// Size in bytes; null if the hub does not report it.
     pub(crate) bytes: Option<u64>,
-    /// Whether it was in the cache.
+    /// Whether the file was already cached.
     pub(crate) cached: bool,
-    /// The commit that it belongs to.
+    /// Commit of the repository.
     pub(crate) commit: String,
-    /// Whether `hub.lock` has it.
+    /// Whether the file is pinned in `hub.lock`.
     pub(crate) pinned: bool,
 }
 
-/// The paper's tables against themselves.
+/// Answer of `audit`: findings about the internal consistency of tables.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Audited {
     /// Findings, contradictions first.
     pub(crate) findings: Vec<Finding>,
 }
 
-/// The page of all artifacts was written.
+/// Answer of `report`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Reported {
-    /// The page.
+    /// Path of the page.
     pub(crate) page: String,
 }
 
-/// Cells were written as folders for other programs.
+/// Answer of `export`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ExportedCells {
-    /// A folder each.
+    /// One exported directory per cell.
     pub(crate) folders: Vec<ExportedCell>,
 }
 
-/// A cell as a folder for other programs.
+/// Cell exported as a Hugging Face directory.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ExportedCell {
-    /// Its name.
+    /// Name of the cell.
     pub(crate) cell: String,
     #[serde(flatten)]
     pub(crate) exported: Exported,
 }
 
-/// A schema.
+/// Answer of `schema`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct PrintedSchema {
-    /// The JSON schema.
+    /// JSON schema.
     pub(crate) schema: Value,
 }
 
-/// Completion code for a shell.
+/// Answer of `completions`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Completions {
-    /// Script for the shell to load.
+    /// Completion script to load in the shell.
     pub(crate) script: String,
 }
 
-/// Manual pages were written.
+/// Answer of `man`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Manual {
-    /// The folder.
+    /// Directory of the manual pages.
     pub(crate) folder: String,
-    /// How many pages.
+    /// Number of pages.
     pub(crate) pages: usize,
 }
 
-/// A folder is a store.
+/// Answer of `store init`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct BegunStore {
-    /// The folder.
+    /// Directory of the store.
     pub(crate) store: String,
-    /// Users who may read and write the store: `umask` (as the umask of the writing process says), `group` or `all`.
+    /// Users with access to the store: `umask` (determined by the writing process), `group` or `all`.
     pub(crate) shared: String,
 }
 
-/// Results folders were packed.
+/// Answer of `record pack`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct PackedRecord {
-    /// The archive.
+    /// Path of the archive.
     pub(crate) file: String,
-    /// Size of the archive.
+    /// Size in bytes.
     pub(crate) bytes: u64,
-    /// The results folders, as they are called in it.
+    /// Results directories, by their names in the archive.
     pub(crate) folders: Vec<String>,
-    /// All its entries, metadata and list of hashes among them.
+    /// Number of entries, including the metadata and the hash list.
     pub(crate) entries: usize,
-    /// Files that the folders list and do not hold, as a record may.
+    /// Number of listed files that are absent from the directories. A record may omit some files.
     pub(crate) left_out: usize,
 }
 
-/// Formats paths for JSON.
 pub(crate) fn all_shown(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| shown(path)).collect()
 }
 
-/// Candidates were raced under a budget.
+/// Answer of `search`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Searched {
-    /// A search for each backbone and each number of layers of the budget.
+    /// One search for each backbone and each number of layers in the budget.
     pub(crate) searches: Vec<Found>,
-    /// Each search's result in one sentence.
+    /// Result of each search in one sentence.
     pub(crate) sentences: Vec<String>,
-    /// Files written: the report, its data, the figures.
+    /// Files written: the report, its data and figures.
     pub(crate) files: Vec<String>,
-    /// The winner as a folder for other programs; null where none was asked for.
+    /// Exported directory of the winner; null if no export was requested.
     pub(crate) exported: Option<ExportedCell>,
-    /// The command that exports the winner; null where it is exported, or there are several searches.
+    /// Command that exports the winner; null if it was exported or if there are several searches.
     pub(crate) export: Option<String>,
-    /// Time taken in seconds; stored results take none.
+    /// Elapsed time in seconds. Cached results take no time.
     pub(crate) seconds: f64,
 }

@@ -1,49 +1,49 @@
-//! Answer of `layers`.
+//! Answer of `ghostlab layers`.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// The layers of a model were ranked.
+/// Ranking of a model's layers by several criteria.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct RankedLayers {
-    /// The model's name as given.
+    /// Name of the model as given.
     pub(crate) model: String,
-    /// The engine.
+    /// Name of the engine.
     pub(crate) engine: String,
-    /// The text that the criteria measured on.
+    /// Calibration text used by the criteria.
     pub(crate) calibration: String,
-    /// Layers of the model.
+    /// Number of layers.
     pub(crate) layers: usize,
-    /// One entry for each criterion that ranks layers; two for one that ranks sublayers.
+    /// One entry per criterion that ranks layers, and two per criterion that ranks sublayers.
     pub(crate) criteria: Vec<CriterionScores>,
-    /// The figure's file; null without one.
+    /// Path of the figure; null without one.
     pub(crate) figure: Option<String>,
 }
 
-/// A criterion's scores of all layers, all attentions or all MLPs.
+/// Scores of one criterion for all layers, attention sublayers or MLP sublayers.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct CriterionScores {
-    /// The criterion's name in grids.
+    /// Name of the criterion in grids.
     pub(crate) criterion: String,
-    /// Its name in print.
+    /// Display name of the criterion.
     pub(crate) label: String,
-    /// The measured quantity.
+    /// Measured quantity.
     pub(crate) quantity: String,
-    /// `layer`, `attention` or `mlp`.
+    /// Scored unit: `layer`, `attention` or `mlp`.
     pub(crate) of: String,
-    /// Whether the lowest score is removed first, or the highest.
+    /// Whether the lowest score is removed first, rather than the highest.
     pub(crate) lowest_first: bool,
-    /// By layer. A layer that the criterion never removes has no score.
+    /// Scores by layer, without layers that the criterion never removes.
     pub(crate) scores: Vec<LayerScore>,
 }
 
-/// The score of one layer or sublayer.
+/// Score of one layer or sublayer.
 #[derive(Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct LayerScore {
-    /// The layer, from 0.
+    /// Layer index, from 0.
     pub(crate) layer: usize,
-    /// The measured value.
+    /// Measured value.
     pub(crate) score: f64,
-    /// 1 is removed first. Attentions and MLPs are ranked together.
+    /// Removal rank, from 1. Attention and MLP sublayers share one ranking.
     pub(crate) rank: usize,
 }

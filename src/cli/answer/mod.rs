@@ -1,7 +1,7 @@
 //! Answers of commands: one typed value, printed as text or, with `--json`, as JSON.
 //!
-//! The schema is made from these types (`ghostlab schema output`), so that what is described is what is written. A field
-//! that is renamed, removed or means something else is another schema: [`SCHEMA`].
+//! `ghostlab schema output` derives its schema from these types, so the schema always matches the output. Renaming or
+//! removing a field, or changing its meaning, requires a new [`SCHEMA`] version.
 
 pub(super) mod cache;
 pub(super) mod done;
@@ -22,7 +22,7 @@ use serde_json::Value;
 use super::out;
 use crate::error::{Error, ErrorParts, Result};
 
-/// The version of the schema. New fields may come under the same one.
+/// Version of the output schema. New fields do not change it.
 const SCHEMA: u32 = 1;
 
 /// How answers are shown.
@@ -33,7 +33,7 @@ pub(super) struct Form {
     json: bool,
 }
 
-/// The arguments are read once, and every command asks here.
+/// Whether `--json` was given. Set once, after the arguments are parsed.
 static JSON: AtomicBool = AtomicBool::new(false);
 
 impl Form {
@@ -42,15 +42,11 @@ impl Form {
     }
 }
 
-/// Returns whether answers are printed as JSON.
 pub(super) fn json() -> bool {
     JSON.load(Relaxed)
 }
 
-/// Prints an answer; `text` formats it for people. The command is complete.
-///
-/// # Errors
-/// It has no JSON form.
+/// Prints the answer of a successful command, with `text` as the human-readable form.
 pub(super) fn show<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) -> Result<ExitCode> {
     match json() {
         true => out::say_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))?,
@@ -62,9 +58,10 @@ pub(super) fn show<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) 
 /// Output of `ghostlab --json`: the answer of a command, or the error that prevented it.
 #[derive(Serialize, JsonSchema)]
 struct Document {
-    /// The version of the program.
+    /// Version of the program.
     ghostlab: &'static str,
-    /// Version of this schema. New fields may be added under the same version; existing ones keep name and meaning.
+    /// Version of this schema. New fields may be added under the same version; existing fields keep their name and
+    /// meaning.
     schema: u32,
     #[serde(flatten)]
     outcome: Outcome,
@@ -78,7 +75,7 @@ enum Outcome {
     Error(Failed),
 }
 
-/// The commands that answer.
+/// Answers by command.
 #[derive(Serialize, JsonSchema)]
 #[serde(tag = "command", content = "answer", rename_all = "lowercase")]
 #[allow(clippy::large_enum_variant, reason = "it is boxed")]
@@ -120,18 +117,18 @@ pub(super) enum Answer {
     StoreInit(done::BegunStore),
 }
 
-/// An error in the place of an answer.
+/// Error returned instead of an answer.
 #[derive(Serialize, JsonSchema)]
 struct Failed {
-    /// The command that was called.
+    /// Name of the command.
     command: String,
     error: Failure,
 }
 
-/// The error. The same is on standard error as text.
+/// Error that is also printed to stderr as text.
 #[derive(Serialize, JsonSchema)]
 struct Failure {
-    /// The process's exit code.
+    /// Exit code of the process.
     exit_code: u8,
     #[serde(flatten)]
     parts: ErrorParts,
@@ -143,14 +140,14 @@ impl Document {
     }
 }
 
-/// Prints an error as a document, for programs that read answers.
+/// Prints an error as a JSON document.
 pub(super) fn failed(command: &str, error: &Error) {
     let failure = Failure { exit_code: error.exit_code(), parts: error.parts().clone() };
-    // Standard error has it in any case.
+    // Ignore failures: stderr reports the error in any case.
     out::say_json(&Document::new(Outcome::Error(Failed { command: command.to_owned(), error: failure }))).ok();
 }
 
-/// Returns the commands with answers.
+/// Returns the names of all commands, including subcommands.
 pub(super) fn commands() -> Vec<String> {
     fn walk(command: &clap::Command, before: &str, found: &mut Vec<String>) {
         for inner in command.get_subcommands() {
@@ -166,11 +163,11 @@ pub(super) fn commands() -> Vec<String> {
     found
 }
 
-/// Prints a mistake in the arguments as a document, where one was asked for.
+/// Prints a command-line usage error as JSON if `--json` was given.
 pub(super) fn misused(words: impl Iterator<Item = OsString>, error: &clap::Error) {
     let words: Vec<String> = words.skip(1).map_while(|word| word.into_string().ok()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).take_while(|word| *word != "--").collect();
-    // Values of options may be called as commands are: the command stands before what belongs to it.
+    // An option value may equal a command name. The command comes first on the line.
     let rank = |command: &&String| {
         let places = command.split(' ').map(|part| words.iter().position(|word| *word == part));
         places.collect::<Option<Vec<_>>>().and_then(|places| places.first().copied())
@@ -185,7 +182,7 @@ pub(super) fn misused(words: impl Iterator<Item = OsString>, error: &clap::Error
     }
 }
 
-/// Descriptions of fields that serde generates and that have no doc comment: tags of enums.
+/// Descriptions of schema fields without a doc comment: enum tags that serde generates.
 const TAGS: [(&str, &str); 5] = [
     ("command", "The command that answers."),
     ("answer", "What it answers."),
@@ -194,7 +191,7 @@ const TAGS: [(&str, &str); 5] = [
     ("what", "The fields that changed, or the damage."),
 ];
 
-/// Describes the tags.
+/// Adds descriptions to the enum tags of a schema.
 fn describe_tags(schema: &mut Value) {
     match schema {
         Value::Object(keys) => {
@@ -212,7 +209,6 @@ fn describe_tags(schema: &mut Value) {
     }
 }
 
-/// Returns the JSON schema of all `--json` output.
 pub(super) fn schema() -> Value {
     let mut schema = SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<Document>();
     schema.insert("title".to_owned(), "What ghostlab prints with --json".into());

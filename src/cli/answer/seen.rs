@@ -1,5 +1,4 @@
-//! Answers of read-only commands: comparisons of two results folders; runs, workers, their progress and the scheduler's
-//! state; a cell's inputs; a diagnosis.
+//! Answers of read-only commands: `compare`, `status`, `explain` and `doctor`.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +17,7 @@ use crate::recovery;
 use crate::results::{Differences, StoredResults};
 use ghostlab_store::{Key, Store};
 
-/// Two results and their differences.
+/// Differences between two results directories.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Comparison {
     pub(crate) first: Side,
@@ -27,16 +26,16 @@ pub(crate) struct Comparison {
     pub(crate) differences: Differences,
 }
 
-/// One of two results.
+/// One of the two compared results.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Side {
-    /// The artifact, or the grid.
+    /// Name of the artifact or grid.
     pub(crate) name: String,
-    /// The profile; empty without one.
+    /// Profile of the run; empty without one.
     pub(crate) profile: String,
-    /// The folder as named.
+    /// Results directory as given.
     pub(crate) folder: String,
-    /// Version and commit of the program that wrote it.
+    /// Version and commit of the program that wrote the results.
     pub(crate) program: String,
 }
 
@@ -51,46 +50,46 @@ impl Side {
     }
 }
 
-/// How everything stands that works on a store.
+/// State of all runs and workers on a store.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct StatusAnswer {
-    /// The store's folder.
+    /// Directory of the store.
     pub(crate) store: String,
     #[serde(flatten)]
     pub(crate) overview: Overview,
-    /// Submissions to a scheduler with this store.
+    /// Scheduler submissions that use this store.
     pub(crate) submissions: Vec<SubmissionView>,
-    /// Records of runs and plans that are damaged and not shown, by their paths.
+    /// Paths of damaged run and plan records, which are not shown.
     pub(crate) damaged_records: Vec<String>,
-    /// Why the scheduler tells nothing; null where it does, or where nothing was submitted.
+    /// Reason why the scheduler state is unavailable; null if it is available or nothing was submitted.
     pub(crate) scheduler_silent: Option<String>,
 }
 
-/// A submission, with the scheduler's view of it.
+/// Submission with its state in the scheduler.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct SubmissionView {
-    /// Id for `cancel`.
+    /// ID for `cancel`.
     pub(crate) id: String,
-    /// The id of its plan.
+    /// ID of the plan.
     pub(crate) plan: String,
-    /// The grid or artifact.
+    /// Name of the grid or artifact.
     pub(crate) name: String,
-    /// The engine, with its float type.
+    /// Engine with its float type.
     pub(crate) engine: String,
-    /// The scheduler's jobs of it.
+    /// Scheduler jobs of the submission.
     pub(crate) jobs: Vec<SubmittedJob>,
     /// Queued or running jobs; null if the scheduler does not answer.
     pub(crate) queued: Option<Vec<QueuedJob>>,
-    /// Jobs that ended without their work, such as those that refused to begin; the oldest first.
+    /// Jobs that ended without completing their work, oldest first.
     pub(crate) ends: Vec<JobEnd>,
 }
 
-/// A job that was handed to the scheduler.
+/// Job of a submission.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct SubmittedJob {
-    /// `array` or `report`.
+    /// Job type: `array` or `report`.
     pub(crate) what: String,
-    /// The scheduler's number.
+    /// Scheduler job number.
     pub(crate) number: String,
 }
 
@@ -98,7 +97,7 @@ impl StatusAnswer {
     pub(crate) fn of(store: &Store) -> Self {
         let submitted: Vec<Submission> =
             Submission::all(store).into_iter().filter(|submission| submission.jobs(store).any()).collect();
-        // A scheduler is asked only if something was submitted.
+        // Query the scheduler only if something was submitted.
         let queue = (!submitted.is_empty()).then(Queue::ask);
         let (queue, scheduler_silent) = match queue {
             Some(Ok(queue)) => (Some(queue), None),
@@ -132,29 +131,29 @@ impl StatusAnswer {
 /// Inputs of a cell.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Explanation {
-    /// Its name.
+    /// Name of the cell.
     pub(crate) cell: String,
     pub(crate) backbone: ExplainedBackbone,
     /// Removed layers and sublayers, counted from 0; null if not yet known, and for the dense cell.
     pub(crate) removed_layers: Option<Cut>,
-    /// Size without what is removed; null where `removed_layers` is.
+    /// Size of the pruned backbone; null if `removed_layers` is null.
     pub(crate) size: Option<RemainingSize>,
-    /// What the official code of its methods does otherwise: deviations from its formulas that apply to the cell.
+    /// Deviations of the methods' official code from their formulas that apply to the cell.
     pub(crate) deviations: Vec<String>,
-    /// Objects that it is made from, in the order in which they are made.
+    /// Objects the cell is made from, in creation order.
     pub(crate) artifacts: Vec<ExplainedObject>,
 }
 
-/// Size of a backbone without what a cell removes. Operators at the cut are not counted.
+/// Size of a backbone after pruning, without repair operators.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct RemainingSize {
-    /// Parameters of the sublayers that stay, with embedding and head.
+    /// Parameters of the remaining sublayers, embedding and head.
     pub(crate) parameters: u64,
     /// Parameters of the dense backbone.
     pub(crate) dense_parameters: u64,
-    /// Bytes of keys and values per token, in float32.
+    /// KV cache bytes per token, in float32.
     pub(crate) kv_cache_bytes: u64,
-    /// Bytes for the dense backbone.
+    /// KV cache bytes per token of the dense backbone.
     pub(crate) dense_kv_cache_bytes: u64,
 }
 
@@ -171,54 +170,54 @@ impl RemainingSize {
     }
 }
 
-/// The backbone of a cell.
+/// Backbone of a cell.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ExplainedBackbone {
     /// Name in the grid.
     pub(crate) name: String,
-    /// Its folder.
+    /// Directory of the backbone.
     #[serde(serialize_with = "crate::files::shown::path")]
     #[schemars(with = "String")]
     pub(crate) folder: PathBuf,
-    /// SHA-256 of what of its config and weights is computed with, in hexadecimal digits.
+    /// SHA-256 of the parts of its config and weights that affect the computation, in hexadecimal.
     pub(crate) content: String,
 }
 
-/// Something that a cell is made from.
+/// Object that a cell is made from.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ExplainedObject {
-    /// Description: `selection`, `scores on c4@2048`.
+    /// Description, such as `selection` or `scores on c4@2048`.
     pub(crate) what: String,
-    /// The SHA-256 of its key, in hexadecimal digits.
+    /// SHA-256 of the object's key, in hexadecimal.
     pub(crate) key: String,
-    /// How it was made; null where it is not stored.
+    /// Provenance of the stored object; null if it is not stored.
     pub(crate) stored: Option<Creation>,
-    /// Why it is not stored; null where it is.
+    /// Reason why the object is not stored; null if it is.
     pub(crate) reason: Option<Reason>,
-    /// Where it lies, or would.
+    /// Directory of the object, whether or not it exists.
     #[serde(serialize_with = "crate::files::shown::path")]
     #[schemars(with = "String")]
     #[serde(rename = "place")]
     pub(crate) folder: PathBuf,
-    /// Contents of its key: settings by name, hashes of inputs, and keys of other artifacts as `{kind, version, of}`.
+    /// Contents of the key: settings by name, hashes of inputs, and keys of other artifacts as `{kind, version, of}`.
     #[serde(rename = "of")]
     pub(crate) identity: Value,
 }
 
-/// How an artifact was made.
+/// Provenance of an artifact.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Creation {
-    /// Its size, in bytes.
+    /// Size in bytes.
     pub(crate) bytes: u64,
-    /// How long it took, in seconds.
+    /// Compute time in seconds.
     pub(crate) seconds: f64,
-    /// The version of the program.
+    /// Version of the program.
     pub(crate) ghostlab: Option<String>,
-    /// The commit that the program was built from.
+    /// Commit the program was built from.
     pub(crate) commit: Option<String>,
-    /// Whether there were uncommitted changes.
+    /// Whether the build had uncommitted changes.
     pub(crate) dirty: bool,
-    /// The command line.
+    /// Command line.
     pub(crate) command: Vec<String>,
 }
 
@@ -297,28 +296,28 @@ fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, sto
     ExplainedObject { what, key: key.hash().to_owned(), stored, reason, folder: store.lies(key), identity }
 }
 
-/// State of the machine and of inputs.
+/// State of the machine and the inputs.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Diagnosis {
     /// Number of missing items.
     pub(crate) lacking: usize,
-    /// One thing each.
+    /// Result of each check.
     pub(crate) things: Vec<Thing>,
 }
 
-/// How one thing stands.
+/// Result of one check.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Thing {
     pub(crate) mark: Mark,
-    /// Item checked.
+    /// Checked item.
     pub(crate) what: String,
     /// State as text.
     pub(crate) found: String,
-    /// Hint; empty if nothing needs doing.
+    /// Hint; empty if no action is needed.
     pub(crate) todo: String,
 }
 
-/// Whether something is as it has to be.
+/// Status of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Mark {

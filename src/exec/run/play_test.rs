@@ -1,6 +1,7 @@
-//! A grid played by hundreds of workers in a time of their own. Everything but the arithmetic is the program's: plan, order
-//! of jobs, claims, calibration passes shard by shard, solving, scoring chunk by chunk, journals, artifacts, records. The
-//! arithmetic is done by an engine that lets as much time go by as the cost model says for a backbone of 8 billion weights.
+//! Simulates hundreds of workers on a grid in virtual time.
+//!
+//! Only the arithmetic is simulated: the engine advances the clock by the cost model's time for a backbone with 8
+//! billion weights.
 //!
 //! `GHOSTLAB_PLAY=1,8,64 cargo test --release --lib workers_share_backbones -- --nocapture` prints the table in
 //! benches/results/simulated/workers.csv for these numbers of workers.
@@ -31,75 +32,73 @@ mod simulated;
 use simulated::network::{Client, Network, Server};
 use simulated::played_time::Time;
 
-/// Tokens of a played window.
 const LENGTH: usize = 8;
 const LAYERS: usize = 32;
-/// Channels of the played backbones.
 const CHANNELS: usize = 8;
 
-/// Setting of a simulation.
+/// Size of a simulated grid.
 #[derive(Clone, Copy)]
 struct Grounds {
     backbones: usize,
-    /// Values of an option, to have as many recoveries as are wanted.
+    /// Number of values of an option, which multiplies the recoveries.
     ridges: usize,
     depths: &'static str,
     sequences: usize,
-    /// Windows of each of two texts.
+    /// Windows per text.
     windows: usize,
-    /// Tokens that a played one stands for.
+    /// Real tokens per simulated token.
     scale: usize,
 }
 
-/// 10,001 cells: 73 backbones, each dense and with 8 depths × 17 recoveries; calibrated on 128 × 2,048 tokens and
+/// 10,001 cells: 73 backbones, each dense and with 8 depths × 17 recoveries, calibrated on 128 × 2,048 tokens and
 /// scored on 64 windows of 2,048.
 const LARGE: Grounds =
     Grounds { backbones: 73, ridges: 12, depths: "2, 3, 4, 5, 6, 7, 8, 9", sequences: 128, windows: 32, scale: 256 };
 
-/// Hardware: 200 TFLOP/s, and 16 GB of weights read at 2 GB/s.
+/// Simulated hardware: 200 TFLOP/s, and 8 s to load 16 GB of weights at 2 GB/s.
 const FLOPS: f64 = 200e12;
 const LOADING: Duration = Duration::from_secs(8);
 
-/// How machines behave.
+/// Failure rates of machines and network.
 #[derive(Clone, Copy, Default)]
 struct Weather {
     network: Network,
-    /// Share of workers asked to end, and of those killed, per hour.
+    /// Share of workers interrupted and share killed per hour.
     preempted: f64,
     killed: f64,
-    /// Share of workers stopped, for longer than others wait.
+    /// Share of workers paused beyond the stale timeout, per hour.
     halted: f64,
     seed: u64,
 }
 
-/// Time for which a machine is stopped: longer than others consider its process alive.
+/// Duration of a pause, longer than the stale timeout.
 const HALT: Duration = Duration::from_secs(400);
 
-/// A worker comes again after this time: its job is queued again.
+/// Delay until an ended worker is rescheduled.
 const AGAIN: Duration = Duration::from_secs(60);
 
 struct RunState {
     _folder: tempfile::TempDir,
     grid: Grid,
-    /// The shape whose times go by.
+    /// Model shape that determines the simulated times.
     shape: Config,
     scale: usize,
 }
 
-/// The work of all workers together.
+/// Totals over all workers.
 #[derive(Default)]
 struct Tally {
-    /// Microseconds of computing, whatever became of it.
+    /// Computing time in microseconds, including discarded work.
     computed: AtomicU64,
     loaded: AtomicUsize,
     deaths: AtomicUsize,
     preemptions: AtomicUsize,
 }
 
-/// Result of a simulation.
+/// Outcome of a simulation.
 struct Played {
     server: Arc<Server>,
-    /// Until the last worker has ended.
+    /// Time until the last worker ended.
     took: Duration,
     computed: f64,
     loaded: usize,
@@ -125,7 +124,7 @@ fn config(hidden: usize, heads: [usize; 3], intermediate: usize, vocab: usize) -
     })
 }
 
-/// Returns unused weights of that shape, different per backbone.
+/// Returns placeholder weights that differ between backbones.
 fn weights(number: usize) -> Vec<u8> {
     let mut shapes =
         vec![("model.embed_tokens.weight".to_owned(), vec![300, 8]), ("lm_head.weight".into(), vec![300, 8])];
@@ -145,7 +144,7 @@ fn weights(number: usize) -> Vec<u8> {
             shapes.push((format!("model.layers.{layer}.{name}.weight"), shape));
         }
     }
-    // Backbones are what their tensors are: each has another first value.
+    // The tensors identify a backbone, so the first value must differ.
     let mut zeros = vec![0; 4 * 300 * 8];
     zeros[..4].copy_from_slice(&(number as f32).to_le_bytes());
     let number = [("number".to_owned(), number.to_string())].into_iter().collect();
@@ -205,7 +204,7 @@ impl RunState {
         Self { _folder: folder, grid, shape, scale: grounds.scale }
     }
 
-    /// Plans the grid on a server that has all tokens.
+    /// Plans the grid on a server that already has all tokens.
     fn plan(&self, server: &Arc<Server>) -> Plan<'_> {
         let store = Store::on(Client::new(server, Network::default(), 1_000_000), Path::new(ROOT), stage::WORDS);
         let plan = Plan::new(&self.grid, &store, settings().engine, Some(LENGTH)).unwrap();
@@ -214,7 +213,7 @@ impl RunState {
         plan
     }
 
-    /// Returns the seconds of all work by the cost model, each piece once.
+    /// Returns the plan's total time by the cost model, in seconds.
     fn planned(&self, server: &Arc<Server>) -> f64 {
         let mut plan = self.plan(server);
         let store = Store::on(Client::new(server, Network::default(), 1_000_001), Path::new(ROOT), stage::WORDS);
@@ -223,7 +222,7 @@ impl RunState {
         job_costs(&plan, &state).unwrap().iter().map(|job| job.cost.shared).sum::<f64>() / FLOPS
     }
 
-    /// Returns the cost model's time to solve each operator, by key hash.
+    /// Returns the estimated operations for solving each operator, by key hash.
     fn solves(&self, plan: &Plan<'_>) -> BTreeMap<String, f64> {
         let sequences = plan.backbones[0].calibrations[0].calibration.sequences;
         let load = Load::windows(sequences * LENGTH * self.scale, LENGTH * self.scale);
@@ -242,7 +241,7 @@ impl RunState {
         let machines = AtomicUsize::new(1);
         let took = Time::play(workers, |time, worker| {
             let mut draws = Draws(weather.seed * 1_000_003 + worker as u64);
-            // A scheduler starts some a second.
+            // The scheduler starts 50 workers per second.
             time.sleep(worker, Duration::from_millis(20 * worker as u64));
             loop {
                 let machine = machines.fetch_add(1, Relaxed);
@@ -262,7 +261,7 @@ impl RunState {
         }
     }
 
-    /// Runs one worker from start to end. Returns whether no work remains for it.
+    /// Runs one worker, and returns whether it found no work left.
     #[allow(clippy::too_many_arguments, reason = "what a machine is")]
     fn work(
         &self,
@@ -285,7 +284,7 @@ impl RunState {
         });
         let solving = Arc::clone(&pace);
         let solves = self.solves(plan);
-        // Charges the cost model's time for solving when an operator is stored.
+        // Charge the time for solving when an operator is stored.
         let client = move |path: &Path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if let Some(flops) = solves.get(&*name).filter(|_| path.to_string_lossy().contains("/operator-v")) {
@@ -354,7 +353,6 @@ impl RunState {
         }
     }
 
-    /// Runs [`work`] with a plan.
     fn grid_of(&self, plan: &Plan<'_>, store: &Store, pace: &Arc<Pace>, stop: &AtomicBool) -> Result<()> {
         let recorder = Recorder::worker(&self.grid, store, &Failing)?;
         reserve(plan, store, &recorder, stop)?;
@@ -370,7 +368,7 @@ fn load_count(counter: &AtomicUsize) -> usize {
     counter.load(Relaxed)
 }
 
-/// No simulated job fails.
+/// Reporter that panics if a simulated job fails.
 struct Failing;
 
 impl Reporter for Failing {
@@ -381,11 +379,10 @@ impl Reporter for Failing {
     }
 }
 
-/// How fast a worker's machine is.
 struct Pace {
-    /// Its machine went down.
+    /// Whether the machine is down.
     down: Arc<AtomicBool>,
-    /// Time until which the worker is stopped, in microseconds.
+    /// Time until which the worker is paused, in microseconds.
     halted: AtomicU64,
     shape: Config,
     scale: usize,
@@ -395,7 +392,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Lets time go by. Who is asked to end is woken, and does this first.
+    /// Advances the virtual clock, including any pause. Returns early if the machine goes down.
     fn wait(&self, time: Duration) {
         let end = self.time.now() + time;
         let until = || end.max(Duration::from_micros(self.halted.load(Relaxed)));
@@ -407,7 +404,6 @@ impl Pace {
     fn spend(&self, seconds: f64) {
         let before = self.time.now();
         self.wait(Duration::from_secs_f64(seconds));
-        // A machine that went down counts only until then.
         self.tally.computed.fetch_add((self.time.now() - before).as_micros() as u64, Relaxed);
     }
 
@@ -421,7 +417,6 @@ impl Pace {
     }
 }
 
-/// Engines that let time go by.
 struct Paced(Arc<Pace>);
 
 impl Engines for Paced {
@@ -432,7 +427,7 @@ impl Engines for Paced {
     }
 }
 
-/// An engine whose streams are made up from the tokens and the layer: the same wherever they are asked for.
+/// Engine that derives its streams from token and layer, so that they are reproducible.
 struct PacedEngine {
     config: Config,
     pace: Arc<Pace>,
@@ -518,7 +513,7 @@ impl Engine for PacedEngine {
     }
 }
 
-/// Draws as everywhere in the tests: the same each time.
+/// Deterministic random number generator of the tests.
 struct Draws(u64);
 
 impl Draws {
@@ -530,7 +525,7 @@ impl Draws {
     }
 }
 
-/// Reads the payloads of all planned objects by place, which every simulation must produce.
+/// Reads the payloads of all planned objects, which must be the same in every simulation.
 fn results(stage: &RunState, played: &Played) -> Vec<(PathBuf, Vec<u8>)> {
     let plan = stage.plan(&played.server);
     let store = Store::on(Client::new(&played.server, Network::default(), 2_000_000), Path::new(ROOT), stage::WORDS);
@@ -553,8 +548,7 @@ fn plan_predicts_one_worker_and_workers_share_the_time() {
     let stage = RunState::new(SMALL);
     let alone = stage.play(1, Weather::default());
     let planned = stage.planned(&alone.server);
-    // The plan takes a pass over all layers where one ends at the last that is read, and maps that fold into an MLP for steps
-    // of their own after it.
+    // The plan assumes a full pass and separate steps for folded maps, so it slightly overestimates.
     assert!((0.95..1.05).contains(&(alone.computed / planned)), "{} s of {planned}", alone.computed);
     assert_eq!(alone.loaded, 2);
     let expected = results(&stage, &alone);
@@ -575,7 +569,7 @@ fn suspended_workers_resume_and_take_no_jobs_back() {
     let expected = results(&stage, &stage.play(1, Weather::default()));
     let mut robbed = 0;
     for seed in 1..=4 {
-        // Each is halted about once in two minutes.
+        // Each worker is paused about every two minutes.
         let played = stage.play(5, Weather { halted: 3000.0, seed, ..Weather::default() });
         assert!(results(&stage, &played) == expected, "seed {seed}: the result differs");
         assert_eq!(played.server.removed(), 0, "seed {seed}: a resumed process removed another's claim");
@@ -595,7 +589,7 @@ fn results_survive_faulty_network_and_dying_workers() {
     let expected = results(&stage, &alone);
     for seed in 1..=3 {
         let network = Network { cache: 60, lies: 5 };
-        // Each is asked to end about every three minutes, and dies about every six.
+        // Each worker is interrupted about every three minutes and killed about every six.
         let played = stage.play(6, Weather { network, preempted: 2000.0, killed: 1000.0, halted: 0.0, seed });
         assert!(results(&stage, &played) == expected, "seed {seed}: the result differs");
         assert_eq!(played.server.robbed(), 0, "seed {seed}: a claim of a living process was taken");
@@ -607,13 +601,13 @@ fn results_survive_faulty_network_and_dying_workers() {
             played.took.as_secs_f64(),
             alone.took.as_secs_f64()
         );
-        // A text that a minute-old look does not show is scored by each at most once.
+        // A worker may rescore a text that its cached listing, up to a minute old, does not show as done.
         assert!(times < 6.0, "seed {seed}: {times}");
     }
 }
 
-/// Simulates 10,001 cells with `GHOSTLAB_PLAY` workers, or part of their backbones (`64/9`: 64 workers, nine backbones); by
-/// default three backbones.
+/// Simulates 10,001 cells with `GHOSTLAB_PLAY` workers, or some of their backbones (`64/9`: 64 workers, nine
+/// backbones).
 #[test]
 fn workers_share_backbones_with_little_waste() {
     let asked = std::env::var("GHOSTLAB_PLAY").ok();
@@ -637,13 +631,13 @@ fn workers_share_backbones_with_little_waste() {
         played.server.by_kind().iter().take(16).for_each(|(kind, count)| println!("  {count} {kind}"));
         assert_eq!(played.server.robbed(), 0);
         if asked.is_none() {
-            // No machine goes down here: what is done is done once, and two share each backbone's chunks.
+            // Without failures, no work is repeated.
             let alone = stage.play(1, Weather::default());
             assert!(results(&stage, &alone) == results(&stage, &played), "the result differs");
             assert!(played.computed < 1.02 * alone.computed, "{} s of {}", played.computed, alone.computed);
             let speed = alone.took.as_secs_f64() / played.took.as_secs_f64();
             assert!(speed > 4.0, "{speed}");
-            // No worker reads others' scores: the number of file server operations grows with the work.
+            // Workers do not read each other's scores, so file operations grow with the work only.
             let [one, six] = [&alone, &played].map(|run| run.server.operations());
             assert!(six < one * 3 / 2, "{six} operations of six workers, {one} of one");
         }

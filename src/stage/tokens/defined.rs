@@ -1,4 +1,4 @@
-//! Tasks by definitions as tokens: what a backbone is asked, and what answers are judged by.
+//! Tokenizes the requests of task definitions, and stores the data to judge the answers.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -25,27 +25,26 @@ use crate::work::backbone::BackbonePlan;
 use crate::work::inputs::Given;
 use ghostlab_store::{Key, Store, StoredObject};
 
-/// For a definition's tokens: its documents, and the assignment of values to them.
+/// Payload with the documents of a definition.
 const DOCUMENTS: &str = "documents.json";
 
-/// Data for judging the documents of a stored task.
+/// Data for judging the answers to a stored task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Documents {
-    /// Documents of the split, before the limit.
+    /// Number of documents before the limit is applied.
     pub original: usize,
-    /// The evaluated documents.
     rows: Vec<Value>,
-    /// Number of scored texts per document: its requests, or the windows of its only request.
+    /// Number of scored texts per document.
     counts: Vec<usize>,
-    /// Texts whose context was cut.
+    /// Number of texts whose context was truncated.
     pub truncated: usize,
 }
 
-/// Loads a definition with the rows that it evaluates.
+/// Loads a definition with its evaluated rows.
 ///
 /// # Errors
-/// Rows that are not there, or that the definition cannot be applied to.
+/// Fails if rows are missing or do not fit the definition.
 pub(crate) fn task(given: Given<'_>, used: &DefinitionUse) -> Result<Task> {
     let task = &given.grid.definitions[&used.name];
     let files = task.files(task.definition.evaluated());
@@ -54,10 +53,10 @@ pub(crate) fn task(given: Given<'_>, used: &DefinitionUse) -> Result<Task> {
     given.inputs.guarded(&files, || Task::limited(task.definition.clone(), &task.rows, limit))
 }
 
-/// Renders all that a backbone is asked by a definition in a child process first.
+/// Renders all requests of a definition in a child process.
 ///
 /// # Errors
-/// A definition, row or chat template that takes more than an untrusted input may.
+/// Fails if the definition, a row or the chat template exceeds the limits for untrusted input.
 pub(super) fn try_out(given: Given<'_>, backbone: &BackbonePlan, used: &DefinitionUse) -> Result<()> {
     let task = &given.grid.definitions[&used.name];
     let how = &used.how;
@@ -73,10 +72,10 @@ pub(super) fn try_out(given: Given<'_>, backbone: &BackbonePlan, used: &Definiti
     sandbox::check(Probe::Task(Box::new(probe)))
 }
 
-/// Builds all requests of a definition to a backbone, in the order of documents. The only place where they are made.
+/// Builds all requests of a definition, in document order.
 ///
 /// # Errors
-/// As of [`Task::requests`]; a backbone without a chat template where one is to be used.
+/// Fails like [`Task::requests`], and if a required chat template is missing.
 pub(crate) fn requests(
     given: Given<'_>,
     backbone: &BackbonePlan,
@@ -97,7 +96,6 @@ pub(crate) fn requests(
     given.inputs.guarded(&files, || task.requests(&definition_task.rows, &setting))
 }
 
-/// Whose tokens are made, and where they go.
 #[derive(Clone, Copy)]
 pub(super) struct TokensTarget<'a> {
     pub(super) given: Given<'a>,
@@ -108,7 +106,6 @@ pub(super) struct TokensTarget<'a> {
 }
 
 impl<'a> TokensTarget<'a> {
-    /// Returns the backbone's encoder, and its default context length.
     fn reader(&self, max_length: Option<usize>) -> Result<(TaskEncoder<'a>, usize)> {
         let [config, tokenizer_config] = self.given.inputs.configs(&self.backbone.folder)?;
         let length = max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
@@ -116,7 +113,7 @@ impl<'a> TokensTarget<'a> {
     }
 }
 
-/// Stores what a backbone is asked of likelihoods.
+/// Stores the tokens of a task that is scored by likelihoods.
 pub(super) fn store(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
     if task.definition.output == Output::Generate {
         return store_prompts(to, used, task, seconds);
@@ -132,7 +129,7 @@ pub(super) fn store(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, sec
         let (now, later) = rest.split_at(if apart { 1 } else { together(rest) });
         rest = later;
         let joined = together_with(&mut ids, now.iter().flatten());
-        // Windows of a text have nothing in common: each is scored by itself.
+        // Windows have no common prefix, so each is scored separately.
         match apart {
             true => lengths.extend(joined.into_iter().map(|length| vec![length])),
             false => lengths.push(joined),
@@ -147,7 +144,7 @@ pub(super) fn store(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, sec
     store_requests(to, (ids, &lengths), (DOCUMENTS, to_json(&documents)?), seconds())
 }
 
-/// Stores what a backbone is asked by a task that the program knows by itself.
+/// Stores the tokens of a built-in task.
 pub(super) fn store_known(to: TokensTarget<'_>, used: &TaskUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
     let known = tasks::Task::find(&task.definition.name)?;
     let (encoder, length) = to.reader(used.max_length)?;
@@ -173,14 +170,13 @@ fn together_with<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a Tokenis
         .collect()
 }
 
-/// Tokens that documents may have together.
+/// Maximum number of tokens scored together.
 const TOGETHER: usize = 2048;
 
-/// Returns the number of leading documents to score as one, so that their common beginning runs once: shared examples are
-/// most of a prompt.
+/// Returns the number of leading documents to score together, so that common few-shot examples run only once.
 fn together(documents: &[Vec<Tokenised>]) -> usize {
     let Some(first) = documents.first().and_then(|document| document.first()) else { return 1 };
-    // Distinct inputs, their tokens in all, and how many of these all begin with.
+    // Distinct inputs, their total length, and the length of their common prefix.
     let measure = |tokeniseds: &[Tokenised]| {
         let inputs: BTreeSet<&[u32]> = tokeniseds.iter().map(|text| text.input_ids.as_slice()).collect();
         let shared = inputs
@@ -190,14 +186,13 @@ fn together(documents: &[Vec<Tokenised>]) -> usize {
             .unwrap_or(0);
         (inputs.len(), inputs.iter().map(|input| input.len()).sum::<usize>(), shared)
     };
-    // Shared tokens count once.
     let tokens = |(inputs, all, shared): (usize, usize, usize)| all - inputs.saturating_sub(1) * shared;
     let mut so_far = measure(&documents[0]);
     let mut count = 1;
     for document in &documents[1..] {
         let measured = measure(document);
         let with = (so_far.0 + measured.0, so_far.1 + measured.1, so_far.2.min(measured.2));
-        // A document may share more within itself than with others.
+        // A document's own texts may share a longer prefix.
         let inputs: BTreeSet<&[u32]> = document.iter().map(|text| text.input_ids.as_slice()).collect();
         let mut each = inputs.iter();
         let head = each.next().copied().unwrap_or_default();
@@ -214,7 +209,6 @@ fn together(documents: &[Vec<Tokenised>]) -> usize {
     count
 }
 
-/// Stores what a backbone is to continue.
 fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
     let requests = requests(to.given, to.backbone, used, task)?;
     let (encoder, context) = to.reader(used.how.max_length)?;
@@ -240,7 +234,6 @@ fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, second
         })
         .collect();
     let all: Vec<Vec<u32>> = all.into_iter().collect::<Result<_>>()?;
-    // The likeliest tokens are the same each time.
     let times = |request: &Request| if sampling.is_some() { request.repeats } else { 1 };
     let prompts = requests.iter().zip(&all).flat_map(|(request, ids)| {
         let identity = move |time: usize| format!("{}.{time}", request.document);
@@ -258,9 +251,9 @@ fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, second
         top_k: sampling.top_k,
         seed: used.how.seed,
     });
-    // The harness stops at the text of EOS, too.
+    // lm-evaluation-harness also stops at the text of the EOS token.
     let stops = until.into_iter().chain(end).collect();
-    // Prompts are cut to what the task's own limit leaves room for, as by the harness.
+    // Truncate prompts to leave space for `max_tokens`, as lm-evaluation-harness does.
     let max_new_tokens = generation.max_new_tokens.unwrap_or(max_tokens);
     let plain = Settings::greedy(max_new_tokens, context - max_tokens + max_new_tokens);
     let settings = Settings { stops, end_of_text, processors: generation.processors, sampling, ..plain };
@@ -268,34 +261,31 @@ fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, second
     prompts.store(to.store, to.key, vec![(DOCUMENTS, to_json(&documents)?)], seconds())
 }
 
-/// Reads the data that a stored task's documents are judged by.
+/// Reads the data for judging a stored task.
 ///
 /// # Errors
-/// Damage.
+/// Fails if the object is damaged.
 pub fn documents(object: &StoredObject) -> Result<Documents> {
     from_json(object, DOCUMENTS)
 }
 
 impl Documents {
-    /// Returns the number of documents.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Returns whether there are no documents.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Returns the documents as their definition sees them.
+    /// Returns the task with the stored documents.
     ///
     /// # Errors
-    /// A definition that they are not of.
+    /// Fails if the documents do not fit the definition.
     pub fn task(&self, definition: &Definition) -> Result<Task> {
         Task::with_documents(definition.clone(), self.rows.clone())
     }
 
-    /// Iterates over the range of texts of each document.
     pub fn spans(&self) -> impl Iterator<Item = Range<usize>> {
         self.counts.iter().scan(0, |at, count| {
             *at += count;
@@ -303,10 +293,10 @@ impl Documents {
         })
     }
 
-    /// Converts the values of all texts to answers by document.
+    /// Converts scores to answers by document.
     ///
     /// # Errors
-    /// When there are not as many values as texts.
+    /// Fails if the number of scores differs from the number of texts.
     pub fn answers(&self, output: Output, values: &[f64]) -> Result<Vec<Vec<Answer>>> {
         let scored = scored(values);
         self.fits(scored.len(), "scores", Error::job("the answers do not fit the questions"))?;
@@ -319,7 +309,6 @@ impl Documents {
         Ok(each.collect())
     }
 
-    /// Sees that there are as many answers as texts.
     fn fits(&self, answers: usize, called: &str, error: Error) -> Result<()> {
         let texts = self.counts.iter().sum::<usize>();
         match answers == texts {
@@ -328,10 +317,10 @@ impl Documents {
         }
     }
 
-    /// Reads a variant's answers, and the number of documents with one that is not finite.
+    /// Reads a variant's answers, and counts the documents with a non-finite one.
     ///
     /// # Errors
-    /// Damage; when there are not as many answers as texts.
+    /// Fails if the object is damaged or has a wrong number of answers.
     pub fn answered(&self, definition: &Definition, object: &StoredObject) -> Result<(Vec<Vec<Answer>>, usize)> {
         if definition.output != Output::Generate {
             let answers = self.answers(definition.output, &scores::read(object)?)?;
@@ -349,7 +338,7 @@ impl Documents {
     /// Converts generated texts to answers by document.
     ///
     /// # Errors
-    /// When there are not as many texts as prompts.
+    /// Fails if the number of texts differs from the number of prompts.
     pub fn generated(&self, definition: &Definition, texts: &[&str]) -> Result<Vec<Vec<Answer>>> {
         self.fits(texts.len(), "texts", Error::job("the answers do not fit the questions"))?;
         let each = self.spans().map(|span| {
@@ -359,10 +348,10 @@ impl Documents {
         Ok(each.collect())
     }
 
-    /// Judges answers by a definition; `error` is that of [`judged`].
+    /// Judges answers by a definition, with standard errors by `error`.
     ///
     /// # Errors
-    /// As there.
+    /// Fails like [`judged`].
     pub fn judge(
         &self,
         definition: &Definition,
@@ -401,7 +390,7 @@ mod tests {
         assert_eq!(together(&[row(&[&a, &a]), row(&[&b, &b]), row(&[&c])]), 3);
         let other: Vec<u32> = (100..140).collect();
         assert_eq!(together(&[row(&[&a]), row(&[&other]), row(&[&b])]), 1);
-        // A long question before each of two answers would stand twice.
+        // Together, the long question of the second document would run twice.
         let long: Vec<u32> = (200..290).collect();
         let [one, two] = [[&[0][..], &long, &[1]].concat(), [&[0][..], &long, &[2]].concat()];
         assert_eq!(together(&[row(&[&[0, 5]]), row(&[&one, &two])]), 1);

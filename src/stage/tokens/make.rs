@@ -1,4 +1,4 @@
-//! Texts and tasks to tokens: made where they are not stored whole, and read.
+//! Tokenizes texts and tasks, and reads their tokens.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -29,7 +29,7 @@ use crate::work::inputs::Given;
 use crate::work::progress;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
-/// Something to tokenise for one backbone.
+/// Key of tokens to make for one backbone, and their source.
 type WantedTokens<'a> = (&'a Arc<Key>, What<'a>);
 
 #[derive(Clone, Copy)]
@@ -38,10 +38,10 @@ enum What<'a> {
     Evaluation(&'a Subject),
 }
 
-/// Tokenises missing or damaged texts of all backbones.
+/// Tokenizes the missing or damaged texts of all backbones.
 ///
 /// # Errors
-/// A corpus or a task that cannot be tokenised; or that `stop` was set.
+/// Fails if a corpus or task cannot be tokenized, or if `stop` is set.
 pub(crate) fn tokenise_missing(
     given: Given<'_>,
     backbones: &[BackbonePlan],
@@ -56,9 +56,9 @@ pub(crate) fn tokenise_missing(
     if look().is_empty() {
         return Ok(());
     }
-    // One claim for all of them: a thread that waited for one while it makes another could wait for itself.
+    // Use one lease for all texts. With one per text, a thread could deadlock with itself.
     let _lease = progress::claim(store, "tokenising", "tokenising", reporter, stop)?;
-    // Another process may have made them while this one waited.
+    // Another process may have made them in the meantime.
     let missing = look();
     if missing.is_empty() {
         return Ok(());
@@ -90,7 +90,7 @@ pub(crate) fn tokenise_missing(
     Ok(())
 }
 
-/// Returns the tokens of a text or task, or of its scored sample, making damaged ones again.
+/// Returns the tokens of a text or task, or of its scored sample, remaking damaged ones.
 pub(crate) fn text(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
     let full_tokens = whole(run, backbone, subject, key)?;
     match subject.draw() {
@@ -99,7 +99,7 @@ pub(crate) fn text(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject
     }
 }
 
-/// Returns the tokens of a complete text or task.
+/// Returns the tokens of a text or task, ignoring any sampling.
 pub(crate) fn whole(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
     tokens(run, backbone, key, |artifact: &StoredObject| match subject {
         Subject::Windows(_) => read_windows(artifact).map(Text::Windows),
@@ -112,7 +112,6 @@ pub(crate) fn whole(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subjec
     })
 }
 
-/// Returns the windows of a text, making damaged ones again.
 pub(crate) fn windows(run: &Context<'_>, backbone: &BackbonePlan, key: &Key) -> Result<Windows> {
     tokens(run, backbone, key, read_windows)
 }
@@ -133,7 +132,7 @@ fn tokens<T>(
     }
 }
 
-/// Tokenises one text or task again after its stored tokens turned out to be damaged.
+/// Tokenizes a text or task again because its tokens are damaged.
 fn remake(given: Given<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
     let wanted: Vec<WantedTokens<'_>> =
         all(backbone).into_iter().filter(|(wanted, _)| ***wanted == *key).take(1).collect();
@@ -144,7 +143,7 @@ fn remake(given: Given<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -
     wanted.iter().try_for_each(|&(key, what)| tokenise(to(key), what, &sources).map(drop))
 }
 
-/// Tries the definitions that a backbone is asked by, before any of their rows is read.
+/// Renders definitions in a child process before their rows are read.
 fn try_definitions(given: Given<'_>, backbone: &BackbonePlan, wanted: &[WantedTokens<'_>]) -> Result<()> {
     wanted.iter().try_for_each(|(_, what)| match what {
         What::Evaluation(Subject::Defined(used)) => defined::try_out(given, backbone, used),
@@ -152,14 +151,12 @@ fn try_definitions(given: Given<'_>, backbone: &BackbonePlan, wanted: &[WantedTo
     })
 }
 
-/// Returns everything of a backbone that needs tokens.
 fn all(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
     let calibrations = backbone.calibrations.iter().map(|c| (&c.tokens, What::Calibration(&c.calibration)));
     let evaluations = backbone.evaluations.iter().map(|e| (&e.tokens, What::Evaluation(&e.subject)));
     calibrations.chain(evaluations).collect()
 }
 
-/// Returns missing or damaged tokens, each once.
 fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Vec<WantedTokens<'a>> {
     let mut missing: Vec<WantedTokens<'_>> = Vec::new();
     for (key, what) in all(backbone) {
@@ -170,7 +167,7 @@ fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporte
     missing
 }
 
-/// Returns whether tokens are stored and intact in every byte, because results are judged by the data next to the ids.
+/// Returns whether all bytes of the tokens are intact, including the data for judging.
 fn stored(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
     match store.get(key) {
         Lookup::Absent => false,
@@ -197,10 +194,10 @@ fn tokenizer(given: Given<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
     Ok(tokenizer.within(backbone.config.vocab))
 }
 
-/// The corpora and tasks that have to be tokenised, read once for all backbones.
+/// Corpora and tasks to tokenize, read once for all backbones.
 struct Sources {
     rows: BTreeMap<String, Vec<String>>,
-    /// Documents of tasks, by question.
+    /// Documents of tasks, by task use.
     tasks: BTreeMap<String, ghostlab_definitions::Task>,
 }
 
@@ -225,12 +222,12 @@ impl Sources {
                 }
             };
             let entry = &given.grid.corpora[corpus];
-            // A stream is read as far as it is drawn from.
+            // Streams are read only as far as needed.
             if entry.stream.is_some() {
                 continue;
             }
             if let Entry::Vacant(free) = sources.rows.entry(corpus.clone()) {
-                // Texts that exceed memory are refused before the system kills the process.
+                // Reject texts that exceed memory before the system kills the process.
                 let limit = TextLimit::current().within(machine::free_memory());
                 free.insert(given.inputs.guarded(&[&entry.path], || {
                     corpus::read_rows_within(&entry.path, entry.column.as_deref(), limit)
@@ -240,12 +237,11 @@ impl Sources {
         Ok(sources)
     }
 
-    /// Notes tasks of which some documents have no label.
     fn notes_of_unlabelled(&self) -> Vec<String> {
         self.tasks.iter().filter_map(|(name, task)| Some(format!("task {name}: {}", task.unlabelled()?))).collect()
     }
 
-    /// Notes that a rule had no rows to join: published perplexities of WikiText-2 are of joined rows.
+    /// Returns notes about WikiText-2 rules without rows to join. Published perplexities use joined rows.
     fn notes_of_single_rows<'a>(
         &self,
         given: Given<'_>,
@@ -271,12 +267,11 @@ impl Sources {
     }
 }
 
-/// Returns the task name of a definition, which may equal a built-in task's.
+/// Returns a definition's task name, distinct from built-in ones.
 fn defined_as(used: &DefinitionUse) -> String {
     format!("{used}, by its definition")
 }
 
-/// Reads the documents of a built-in task.
 fn known(given: Given<'_>, used: &TaskUse) -> Result<ghostlab_definitions::Task> {
     let data = &given.grid.tasks[&used.name];
     let limit = used.limit.map(DocumentLimit::new).transpose()?;
@@ -288,7 +283,7 @@ fn known(given: Given<'_>, used: &TaskUse) -> Result<ghostlab_definitions::Task>
     })
 }
 
-/// Tokenises one text or task. Returns what is to be said of it.
+/// Tokenizes one text or task, and returns a note about it.
 fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<Option<String>> {
     let TokensTarget { given, tokenizer, store, key, .. } = to;
     let started = Instant::now();
@@ -341,7 +336,6 @@ fn seconds_since(started: &Instant) -> f64 {
     started.elapsed().as_secs_f64()
 }
 
-/// Notes that a calibration draws more tokens than its text has.
 fn note_of_overlap(calibration: &Calibration, windows: &Windows) -> Option<String> {
     let Calibration { corpus, sequences, length, .. } = calibration;
     let drawn = sequences.saturating_mul(*length);

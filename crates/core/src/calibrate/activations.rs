@@ -1,4 +1,4 @@
-//! Activations at chosen sites of the backbone: handed over while a pass runs, read back in blocks of rows.
+//! Activations at selected hook points: collected during a forward pass, read back in blocks of rows.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,17 +8,17 @@ use memmap2::Mmap;
 
 use crate::error::{Error, Result};
 
-/// A place in the backbone whose residual stream can be kept.
+/// Hook point: a position in the backbone at which the residual stream can be captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HookPoint {
-    /// `X_l`: what enters layer `l`; `X_L` enters the final norm.
+    /// `X_l`: the input of layer `l`. `X_L` is the input of the final norm.
     Stream(usize),
-    /// Within layer `l`, between its attention and its MLP. `X_{l+1}` minus this is the MLP's branch.
+    /// Between attention and MLP of layer `l`. `X_{l+1}` minus this stream is the output of the MLP branch.
     Middle(usize),
 }
 
 impl HookPoint {
-    /// Returns the number of sublayers before the place.
+    /// Returns the number of sublayers before the hook point.
     pub fn position(self) -> usize {
         match self {
             Self::Stream(layer) => 2 * layer,
@@ -36,70 +36,68 @@ impl fmt::Display for HookPoint {
     }
 }
 
-/// About how large a shard is. (Small in this crate's own tests, so that a few rows fill several.)
+/// Approximate size of a shard. Small in this crate's tests, so that a few rows fill several shards.
 const SHARD_BYTES: usize = if cfg!(test) { 4096 } else { 16 << 20 };
 
-/// How the rows of one calibration are cut into shards: whole sequences, so that a sequence is never split.
+/// Division of a calibration's rows into shards. A sequence is never split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ActivationShape {
     pub channels: usize,
     pub sequences: usize,
-    /// Tokens of a sequence.
+    /// Tokens per sequence.
     pub length: usize,
 }
 
 impl ActivationShape {
-    /// Returns the number of rows of each shard but the last.
+    /// Returns the number of rows in each shard except the last.
     pub fn shard_rows(self) -> usize {
         let sequence = self.length * self.channels * size_of::<f32>();
         (SHARD_BYTES / sequence.max(1)).clamp(1, self.sequences.max(1)) * self.length
     }
 
-    /// Returns the number of rows of all sequences.
     pub fn rows(self) -> usize {
         self.sequences * self.length
     }
 
-    /// Returns the shards as ranges of sequences.
     pub fn shards(self) -> impl Iterator<Item = Range<usize>> {
         let step = (self.shard_rows() / self.length.max(1)).max(1);
         (0..self.sequences).step_by(step).map(move |first| first..(first + step).min(self.sequences))
     }
 
-    /// Returns the number of shards.
     pub fn shard_count(self) -> usize {
         self.sequences.div_ceil((self.shard_rows() / self.length.max(1)).max(1))
     }
 
-    /// Returns the size of one site in bytes.
+    /// Returns the size of one hook point's activations in bytes.
     pub fn bytes(self) -> u64 {
         (self.rows() * self.channels * size_of::<f32>()) as u64
     }
 }
 
-/// Takes the rows of some sites during a pass, `[rows, C]` at a time, in the order of the calibration tokens.
+/// Sink for the rows of hook points during a forward pass. Rows `[rows, C]` arrive in the order of the calibration
+/// tokens.
 pub trait Spool {
-    /// Appends rows of a site. Rows of sites that were not requested are ignored.
+    /// Appends rows of a hook point. Rows of hook points that were not requested are ignored.
     ///
     /// # Errors
-    /// There is no room.
+    /// Fails if storage is full.
     fn push(&mut self, site: HookPoint, rows: &[f32]) -> Result<()>;
 }
 
-/// Keeps everything in memory.
+/// Spool that keeps everything in memory.
 #[derive(Debug, Default)]
 pub struct InMemory(BTreeMap<HookPoint, Vec<f32>>);
 
 impl InMemory {
-    /// Keeps the rows of these sites.
+    /// Creates a spool that keeps the rows of these hook points.
     pub fn of(sites: impl IntoIterator<Item = HookPoint>) -> Self {
         Self(sites.into_iter().map(|site| (site, Vec::new())).collect())
     }
 
-    /// Finishes writing and returns the activations.
+    /// Returns the collected activations.
     ///
     /// # Errors
-    /// Another number of rows than `shape` has.
+    /// Fails if the number of rows does not match `shape`.
     pub fn finish(self, shape: ActivationShape) -> Result<Activations> {
         let shard = shape.shard_rows() * shape.channels;
         Activations::new(
@@ -123,10 +121,10 @@ impl Spool for InMemory {
     }
 }
 
-/// Rows of whole sequences at one site.
+/// Rows of whole sequences at one hook point.
 pub enum Shard {
     Memory(Vec<f32>),
-    /// A file of little-endian f32.
+    /// Memory-mapped file of little-endian f32.
     Mapped(Mmap),
 }
 
@@ -139,18 +137,18 @@ impl Shard {
     }
 }
 
-/// Rows of the kept sites, in the order of the calibration tokens. The system reads mapped ones from the disk as they are
-/// used, and may forget them again: they do not count as memory that has to be there.
+/// Rows of the captured hook points, in the order of the calibration tokens. Mapped shards are paged in from disk on
+/// demand and can be evicted, so they do not count as required memory.
 pub struct Activations {
     shape: ActivationShape,
     sites: BTreeMap<HookPoint, Vec<Shard>>,
 }
 
 impl Activations {
-    /// Combines the shards of each site. All but the last have [`ActivationShape::shard_rows`] rows.
+    /// Combines the shards of each hook point. All except the last must have [`ActivationShape::shard_rows`] rows.
     ///
     /// # Errors
-    /// A site that has not the rows of this shape.
+    /// Fails if the size of a hook point's shards does not match the shape.
     pub fn new(shape: ActivationShape, sites: BTreeMap<HookPoint, Vec<Shard>>) -> Result<Self> {
         for (site, shards) in &sites {
             let bytes: usize = shards.iter().map(|shard| size_of_val(shard.values())).sum();
@@ -168,12 +166,11 @@ impl Activations {
         self.shape
     }
 
-    /// Whether a site is here.
     pub fn has(&self, site: HookPoint) -> bool {
         self.sites.contains_key(&site)
     }
 
-    /// Cuts a range of rows into blocks of at most `most` rows, each within one shard.
+    /// Divides a range of rows into blocks of at most `most` rows, each within one shard.
     pub fn blocks(&self, rows: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let shard_rows = self.shape.shard_rows();
         let mut first = rows.start;
@@ -185,11 +182,11 @@ impl Activations {
         })
     }
 
-    /// Returns the rows `[rows, C]` of a site. The range lies within one shard, as [`Self::blocks`] returns it. A sequence
-    /// always does.
+    /// Returns the rows `[rows, C]` of a hook point. `rows` must lie within one shard, which holds for ranges from
+    /// [`Self::blocks`] and for a single sequence.
     ///
     /// # Errors
-    /// The site was not kept, or the range reaches past its end.
+    /// Fails if the hook point was not captured or the range is not within one shard.
     pub fn rows(&self, site: HookPoint, rows: Range<usize>) -> Result<&[f32]> {
         let shards = self.sites.get(&site).ok_or_else(|| Error::job("activations were not kept").at(site))?;
         let shard_rows = self.shape.shard_rows();
@@ -211,7 +208,7 @@ mod tests {
 
     #[test]
     fn rows_come_back_from_their_shards() {
-        // A sequence has 2,560 bytes: a shard holds one.
+        // A sequence has 2,560 bytes, so a shard holds one.
         let shape = ActivationShape { channels: 10, sequences: 3, length: 64 };
         let kept = HookPoint::Stream(2);
         let left = HookPoint::Middle(1);

@@ -3,6 +3,25 @@
 //! The pass sums what the criteria compare while it runs, and spools the residual stream at the sites that the
 //! selections may need, so that operators need no further pass. Memory holds one batch, whatever the number of
 //! sequences.
+//!
+//! ```
+//! use ghostlab_core::calibrate::{HookPoint, in_memory};
+//! use ghostlab_core::corpus::{Rule, Tokenizer, evaluation, read_rows};
+//! use ghostlab_core::model::Decoder;
+//!
+//! # fn main() -> ghostlab_core::error::Result<()> {
+//! let data = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/tiny"));
+//! let decoder = Decoder::load(&data.join("llama"))?;
+//! let tokenizer = Tokenizer::load(data.join("llama/tokenizer.json"))?;
+//! let rows = read_rows(data.join("corpora/wiki-validation.jsonl.gz"), None)?;
+//! let windows = evaluation(Rule::Wikitext2, &rows, &tokenizer, 32, Some(2))?;
+//! // The residual stream that enters layer 3: a row of channels for each of 2 · 32 tokens.
+//! let activations = in_memory(&decoder, &windows, [HookPoint::Stream(3)])?;
+//! let stream = activations.rows(HookPoint::Stream(3), 0..64)?;
+//! assert_eq!(stream.len(), 64 * decoder.config().hidden);
+//! # Ok(())
+//! # }
+//! ```
 
 mod activations;
 mod pass;

@@ -1,4 +1,4 @@
-//! The weight files of a checkpoint, tensor by tensor: at most one tensor is in memory, and of most only a block.
+//! Streaming writer of checkpoint weight files. At most one tensor is in memory, and usually only a block of it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,29 +16,27 @@ use crate::error::{Error, Result};
 use crate::model::FloatType;
 use crate::model::weights::Weights;
 
-/// The file that says which tensor is where, when there is more than one file.
+/// Index file that maps tensors to files if there are several.
 pub const INDEX: &str = "model.safetensors.index.json";
-/// Numbers that are converted and written at a time.
+/// Elements converted and written at a time.
 const BLOCK: usize = 1 << 20;
-/// Numbers that a thread converts at a time.
+/// Elements converted by one thread at a time.
 const SHARE: usize = 1 << 14;
 
-/// Written weight files.
 #[derive(Debug)]
 pub struct WeightFiles {
-    /// Their names.
     pub names: Vec<String>,
-    /// Which tensor is where, of several files.
+    /// Index, if there are several files.
     pub index: Option<Value>,
 }
 
 impl Layout {
-    /// Writes the weight files into a folder, each with at most `most` bytes of numbers unless it is a single tensor.
-    /// `wrote` receives the bytes of every block.
+    /// Writes the weight files into a folder. A file holds at most `most` bytes of tensor data, unless it has a single
+    /// tensor. `wrote` is called with the number of bytes of every block.
     ///
     /// # Errors
-    /// Stored weights that cannot be read; a number that the float type cannot hold, named with its tensor; a file that
-    /// cannot be written; what `wrote` reports.
+    /// Fails if stored weights cannot be read, an element does not fit the float type (the error names the tensor), or
+    /// a file cannot be written. Propagates errors of `wrote`.
     pub fn write(&self, folder: &Path, most: u64, wrote: &mut dyn FnMut(u64) -> Result<()>) -> Result<WeightFiles> {
         let shards = self.shards(most);
         let mut names = Vec::new();
@@ -73,7 +71,7 @@ impl Layout {
         Ok(WeightFiles { names, index })
     }
 
-    /// Groups the tensors by file. In a file wider types come first, so that each tensor is aligned to its width.
+    /// Groups the tensors into files. Within a file, wider dtypes come first so that tensors are aligned.
     fn shards(&self, most: u64) -> Vec<Vec<&CheckpointTensor>> {
         let (mut shards, mut free): (Vec<Vec<&CheckpointTensor>>, u64) = (Vec::new(), 0);
         for tensor in &self.tensors {
@@ -103,11 +101,11 @@ fn stored(dtype: FloatType) -> Dtype {
     }
 }
 
-/// Encodes the start of a weight file: the header's length and the header, padded with spaces to a multiple of eight.
-/// transformers requires the entry `format`.
+/// Encodes the start of a safetensors file: the header's length and the header, padded with spaces to a multiple of
+/// eight. transformers requires the `format` metadata entry.
 ///
 /// # Errors
-/// None that a caller could mend.
+/// Fails if the header cannot be encoded.
 pub fn header(tensors: Vec<(String, Dtype, Vec<usize>)>) -> Result<Vec<u8>> {
     let mut end = 0;
     let infos = tensors.into_iter().map(|(name, dtype, shape)| {
@@ -126,7 +124,7 @@ fn header_error(found: String) -> Error {
     Error::job("the header of a weight file cannot be made").found(found)
 }
 
-/// Visits the numbers of a tensor in order, block by block.
+/// Passes the elements of a tensor to `each` in order, block by block.
 pub(super) fn each_block(
     tensor: &CheckpointTensor,
     weights: &Weights,
@@ -150,7 +148,7 @@ pub(super) fn each_block(
     }
 }
 
-/// Visits the transpose of `matrix [rows, columns]`, several rows at a time.
+/// Passes the transpose of `matrix [rows, columns]` to `each`, several rows at a time.
 fn in_rows(matrix: &[f32], columns: usize, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
     let rows = matrix.len() / columns.max(1);
     let high = (BLOCK / rows.max(1)).clamp(1, columns.max(1));
@@ -166,7 +164,7 @@ fn in_rows(matrix: &[f32], columns: usize, each: &mut dyn FnMut(&[f32]) -> Resul
     Ok(())
 }
 
-/// Encodes numbers as the file stores them.
+/// Encodes elements in the file's dtype. Fails if an element does not fit.
 pub(super) fn encode(name: &str, dtype: FloatType, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
     let width = dtype.bytes() as usize;
     bytes.resize(values.len() * width, 0);

@@ -1,7 +1,7 @@
-//! Tokens that the files next to a `tokenizer.json` add to it, as transformers 5 adds them (`tokenization_utils_base.py`,
-//! `tokenization_utils_tokenizers.py`): `added_tokens_decoder` and the lists of special tokens in `tokenizer_config.json`, or the
-//! older `added_tokens.json`. The index that a file gives a new token decides its place in the order alone; its id is the next
-//! free one.
+//! Tokens that the files next to a `tokenizer.json` add to it: `added_tokens_decoder` and the lists of special tokens
+//! in `tokenizer_config.json`, or the older `added_tokens.json`. Follows transformers 5 (`tokenization_utils_base.py`,
+//! `tokenization_utils_tokenizers.py`). The index in a file only sets the order of new tokens; each gets the next free
+//! id.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ use crate::files::regular;
 pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const ADDED_TOKENS: &str = "added_tokens.json";
 const SPECIAL_TOKENS: &str = "special_tokens_map.json";
-/// Key of `tokenizer_config.json` whose presence makes the two older files count for nothing.
+/// Key of `tokenizer_config.json` that disables the two older files.
 const DECODER: &str = "added_tokens_decoder";
-/// Keys of the tokens that have a role.
+/// Keys of tokens with a role.
 const NAMED: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// An added token as a `tokenizer.json` has it, but for its id.
+/// Added token in the format of `tokenizer.json`, without its id.
 #[derive(Debug, Clone, PartialEq)]
 struct AddedToken {
     content: String,
@@ -33,7 +33,7 @@ struct AddedToken {
 }
 
 impl AddedToken {
-    /// Reads a map with a `content` and flags.
+    /// Parses a map with `content` and flags.
     fn of_map(map: &Value) -> Option<Self> {
         let content = map["content"].as_str()?.to_owned();
         let special = has_flag(map, "special");
@@ -42,7 +42,7 @@ impl AddedToken {
         Some(Self { content, single_word, lstrip, rstrip, normalized, special })
     }
 
-    /// A token whose file gives no flags.
+    /// Creates a token with default flags.
     fn plain(content: &str, special: bool) -> Self {
         let [single_word, lstrip, rstrip] = [false; 3];
         Self { content: content.to_owned(), single_word, lstrip, rstrip, normalized: !special, special }
@@ -59,24 +59,24 @@ fn has_flag(token: &Value, key: &str) -> bool {
     token[key].as_bool().unwrap_or(false)
 }
 
-/// Tokens that a `tokenizer.json` itself adds.
+/// Added tokens of a `tokenizer.json`.
 #[derive(Deserialize)]
 struct OwnTokens {
     #[serde(default)]
     added_tokens: Vec<Value>,
 }
 
-/// Returns the files next to a `tokenizer.json` that tokens and their roles are read from, where they are there.
+/// Returns the existing files next to a `tokenizer.json` that define tokens and their roles.
 pub fn files_beside(tokenizer: &Path) -> Vec<PathBuf> {
     let files = [TOKENIZER_CONFIG, ADDED_TOKENS, SPECIAL_TOKENS].map(|name| tokenizer.with_file_name(name));
     files.into_iter().filter(|file| file.is_file()).collect()
 }
 
-/// Reads the `tokenizer_config.json` of a folder. Roles of tokens come from the older `special_tokens_map.json` where
-/// transformers reads that file; null stands for a file that is not there.
+/// Reads a `tokenizer_config.json`, or null if it does not exist. Takes token roles from the older
+/// `special_tokens_map.json` in the cases where transformers does.
 ///
 /// # Errors
-/// A file that cannot be read, or is no JSON.
+/// Fails if a file cannot be read or is not JSON.
 pub fn tokenizer_config(file: &Path) -> Result<Value> {
     let mut config = read_json(file)?;
     if !config[DECODER].is_null() {
@@ -84,7 +84,7 @@ pub fn tokenizer_config(file: &Path) -> Result<Value> {
     }
     let Value::Object(roles) = read_json(&file.with_file_name(SPECIAL_TOKENS))? else { return Ok(config) };
     for (key, value) in roles.into_iter().filter(|(key, _)| NAMED.contains(&key.as_str())) {
-        // Two ways to write one token are no difference.
+        // Keep the config's entry if both files name the same token.
         if text(&config[&key]) != text(&value) {
             if config.is_null() {
                 config = json!({});
@@ -95,7 +95,7 @@ pub fn tokenizer_config(file: &Path) -> Result<Value> {
     Ok(config)
 }
 
-/// Returns the text of a token, which is written as a text or as a map with a `content`.
+/// Returns the text of a token, given as a string or a map with `content`.
 fn text(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token["content"].as_str())
 }
@@ -109,26 +109,27 @@ fn read_json(file: &Path) -> Result<Value> {
         .map_err(|error| Error::bad_input("the file is not JSON").at(file.display()).found(error.to_string()))
 }
 
-/// Returns the tokens that the files next to a `tokenizer.json` add or change, as a part of keys; none where they change nothing.
+/// Returns the tokens that the files next to a `tokenizer.json` add or change, for use in cache keys. Returns `None` if
+/// they change nothing.
 ///
 /// # Errors
-/// Files that cannot be read.
+/// Fails if a file cannot be read.
 pub fn added_beside(tokenizer: &Path) -> Result<Option<Value>> {
     if is_gguf(tokenizer) || files_beside(tokenizer).is_empty() {
         return Ok(None);
     }
     let bytes = regular::read(tokenizer)?;
-    // A damaged file is refused where it is loaded.
+    // Damaged files are reported when they are loaded.
     let Ok(tokens) = serde_json::from_slice::<OwnTokens>(&bytes) else { return Ok(None) };
     let added = changed(&tokens.added_tokens, tokenizer)?;
     let added: Vec<Value> = added.iter().map(|token| token.with_id(0)).collect();
     Ok((!added.is_empty()).then(|| json!(added)))
 }
 
-/// Returns the id of a token that a `tokenizer.json` itself adds; none in other files.
+/// Returns the id of an added token, or `None` if the file is not a `tokenizer.json` or does not list the token.
 ///
 /// # Errors
-/// A file that cannot be read.
+/// Fails if the file cannot be read.
 pub(super) fn own_id(tokenizer: &Path, content: &str) -> Result<Option<u32>> {
     if is_gguf(tokenizer) {
         return Ok(None);
@@ -138,11 +139,11 @@ pub(super) fn own_id(tokenizer: &Path, content: &str) -> Result<Option<u32>> {
     Ok(found.and_then(|token| u32::try_from(token["id"].as_u64()?).ok()))
 }
 
-/// Adds the tokens of the files next to a `tokenizer.json` to what it says, as far as their ids are below `rows`. Returns the texts
-/// of those that are new; nothing changes where there are none.
+/// Merges the tokens of neighboring files into the `tokenizer.json` in `bytes`, except those whose id would be `rows`
+/// or higher. Returns the result and the texts of the new tokens.
 ///
 /// # Errors
-/// Files that cannot be read.
+/// Fails if a file cannot be read.
 pub(super) fn merge(bytes: Vec<u8>, tokenizer: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)> {
     if files_beside(tokenizer).is_empty() {
         return Ok((bytes, Vec::new()));
@@ -180,8 +181,8 @@ pub(super) fn merge(bytes: Vec<u8>, tokenizer: &Path, rows: usize) -> Result<(Ve
     Ok((file.to_string().into_bytes(), new))
 }
 
-/// Returns the tokens of the files next to a `tokenizer.json` that it has not, or not with their flags, in the order in which they
-/// are added.
+/// Returns the tokens of neighboring files that are missing from the `tokenizer.json` or have other flags, in the order
+/// of addition.
 fn changed(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> {
     let config = tokenizer_config(&tokenizer.with_file_name(TOKENIZER_CONFIG))?;
     let extra = [&config["extra_special_tokens"], &config["additional_special_tokens"]];
@@ -215,7 +216,7 @@ fn changed(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> 
     Ok(added)
 }
 
-/// Reads a special token of a list, a text or a map.
+/// Parses a special token given as a string or a map.
 fn of_list(token: &Value) -> Option<AddedToken> {
     match token {
         Value::String(content) => Some(AddedToken::plain(content, true)),
@@ -244,7 +245,7 @@ mod tests {
         json!({"content": content, "lstrip": false, "normalized": false, "rstrip": false, "single_word": false, "special": true})
     }
 
-    /// Ids as transformers 5.24's `PreTrainedTokenizerFast.from_pretrained` gives them for the same files.
+    /// Expected ids: `PreTrainedTokenizerFast.from_pretrained` of transformers 5.24 with the same files.
     #[test]
     fn tokens_of_files_beside_are_one_token_each() {
         let description = sample::description();
@@ -267,7 +268,7 @@ mod tests {
         for files in [
             vec![],
             vec![("tokenizer_config.json", json!({"added_tokens_decoder": {}}))],
-            // The older file does not count next to an `added_tokens_decoder`.
+            // An `added_tokens_decoder` disables the older file.
             vec![("added_tokens.json", older), ("tokenizer_config.json", json!({"added_tokens_decoder": {}}))],
             vec![("tokenizer_config.json", json!({"bos_token": "<s>"}))],
         ] {
@@ -284,7 +285,7 @@ mod tests {
         let same = json!({"added_tokens_decoder": {"28": token("<|end|>")}});
         let (tokenizer, added) = loaded(&description, &[("tokenizer_config.json", same)]);
         assert_eq!((tokenizer.encode("a<|end|>").unwrap(), added), (vec![1, 2, 28], None));
-        // Other flags count, and what is new comes behind the highest id.
+        // Changed flags apply, and new tokens follow the highest id.
         let mut strips = token("<|end|>");
         strips["lstrip"] = json!(true);
         let other = json!({"added_tokens_decoder": {"28": strips, "31": token("<|new|>"), "30": token("z")}});

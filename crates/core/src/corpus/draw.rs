@@ -1,4 +1,4 @@
-//! The draws of CPython's `random` module.
+//! Port of CPython's `random` module.
 
 use std::collections::HashSet;
 
@@ -6,41 +6,42 @@ use rand_mt::Mt;
 
 use crate::error::{Error, Result};
 
-/// The generator behind Python's `random.seed(n)` and `random.randint(low, high)`, draw for draw.
+/// Generator that reproduces Python's `random.seed(n)`, `random.randint(low, high)` and related calls.
 ///
-/// The reference code picks its calibration windows with these two calls, so the same seed must name the same windows.
-/// Source: CPython 3.11, `Modules/_randommodule.c` (`random_seed`, `init_by_array`, `getrandbits`) and `Lib/random.py`
-/// (`randint`, `_randbelow_with_getrandbits`); they have been the same since Python 3.2.
+/// The reference code draws its calibration windows with them, so a seed must select the same windows here. Source:
+/// CPython 3.11, `Modules/_randommodule.c` (`random_seed`, `init_by_array`, `getrandbits`) and `Lib/random.py`
+/// (`randint`, `_randbelow_with_getrandbits`), unchanged since Python 3.2.
 #[derive(Debug, Clone)]
 pub struct PythonRandom {
     twister: Mt,
 }
 
 impl PythonRandom {
-    /// Seeds the generator as `random.seed(seed)` does for an integer.
+    /// Seeds the generator like `random.seed(seed)` with an integer.
     pub fn new(seed: u64) -> Self {
         let low = (seed & u64::from(u32::MAX)) as u32;
         let high = (seed >> 32) as u32;
-        // CPython passes the seed's 32-bit chunks, lowest first, without leading zeros; zero itself is one chunk.
+        // CPython passes the seed as 32-bit chunks, lowest first, without leading zeros except for a seed of 0.
         let twister = if high == 0 { Mt::new_with_key([low]) } else { Mt::new_with_key([low, high]) };
         Self { twister }
     }
 
-    /// Implements `random.randint(low, high)`: an integer from `low` to `high`, both included.
+    /// Implements `random.randint(low, high)`: returns an integer from `low` to `high` inclusive.
     ///
     /// # Errors
-    /// When `high` is below `low`: there is nothing to draw (Python raises `ValueError`).
+    /// Fails if `high` is below `low` (Python raises `ValueError`).
     pub fn randint(&mut self, low: u64, high: u64) -> Result<u64> {
         let Some(last) = high.checked_sub(low) else {
             return Err(Error::bad_input("cannot draw from an empty range")
                 .expected("a highest value that is not below the lowest")
                 .found(format!("lowest {low}, highest {high}")));
         };
-        // One more than u64 holds when the range is all of u64.
+        // The full range of `u64` has one value more than `u64` can hold.
         let count = u128::from(last) + 1;
         let bits = u128::BITS - count.leading_zeros();
         loop {
-            // Rejection, not a remainder: a refused draw uses up words of the twister too. Even a range of one value does.
+            // CPython uses rejection sampling, so rejected draws also advance the generator, even for a range of one
+            // value.
             let value = self.bits(bits);
             if value <= u128::from(last) {
                 return Ok(low + value as u64);
@@ -48,24 +49,24 @@ impl PythonRandom {
         }
     }
 
-    /// Implements `random.random()`: a number in [0, 1) with 53 bits.
+    /// Implements `random.random()`: returns a number in [0, 1) with 53 random bits.
     pub fn random(&mut self) -> f64 {
         let high = self.bits(27) as f64;
         let low = self.bits(26) as f64;
         (high * 67_108_864.0 + low) / 9_007_199_254_740_992.0
     }
 
-    /// Implements `random.sample(range(count), wanted)`: indices without repetition, in the order of the draw.
+    /// Implements `random.sample(range(count), wanted)`: returns distinct indices in the order drawn.
     ///
     /// # Errors
-    /// When more are wanted than there are.
+    /// Fails if `wanted` exceeds `count`.
     pub fn sample(&mut self, count: usize, wanted: usize) -> Result<Vec<usize>> {
         if wanted > count {
             return Err(Error::bad_input("more are to be drawn than there are")
                 .expected(format!("at most {count}"))
                 .found(wanted));
         }
-        // How large a set is in CPython decides which of two ways draws.
+        // CPython selects one of two algorithms by the size that a set of the indices would have.
         let mut set_size = 21;
         if wanted > 5 {
             let mut table = 1;
@@ -94,8 +95,8 @@ impl PythonRandom {
         Ok(drawn)
     }
 
-    /// Implements `random.getrandbits(count)` for 1 to 65 bits: words from lowest to highest, with the highest bits of the
-    /// last word.
+    /// Implements `random.getrandbits(count)` for 1 to 65 bits: words from lowest to highest, of which the last
+    /// contributes its highest bits.
     fn bits(&mut self, count: u32) -> u128 {
         let mut value = 0;
         let mut filled = 0;
@@ -118,7 +119,7 @@ mod tests {
         (0..6).map(|_| random.randint(low, high).unwrap()).collect()
     }
 
-    /// Expected numbers: `r = random.Random(seed); [r.randint(low, high) for _ in range(6)]`, Python 3.11.
+    /// Expected values: `r = random.Random(seed); [r.randint(low, high) for _ in range(6)]`, Python 3.11.
     #[test]
     fn draws_equal_cpython() {
         assert_eq!(draws(0, 0, 9), [6, 6, 0, 4, 8, 7]);
@@ -163,7 +164,7 @@ mod tests {
         );
     }
 
-    /// Expected numbers: `random.Random(1234)`, `sample(range(100), 5)` twice, `sample(range(10), 3)`,
+    /// Expected values: `random.Random(1234)`, `sample(range(100), 5)` twice, `sample(range(10), 3)`,
     /// `sample(range(1000), 8)`, then `random()`, Python 3.11.
     #[test]
     fn samples_equal_cpython() {

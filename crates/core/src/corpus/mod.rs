@@ -1,8 +1,8 @@
-//! Text and the token windows cut from it.
+//! Corpus text, and the token windows cut from it.
 //!
-//! A corpus file becomes rows ([`read_rows`]), rows become token ids ([`Tokenizer`]), ids become the windows that a
-//! backbone is calibrated or scored on ([`calibration`], [`evaluation`]). The draws are CPython's ([`PythonRandom`]),
-//! so that a seed names the same windows here and in the paper's reference code.
+//! [`read_rows`] reads the rows of a corpus file and [`Tokenizer`] tokenizes them. [`calibration`] and [`evaluation`]
+//! cut the windows on which a backbone is calibrated or evaluated. Random draws follow CPython ([`PythonRandom`]), so a
+//! seed selects the same windows as in the paper's reference code.
 //!
 //! ```
 //! // `random.Random(0).random()` in Python.

@@ -1,15 +1,15 @@
-//! The draws of NumPy's `default_rng`.
+//! Port of NumPy's `default_rng`.
 
-/// The generator behind `numpy.random.default_rng(seed)`: PCG64 (XSL-RR) seeded by `SeedSequence`, draw for draw.
+/// Generator that reproduces `numpy.random.default_rng(seed)`: PCG64 (XSL-RR) seeded by `SeedSequence`.
 ///
-/// The streaming shuffle of Hugging Face's `datasets` draws with it, so that the same seed must name the same rows. Source:
-/// NumPy 2, `bit_generator.pyx` (`SeedSequence`), `pcg64.c`, `distributions.c` (Lemire's bounded draws, and `random_interval`
-/// in `Generator.shuffle` of a list).
+/// The streaming shuffle of Hugging Face's `datasets` uses it, so a seed must select the same rows here. Source: NumPy
+/// 2, `bit_generator.pyx` (`SeedSequence`), `pcg64.c`, `distributions.c` (Lemire's bounded integers, and
+/// `random_interval` in `Generator.shuffle` of a list).
 #[derive(Debug, Clone)]
 pub(super) struct NumpyRandom {
     state: u128,
     increment: u128,
-    /// The upper half of a draw whose lower half was given out.
+    /// Buffered upper half of a 64-bit draw whose lower half was returned.
     half: Option<u32>,
 }
 
@@ -35,7 +35,7 @@ impl NumpyRandom {
         folded.rotate_right((self.state >> 122) as u32)
     }
 
-    /// Returns the lower half of a draw, then its upper half.
+    /// Returns the lower half of a 64-bit draw, then its upper half.
     fn next32(&mut self) -> u32 {
         self.half.take().unwrap_or_else(|| {
             let both = self.next64();
@@ -44,9 +44,9 @@ impl NumpyRandom {
         })
     }
 
-    /// Draws one value of `integers(0, count, size=…)`: an integer below `count`, which is at least 1.
+    /// Draws one value of `integers(0, count, size=…)`: an integer below `count`. `count` must be at least 1.
     pub(super) fn below(&mut self, count: u32) -> u32 {
-        // A single value needs no draw.
+        // A range of one value needs no draw.
         if count <= 1 {
             return 0;
         }
@@ -68,7 +68,7 @@ impl NumpyRandom {
         }
     }
 
-    /// Implements `random_interval`: an integer up to `last`, by rejection under a mask, unlike [`below`](Self::below).
+    /// Implements `random_interval`: draws an integer up to `last` by masked rejection, unlike [`below`](Self::below).
     fn up_to(&mut self, last: u32) -> u32 {
         let mask = u32::MAX >> last.leading_zeros().min(31);
         loop {
@@ -84,10 +84,10 @@ fn join_words(high: u64, low: u64) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
-/// NumPy's hash of a seed into a pool of four words.
+/// Entropy pool that NumPy derives from a seed.
 struct SeedSequence([u32; 4]);
 
-/// A multiplier that changes with every word that it hashes.
+/// Hash whose multiplier changes with every word.
 struct Hasher {
     constant: u32,
     multiplier: u32,
@@ -108,7 +108,7 @@ fn folded(value: u32) -> u32 {
 impl SeedSequence {
     fn new(seed: u64) -> Self {
         let mut hasher = Hasher { constant: 0x43b0_d7e5, multiplier: 0x931e_8875 };
-        // The words of the seed, lowest first, padded with zeros to four.
+        // Words of the seed, lowest first, padded with zeros.
         let mut pool = [seed as u32, (seed >> 32) as u32, 0, 0].map(|word| hasher.hash(word));
         for from in 0..pool.len() {
             for to in (0..pool.len()).filter(|to| *to != from) {
@@ -136,8 +136,8 @@ impl SeedSequence {
 mod tests {
     use super::*;
 
-    /// Expected numbers: `g = numpy.random.default_rng(seed)`, NumPy 2.4.6 as the oracle c4_stream shows it: the order of
-    /// eight shards.
+    /// Expected values: `numpy.random.default_rng(seed)`, NumPy 2.4.6, from the oracle `c4_stream` (order of eight
+    /// shards).
     #[test]
     fn a_shuffled_list_is_numpys() {
         assert_eq!(shuffled(0, 8), [2, 4, 3, 6, 5, 0, 1, 7]);

@@ -1,4 +1,4 @@
-//! Rows of text out of a parquet table.
+//! Reading text columns of parquet files.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,10 +10,10 @@ use crate::files::limit::{HeldRows, TextLimit};
 use crate::files::parquet::{self, broken};
 use crate::files::rows::bad;
 
-/// Reads the text column of a parquet file that `pick` chooses from the column names.
+/// Reads the text column of a parquet file. `pick` selects it by name.
 ///
 /// # Errors
-/// When the file is damaged, or the column is absent, is not text or has a null.
+/// Fails if the file is damaged, or the column does not exist, is not text or contains a null.
 pub(super) fn read_parquet(
     file: File,
     path: &Path,
@@ -33,7 +33,7 @@ pub(super) fn read_parquet(
     )
 }
 
-/// Extracts the texts of the only column.
+/// Returns the texts of the only column.
 fn texts(frame: &DataFrame, path: &Path, limit: TextLimit) -> Result<Vec<String>> {
     let values = frame.select_at_idx(0).ok_or_else(|| bad("the parquet file has no columns", path))?;
     let name = values.name();
@@ -107,7 +107,8 @@ mod tests {
         }
     }
 
-    /// Altered files may still be read, because the format has no checked checksum, but must not panic.
+    /// An altered file may still be readable, because parquet readers need not verify checksums, but must not cause a
+    /// panic.
     #[test]
     fn an_altered_footer_is_not_a_panic() {
         let intact = parquet(vec![Column::new("text".into(), ["a", "", "b\n"])]);

@@ -1,4 +1,4 @@
-//! How windows are cut from a corpus: the rules of the paper's reference code.
+//! Rules of the paper's reference code for cutting windows from a corpus.
 
 use std::str::FromStr;
 
@@ -8,39 +8,38 @@ use super::windows::{Documents, Start, Windows, last_start, predicted_bytes};
 use super::{PythonRandom, Tokenizer};
 use crate::error::{Error, Result};
 
-/// Windows of a C4 perplexity text.
 const C4_WINDOWS: usize = 256;
 
-/// Seed of the draws of a C4 perplexity text, and of the shuffle of its stream.
+/// Seed of the C4 perplexity windows and of the streaming shuffle they are drawn from.
 pub const EVALUATION_SEED: u64 = 0;
 
-/// How windows are cut from a corpus; each is named after the corpus for which the reference code has it.
+/// Rule that cuts windows from a corpus, named after the corpus it has in the reference code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// Rows joined by a blank line and tokenised once; calibration draws from the first nine tenths of the tokens.
+    /// Joins rows with blank lines and tokenizes them once. Calibration draws from the first 90 % of the tokens.
     Wikitext2,
-    /// Rows joined by a blank line and tokenised once; calibration draws from all tokens.
+    /// Joins rows with blank lines and tokenizes them once. Calibration draws from all tokens.
     Ptb,
-    /// Each row is a document, tokenised on its own; a window lies within one document.
+    /// Tokenizes each row as a separate document. A window lies within one document.
     C4,
-    /// Same documents in streaming order, as the paper's own loader reads them.
+    /// Draws from the documents of `C4` in streaming order, like the paper's own loader.
     C4Stream,
 }
 
 crate::names!(Rule: Wikitext2 = "wikitext2", Ptb = "ptb", C4 = "c4", C4Stream = "c4-stream");
 
 impl Rule {
-    /// Returns whether perplexity windows are drawn with replacement, so that they may overlap.
+    /// Returns whether perplexity windows may overlap because they are drawn with replacement.
     pub fn with_replacement(self) -> bool {
         self == Self::C4
     }
 
-    /// Whether the rows of a text are joined into one.
+    /// Returns whether the rows are joined into one text.
     pub fn joins_rows(self) -> bool {
         matches!(self, Self::Wikitext2 | Self::Ptb)
     }
 
-    /// Returns the number of perplexity windows for a text of `corpus_tokens` tokens, without a limit.
+    /// Returns the number of perplexity windows for a text of `corpus_tokens` tokens.
     pub fn windows(self, corpus_tokens: usize, length: usize) -> usize {
         match self {
             Self::Wikitext2 | Self::Ptb => corpus_tokens / length.max(1),
@@ -60,20 +59,20 @@ impl FromStr for Rule {
     }
 }
 
-/// Draws `sequences` windows of `length` tokens, as the reference code does after `random.seed(seed)`.
+/// Draws `sequences` windows of `length` tokens like the reference code after `random.seed(seed)`.
 ///
 /// With `n` tokens in the joined text and `T` = `length`, a window starts at
 /// - [`Rule::Wikitext2`]: randint(0, int(0.9·n) − T − 1),
 /// - [`Rule::Ptb`]: randint(0, n − T − 1),
-/// - [`Rule::C4`]: document randint(0, int(0.9·documents) − 1), drawn again until it has at least T + 1 tokens; then
-///   token randint(0, its tokens − T − 1).
+/// - [`Rule::C4`]: document randint(0, int(0.9·documents) − 1), redrawn until it has at least T + 1 tokens, then token
+///   randint(0, its tokens − T − 1),
+/// - [`Rule::C4Stream`]: as in [`streamed_calibration`] with the rows as the only shard.
 ///
-/// - [`Rule::C4Stream`]: the rows are the only shard of [`streamed_calibration`].
-///
-/// Windows may overlap. Source: the data loaders of the paper's reference code.
+/// Windows may overlap. Source: data loaders of the paper's reference code.
 ///
 /// # Errors
-/// When `length` is below 2, `sequences` is 0, the corpus is too short for one window, or the text cannot be tokenised.
+/// Fails if `length` is below 2, `sequences` is 0, the corpus is too short for one window, or the text cannot be
+/// tokenized.
 pub fn calibration(
     rule: Rule,
     rows: &[String],
@@ -107,15 +106,15 @@ pub fn calibration(
     Ok(windows)
 }
 
-/// Returns the perplexity windows of `length` tokens; `limit` keeps the first ones.
+/// Returns the perplexity windows of `length` tokens, at most the first `limit`.
 ///
-/// - [`Rule::Wikitext2`], [`Rule::Ptb`]: all windows side by side from the first token on; a shorter rest is dropped.
-/// - [`Rule::C4`]: 256 windows after `random.seed(0)`: document randint(0, documents − 1), drawn again until it has
-///   more than T tokens; then token randint(0, its tokens − T − 1).
-/// - [`Rule::C4Stream`]: the rows are the only shard of [`streamed_evaluation`].
+/// - [`Rule::Wikitext2`], [`Rule::Ptb`]: consecutive windows from the first token on, without the incomplete last one.
+/// - [`Rule::C4`]: 256 windows after `random.seed(0)`: document randint(0, documents − 1), redrawn until it has more
+///   than T tokens, then token randint(0, its tokens − T − 1).
+/// - [`Rule::C4Stream`]: as in [`streamed_evaluation`] with the rows as the only shard.
 ///
 /// # Errors
-/// When `length` is below 2, `limit` is 0, the corpus is too short for one window, or the text cannot be tokenised.
+/// Fails if `length` is below 2, `limit` is 0, the corpus is too short for one window, or the text cannot be tokenized.
 pub fn evaluation(
     rule: Rule,
     rows: &[String],
@@ -147,14 +146,14 @@ pub fn evaluation(
     Ok(Windows { ids, length, starts, corpus_tokens, bytes })
 }
 
-/// Draws `sequences` windows of `length` tokens from sharded text by [`Rule::C4Stream`]: one from each next document of the
-/// stream of `seed` with at least T + 1 tokens, starting at token randint(0, its tokens − T − 1), after
-/// `random.seed(seed)`.
+/// Draws `sequences` windows of `length` tokens from sharded text by [`Rule::C4Stream`]. After `random.seed(seed)`,
+/// each next document with at least T + 1 tokens in the shuffled stream of `seed` gives one window, starting at token
+/// randint(0, its tokens − T − 1).
 ///
-/// Source: the official repository's loader of C4.
+/// Source: C4 loader of the official repository.
 ///
 /// # Errors
-/// As [`calibration`]; a shard that cannot be read.
+/// Fails like [`calibration`], or if a shard cannot be read.
 pub fn streamed_calibration(
     shards: &Shards<'_>,
     tokenizer: &Tokenizer,
@@ -167,11 +166,11 @@ pub fn streamed_calibration(
     draw_windows(shards, seed, tokenizer, (sequences, length), &mut PythonRandom::new(seed))
 }
 
-/// Returns the 256 perplexity windows of sharded text by [`Rule::C4Stream`]: those of [`streamed_calibration`] with seed 0.
-/// `limit` keeps the first ones.
+/// Returns the perplexity windows of sharded text by [`Rule::C4Stream`], at most the first `limit`: 256 windows drawn
+/// like [`streamed_calibration`] with seed 0.
 ///
 /// # Errors
-/// As [`evaluation`]; a shard that cannot be read.
+/// Fails like [`evaluation`], or if a shard cannot be read.
 pub fn streamed_evaluation(
     shards: &Shards<'_>,
     tokenizer: &Tokenizer,
@@ -184,13 +183,13 @@ pub fn streamed_evaluation(
     draw_windows(shards, EVALUATION_SEED, tokenizer, (count, length), &mut PythonRandom::new(EVALUATION_SEED))
 }
 
-/// Calls `make` with the rows as the only shard of a text.
+/// Calls `make` with the rows as the only shard.
 fn one_shard(rows: &[String], make: impl FnOnce(&Shards<'_>) -> Result<Windows>) -> Result<Windows> {
     let open = |_| -> Result<Rows<'_>> { Ok(Box::new(rows.iter().cloned().map(Ok))) };
     make(&Shards { count: 1, order: ShardOrder::default(), open: &open })
 }
 
-/// Computes Python's `int(0.9 * count)` in doubles.
+/// Computes Python's `int(0.9 * count)`.
 fn nine_tenths(count: usize) -> usize {
     (0.9 * count as f64) as usize
 }
@@ -233,14 +232,14 @@ mod tests {
     use super::super::tokenizer::sample;
     use super::*;
 
-    /// Returns a row of `count` words, a to z in turn, starting with letter number `first`.
+    /// Returns a row of `count` single-letter words, cycling through a to z from letter `first`.
     fn words(first: usize, count: usize) -> String {
         let letters: Vec<String> =
             (first..first + count).map(|i| char::from(b'a' + (i % 26) as u8).to_string()).collect();
         letters.join(" ")
     }
 
-    /// Returns 40 documents; document i has (i·7) mod 23 + 2 tokens: BOS, then its words from letter i on.
+    /// Returns 40 documents. Document i has (i·7) mod 23 + 2 tokens: BOS, then words starting at letter i.
     fn documents() -> Vec<String> {
         (0..40).map(|i| words(i, (i * 7) % 23 + 1)).collect()
     }
@@ -258,7 +257,7 @@ mod tests {
         vec![words(0, 30), String::new(), words(30, 70)]
     }
 
-    /// Expected numbers: `random.seed(5)`, then six times `random.randint(0, int(0.9 * 101) - 8 - 1)`, and likewise
+    /// Expected values: `random.seed(5)`, then six times `random.randint(0, int(0.9 * 101) - 8 - 1)`, and likewise
     /// `random.randint(0, 101 - 8 - 1)`.
     #[test]
     fn joined_texts_are_drawn_from_as_in_the_reference() {
@@ -273,18 +272,19 @@ mod tests {
         assert_eq!(tokens(&ptb), [79, 32, 45, 88, 83, 67]);
     }
 
-    /// Expected numbers, with `sizes = [(i * 7) % 23 + 2 for i in range(40)]`, T = 16 and `random.seed(3)`: six times
-    /// `while True: d = randint(0, int(0.9 * 40) - 1); if sizes[d] >= T + 1: break`, then `randint(0, sizes[d] - T - 1)`.
+    /// Expected values, with `sizes = [(i * 7) % 23 + 2 for i in range(40)]`, T = 16 and `random.seed(3)`: six times
+    /// `while True: d = randint(0, int(0.9 * 40) - 1); if sizes[d] >= T + 1: break`, then
+    /// `randint(0, sizes[d] - T - 1)`.
     #[test]
     fn documents_are_drawn_until_one_is_long_enough() {
         let windows = calibration(Rule::C4, &documents(), &sample::words(), 6, 16, 3).unwrap();
         assert_eq!(pairs(&windows), [(16, 4), (12, 0), (35, 0), (9, 0), (9, 2), (19, 0)]);
-        // Document 9 begins with BOS, then letter 9 (`j`, id 11): its token 2 is letter 10 (id 12).
+        // Document 9 is BOS, then words from letter 9 (`j`, id 11), so its token 2 has id 12.
         assert_eq!(windows.window(3)[..3], [1, 11, 12]);
         assert_eq!(windows.window(4)[..3], [12, 13, 14]);
     }
 
-    /// Expected numbers: as above, with `random.seed(0)`, `d = randint(0, 39)` and `sizes[d] > T`, 256 times.
+    /// Expected values: as above with `random.seed(0)`, `d = randint(0, 39)` and `sizes[d] > T`, 256 times.
     #[test]
     fn documents_are_evaluated_on_256_windows() {
         let tokenizer = sample::words();
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn a_corpus_that_is_just_long_enough_gives_a_window() {
         let tokenizer = sample::words();
-        // 10 tokens: int(0.9 * 10) - 8 - 1 = 0.
+        // With 10 tokens, int(0.9 * 10) - 8 - 1 = 0 is the only start.
         let nine = [words(0, 9)];
         assert_eq!(tokens(&calibration(Rule::Wikitext2, &nine, &tokenizer, 2, 8, 0).unwrap()), [0, 0]);
         assert_eq!(tokens(&calibration(Rule::Ptb, &nine, &tokenizer, 2, 9, 0).unwrap()), [0, 0]);
@@ -322,7 +322,7 @@ mod tests {
         let error = calibration(Rule::Wikitext2, &nine, &tokenizer, 2, 9, 0).unwrap_err();
         assert_eq!(error.exit_code(), 2);
         let message = error.to_string();
-        // int(0.9 * 12) - 9 - 1 = 0, and int(0.9 * 11) = 9 is too few.
+        // 12 tokens are needed: int(0.9 * 12) - 9 - 1 = 0, whereas int(0.9 * 11) = 9 is too small.
         assert!(message.contains("at least 12 tokens") && message.contains("10 tokens"), "{message}");
         assert!(calibration(Rule::Ptb, &nine, &tokenizer, 2, 10, 0).unwrap_err().to_string().contains("at least 11"));
         assert!(evaluation(Rule::Ptb, &nine, &tokenizer, 11, None).unwrap_err().to_string().contains("at least 11"));
@@ -337,7 +337,7 @@ mod tests {
         assert!(message.contains("36 documents, the longest of 24 tokens"), "{message}");
         assert!(message.contains("at least 25 tokens"), "{message}");
         assert!(evaluation(Rule::C4, &documents(), &tokenizer, usize::MAX, None).is_err());
-        // One document has no nine tenths to draw from; it can be evaluated.
+        // 90 % of one document rounds down to none, so calibration fails, but evaluation works.
         assert!(calibration(Rule::C4, &[words(0, 40)], &tokenizer, 1, 8, 0).is_err());
         assert_eq!(evaluation(Rule::C4, &[words(0, 40)], &tokenizer, 8, None).unwrap().count(), 256);
         assert!(evaluation(Rule::C4, &[], &tokenizer, 8, None).is_err());

@@ -1,8 +1,7 @@
-//! Windows of a text that is too large to be read whole: its rows as a streaming shuffle brings them, of each long one a
-//! window.
+//! Windows of a text that is too large to load: one window from each sufficiently long row of a streaming shuffle.
 //!
-//! The shuffle is that of Hugging Face's `datasets` (`load_dataset(…, streaming=True).shuffle(seed, buffer_size=10_000)`),
-//! which the paper's loader of C4 reads: the shards are shuffled, and their rows go through a buffer.
+//! The shuffle reproduces Hugging Face's `load_dataset(…, streaming=True).shuffle(seed, buffer_size=10_000)`, which the
+//! paper's C4 loader uses. It shuffles the shards and passes their rows through a shuffle buffer.
 
 use std::collections::VecDeque;
 
@@ -15,27 +14,27 @@ use super::windows::{Windows, last_start};
 use super::{PythonRandom, Tokenizer};
 use crate::error::{Error, Result};
 
-/// Rows that the shuffle holds, as in the paper's loader.
+/// Size of the shuffle buffer in rows, as in the paper's loader.
 const BUFFER: usize = 10_000;
-/// Number of buffer positions drawn at a time. The rest of a block is discarded when the rows end.
+/// Number of buffer positions drawn at a time. Unused positions are discarded when the rows end.
 const BLOCK: usize = 1000;
-/// Most groups of shards that are read by turns.
+/// Maximum number of shard groups that are interleaved.
 const GROUPS: usize = 10;
 
-/// In which order the rows of shuffled shards come into the buffer. Which one a program had depends on its version of
-/// `datasets`.
+/// Order in which the rows of shuffled shards enter the buffer. It depends on the version of `datasets`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShardOrder {
-    /// One shard after the other: up to 4.8.
+    /// One shard after the other (`datasets` up to 4.8).
     #[default]
     OneByOne,
-    /// A tenth of the buffer each of up to ten groups of shards by turns; of a full buffer half comes out: as 5.2.
+    /// Up to ten groups of shards take turns, each filling a tenth of the buffer; a full buffer releases half of its
+    /// rows (`datasets` 5.2).
     ByTurns,
 }
 
 impl ShardOrder {
-    /// Returns the shards in the order shuffled by `seed`, in groups that are read in turn.
+    /// Returns the shards in the order shuffled by `seed`, divided into interleaved groups.
     fn groups(self, shards: usize, seed: u64) -> Vec<VecDeque<usize>> {
         let mut shuffled: Vec<usize> = (0..shards).collect();
         NumpyRandom::new(seed).shuffle(&mut shuffled);
@@ -44,28 +43,28 @@ impl ShardOrder {
             Self::ByTurns => GROUPS.min(shards),
         };
         let mut rest = shuffled.into_iter();
-        // The first groups have one more where the shards do not go up.
+        // The first groups have one shard more if the shards do not divide evenly.
         (0..groups)
             .map(|group| rest.by_ref().take(shards / groups + usize::from(group < shards % groups)).collect())
             .collect()
     }
 
-    /// Returns the shards that are read if each group reads only its first `read` shards, in the order of opening.
+    /// Returns the shards that are opened if each group reads only its first `read` shards, in the order of opening.
     pub fn first(self, shards: usize, seed: u64, read: usize) -> Vec<usize> {
         let groups = self.groups(shards, seed);
         (0..read).flat_map(|position| groups.iter().filter_map(move |group| group.get(position).copied())).collect()
     }
 }
 
-/// A text in shards.
+/// Sharded text.
 pub struct Shards<'a> {
     pub count: usize,
     pub order: ShardOrder,
-    /// The rows of a shard, which is opened when it is its turn.
+    /// Opens a shard and returns its rows. Called only when the shard is needed.
     pub open: &'a dyn Fn(usize) -> Result<Rows<'a>>,
 }
 
-/// The rows of all shards in the order in which they come into the buffer, each with its shard.
+/// Rows of all shards in the order in which they enter the buffer, each with its shard.
 struct Interleaved<'a> {
     open: &'a dyn Fn(usize) -> Result<Rows<'a>>,
     groups: Vec<ShardGroup<'a>>,
@@ -74,7 +73,7 @@ struct Interleaved<'a> {
 
 struct ShardGroup<'a> {
     waiting: VecDeque<usize>,
-    /// The shard that is read.
+    /// Shard that is being read.
     opened: Option<(usize, Rows<'a>)>,
 }
 
@@ -94,7 +93,7 @@ impl<'a> Interleaved<'a> {
         }
     }
 
-    /// Reads up to `most` rows of the current group. Empty when all groups have ended.
+    /// Reads up to `most` rows of the current group. Returns an empty list once all groups have ended.
     fn next(&mut self, most: usize) -> Result<Vec<StreamRow>> {
         while !self.groups.is_empty() {
             let mut rows = Vec::new();
@@ -103,7 +102,7 @@ impl<'a> Interleaved<'a> {
             {
                 rows.push(row);
             }
-            // Whose rows have ended has no more turns.
+            // Drop a group whose rows have ended.
             match rows.is_empty() {
                 false => self.turn = (self.turn + 1) % self.groups.len(),
                 true => {
@@ -132,16 +131,16 @@ impl<'a> ShardGroup<'a> {
     }
 }
 
-/// Rows out of a buffer that is filled before the first of them comes out.
+/// Shuffle buffer, which is filled before it releases the first row.
 struct Shuffled<'a> {
     rows: Interleaved<'a>,
     order: ShardOrder,
     size: usize,
     buffer: Vec<StreamRow>,
     random: NumpyRandom,
-    /// Places in the buffer that are drawn already.
+    /// Buffer positions that are drawn but not used yet.
     places: VecDeque<u32>,
-    /// Rows that come out next, the last one first.
+    /// Rows to release next, in reverse order.
     out: Vec<StreamRow>,
     ended: bool,
 }
@@ -202,11 +201,12 @@ impl<'a> Shuffled<'a> {
     }
 }
 
-/// Draws one window from each of the next `count` documents with more than `length` tokens, of the stream of seed `stream`.
-/// `random` draws only the start of each window.
+/// Draws one window from each of the next `count` documents with more than `length` tokens, from the stream shuffled by
+/// seed `stream`. `random` draws the start of each window.
 ///
 /// # Errors
-/// A shard cannot be read, a document cannot be tokenized, or the stream ends before enough documents were found.
+/// Fails if a shard cannot be read, a document cannot be tokenized, or the stream ends before enough documents are
+/// found.
 pub(super) fn draw_windows(
     shards: &Shards<'_>,
     stream: u64,
@@ -252,7 +252,7 @@ mod tests {
     use crate::files::sha256;
 
     #[expect(clippy::disallowed_macros, reason = "a test says what it skips")]
-    /// Reads the output of `datasets` 4.8.5 and 5.2.0. `None` without the folder of oracles.
+    /// Reads the output of `datasets` 4.8.5 or 5.2.0, or returns `None` without the oracles folder.
     fn oracle(order: ShardOrder) -> Option<Value> {
         let name = match order {
             ShardOrder::OneByOne => "classic.json",
@@ -272,12 +272,12 @@ mod tests {
 
     const ORDERS: [ShardOrder; 2] = [ShardOrder::OneByOne, ShardOrder::ByTurns];
 
-    /// Returns the words of row `row` of shard `shard`, as the oracle's README defines them.
+    /// Returns the words of a row as the oracle's README defines them.
     fn words(shard: usize, row: usize) -> Vec<usize> {
         (0..3 + (row * 7919 + shard * 104_729) % 40).map(|k| (row * 31 + shard * 17 + k * k) % 16).collect()
     }
 
-    /// Returns the complete order as `shard/row`.
+    /// Returns the complete order as `shard/row` strings.
     fn order(order: ShardOrder, (count, rows): (usize, usize), seed: u64, buffer: usize) -> Vec<String> {
         let open = |shard: usize| open_counted(shard, rows);
         let mut shuffled = Shuffled::new(&Shards { count, order, open: &open }, seed, buffer);
@@ -327,8 +327,8 @@ mod tests {
 
     #[test]
     fn windows_are_the_official_loaders() {
-        // Words are letters here, and the sample tokenizer begins a text with a token of its own: so each row goes one word
-        // short, and a window of the same length has the same start.
+        // The sample tokenizer adds BOS, so each row has one word less than the oracle's. Windows of the same length
+        // then have the same start.
         let tokenizer = sample::words();
         for shard_order in ORDERS {
             let Some(oracle) = oracle(shard_order) else { return };
@@ -383,7 +383,7 @@ mod tests {
             assert_eq!(*opened.borrow(), opened_first);
             assert_eq!(shard_order.first(8, 0, 1), opened_first);
         }
-        // 1,024 shards in ten groups: of four 103, of the others 102.
+        // 1,024 shards in ten groups: four groups of 103 and six of 102.
         assert_eq!(ShardOrder::OneByOne.first(1024, 0, 3), [84, 752, 296]);
         assert_eq!(ShardOrder::ByTurns.first(1024, 0, 1), [84, 264, 671, 290, 20, 705, 793, 669, 843, 217]);
         assert_eq!(ShardOrder::OneByOne.first(8, 0, 99).len(), 8);

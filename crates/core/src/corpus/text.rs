@@ -1,4 +1,4 @@
-//! Rows of text out of a corpus file.
+//! Reading rows of text from corpus files.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -14,7 +14,7 @@ use crate::files::json_rows::JsonRows;
 use crate::files::limit::{HeldRows, TextLimit};
 use crate::files::rows::{BYTE_ORDER_MARK, RowFiles, RowForm, bad, describe, not_utf8};
 
-/// The columns looked for, in this order, when none is named: C4's and WikiText's, then PTB's.
+/// Default column names in order of preference: C4 and WikiText, then PTB.
 const COLUMNS: [&str; 2] = ["text", "sentence"];
 
 const FILES: RowFiles = RowFiles {
@@ -23,11 +23,11 @@ const FILES: RowFiles = RowFiles {
     expected: "one JSON object per line, or one list of objects",
 };
 
-/// The name of the format that a corpus file is read as: its bytes alone do not say it. A text whose line ends are changed has
-/// a name of its own, because a text with the same bytes was once read unchanged.
+/// Returns the format name of a corpus file for cache keys. Text files whose line ends are normalized have a separate
+/// name, because older versions read the same bytes unchanged.
 ///
 /// # Errors
-/// A name whose ending is none of those that [`read_rows`] knows.
+/// Fails if the extension is unknown to [`read_rows`].
 pub fn format(path: &Path) -> Result<&'static str> {
     Ok(match FILES.form(path)? {
         RowForm::Text if is_changed(path) => "text, line ends as \\n",
@@ -38,7 +38,7 @@ pub fn format(path: &Path) -> Result<&'static str> {
     })
 }
 
-/// Whether [`plain_text`] changes anything. A file that cannot be read is refused where its rows are asked for.
+/// Returns whether [`plain_text`] would change the file. Unreadable files are reported when they are read.
 fn is_changed(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     let mut reader = BufReader::new(file);
@@ -57,28 +57,28 @@ fn is_changed(path: &Path) -> bool {
     }
 }
 
-/// The rows of a corpus file: no trimming, and an empty row is a row.
+/// Reads the rows of a corpus file without trimming. Empty rows are kept.
 ///
-/// - `.txt`: the whole file is one row (it has no columns). Line ends of Windows become `\n`, as Python reads them.
-/// - `.jsonl`, `.json`, `.jsonl.gz`, `.json.gz`: one JSON object per line, or one list of objects; blank lines are skipped.
+/// - `.txt`: the whole file is one row. Line ends are normalized to `\n`, as in Python.
+/// - `.jsonl`, `.json`, `.jsonl.gz`, `.json.gz`: one JSON object per line, or one list of objects. Blank lines are
+///   skipped.
 /// - `.parquet`: one row per row of the table.
 ///
-/// `column` names the field of text; `None` takes `text`, or else `sentence`.
+/// `column` names the text column and defaults to `text`, then `sentence`.
 ///
 /// # Errors
-/// An absent or unreadable file is [`Kind::Missing`](crate::error::Kind::Missing). Anything wrong inside it is
-/// [`Kind::BadInput`](crate::error::Kind::BadInput), with the line or row: an empty file, bytes that are not UTF-8, a
-/// gzip file cut short, a line that is not a JSON object, an absent column, a value that is null or not text.
-///
-/// What the rows take in memory is bounded by [`TextLimit::current`].
+/// Fails with [`Kind::Missing`](crate::error::Kind::Missing) if the file is absent or unreadable. Fails with
+/// [`Kind::BadInput`](crate::error::Kind::BadInput), naming the line or row, if the content is invalid: an empty file,
+/// invalid UTF-8, a truncated gzip file, a line that is not a JSON object, a missing column, or a value that is not
+/// text. The memory of the rows is limited by [`TextLimit::current`].
 pub fn read_rows(path: impl AsRef<Path>, column: Option<&str>) -> Result<Vec<String>> {
     read_rows_within(path, column, TextLimit::current())
 }
 
-/// Reads the rows within another size limit.
+/// Reads the rows with an explicit size limit.
 ///
 /// # Errors
-/// As [`read_rows`].
+/// See [`read_rows`].
 pub fn read_rows_within(path: impl AsRef<Path>, column: Option<&str>, limit: TextLimit) -> Result<Vec<String>> {
     let path = path.as_ref();
     let mut all = Vec::new();
@@ -91,13 +91,13 @@ pub fn read_rows_within(path: impl AsRef<Path>, column: Option<&str>, limit: Tex
     if all.is_empty() { Err(FILES.empty(path)) } else { Ok(all) }
 }
 
-/// Rows of text, one after the other. After an error there are no more.
+/// Iterator over rows of text. It ends after the first error.
 pub type Rows<'a> = Box<dyn Iterator<Item = Result<String>> + 'a>;
 
-/// Iterates over the rows. JSON rows are read lazily, so only one is in memory.
+/// Iterates over the rows. JSON rows are read lazily, one at a time.
 ///
 /// # Errors
-/// Those of [`read_rows`]. An invalid line fails when it is read.
+/// Fails like [`read_rows`]. An invalid line fails when it is read.
 pub fn rows(path: &Path, column: Option<&str>) -> Result<Rows<'static>> {
     rows_within(path, column, TextLimit::current())
 }
@@ -132,7 +132,7 @@ fn read_text(mut file: File, path: &Path, column: Option<&str>) -> Result<Vec<St
     Ok(vec![plain_text(text)])
 }
 
-/// A text as Python reads it: every line end is `\n`, and a mark at the start is none of the text.
+/// Normalizes text like Python: line ends become `\n`, and a leading byte order mark is removed.
 fn plain_text(text: String) -> String {
     let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
     if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n") } else { text }
@@ -162,10 +162,10 @@ fn read_json(lines: impl BufRead + 'static, file: (&Path, bool), column: Option<
     }))
 }
 
-/// Longest row, in bytes, that is read again to describe what is wrong with it.
+/// Maximum size in bytes of a row that is parsed again for an error message.
 const MAX_DESCRIBED: usize = 1 << 20;
 
-/// Returns why a row has no text, with what it has instead.
+/// Returns the error for a row without text, describing its content.
 fn refuse_row<R: BufRead>(lines: &JsonRows<'_, R>, column: Option<&str>) -> Result<String> {
     let row = lines.last_row()?;
     let name = column.map_or_else(|| pick(None, row.keys().map(String::as_str)), |name| Ok(name.to_owned()));
@@ -271,7 +271,7 @@ mod tests {
         }
     }
 
-    /// A mark of an editor, a list, numbers that JSON does not have, line ends of Windows.
+    /// Covers a byte order mark, a list, non-JSON numbers and CRLF line ends.
     #[test]
     fn rows_of_other_tools_are_the_same_texts() {
         let list = "\u{feff}\n [{\"text\": \"a, ]\\\"\", \"n\": [1, {}]} ,\n{\"text\": \"b\"}]\n";
@@ -312,7 +312,7 @@ mod tests {
             ("a.parquet", parquet(vec![Column::new("text".into(), vec![String::new(); 160])])),
         ] {
             let (_folder, path) = write(name, &bytes);
-            // 2,240 bytes of text at the most, but 160 rows of 24 bytes.
+            // 2,240 bytes of text at most, but 160 rows of 24 bytes each.
             let message = read_rows_within(&path, None, limit).unwrap_err().to_string();
             assert!(message.contains("more text than is read") && message.contains(name), "{message}");
             assert_eq!(read_rows(&path, None).unwrap().len(), 160);

@@ -1,30 +1,29 @@
-//! The text of a JSON row. Columns that are not read are checked for syntax only, so that they take no memory.
+//! Text of a JSON row. Other columns are only checked for syntax, which takes no memory.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Value of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Field {
     Text(String),
-    /// Any other value. It is not kept.
+    /// Any other value, which is discarded.
     Other,
 }
 
-/// The columns that were looked for, of those that the row has.
+/// Requested columns that a row has.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct TextRow(pub(super) Vec<(String, Field)>);
 
 impl TextRow {
-    /// Takes the text of the first of some columns that the row has.
+    /// Removes and returns the first of `columns` that the row has.
     pub(super) fn take(&mut self, columns: &[&str]) -> Option<(String, Field)> {
         let index = columns.iter().find_map(|column| self.0.iter().position(|(name, _)| name == column))?;
         Some(self.0.swap_remove(index))
     }
 }
 
-/// Reads the text of a row out of JSON. Values that are no row give a row without columns.
+/// Deserializer of the requested columns of a row. Values that are not objects give a row without columns.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TextRowSeed<'c>(pub(super) &'c [&'c str]);
 
@@ -51,7 +50,7 @@ impl<'de> Visitor<'de> for TextRowSeed<'_> {
                 continue;
             }
             let field = map.next_value_seed(FieldSeed)?;
-            // As in Python, the last of two equal names counts.
+            // The last of duplicate keys wins, as in Python.
             row.0.retain(|(known, _)| *known != name);
             row.0.push((name, field));
         }
@@ -87,7 +86,7 @@ impl<'de> Visitor<'de> for TextRowSeed<'_> {
     }
 }
 
-/// Reads one column.
+/// Deserializer of one column.
 struct FieldSeed;
 
 impl<'de> DeserializeSeed<'de> for FieldSeed {
@@ -143,7 +142,7 @@ impl<'de> Visitor<'de> for FieldSeed {
     }
 }
 
-/// Reads the items of a list and keeps none.
+/// Consumes a list without storing its items.
 fn skip_items<'de, A: SeqAccess<'de>>(mut list: A) -> Result<(), A::Error> {
     while list.next_element::<IgnoredAny>()?.is_some() {}
     Ok(())

@@ -1,5 +1,5 @@
-//! Text to token ids, as the backbone's own `tokenizer.json` says. This is the one door to the tokenizers' library, which
-//! panics on some damaged files (in post-processors, decoders, normalisers): here that is an error that names the file.
+//! Tokenization with the backbone's own `tokenizer.json`. This module is the only user of the `tokenizers` library. The
+//! library panics on some damaged files, which this module converts to errors that name the file.
 
 use std::path::{Path, PathBuf};
 
@@ -11,29 +11,29 @@ use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::{caught, parts, regular};
 
-/// Upper bounds of tokens per byte of text, and of additional tokens. A tokenizer that exceeds them is rejected.
+/// Maximum tokens per byte of text, plus a constant. Tokenizers that exceed the sum are rejected.
 const MAX_TOKENS_PER_BYTE: usize = 64;
 const MAX_EXTRA_TOKENS: usize = 4096;
 
-/// A backbone's tokenizer, read from its `tokenizer.json` and the files next to it that add tokens, or from the header of its
-/// GGUF file.
+/// Tokenizer of a backbone, read from its `tokenizer.json` and the neighboring files that add tokens, or from a GGUF
+/// header.
 ///
-/// Special tokens are those that the file's post-processor puts (usually one BOS at the start). Truncation and padding
-/// settings of the file are ignored: a corpus is tokenised whole, and windows are cut afterwards.
+/// Special tokens are added by the file's post-processor (usually one BOS at the start). The file's truncation and
+/// padding settings are ignored: a corpus is tokenized as a whole and cut into windows afterwards.
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     path: PathBuf,
     vocab_size: usize,
-    /// One more than the highest id that a text may have.
+    /// Exclusive upper bound of the ids in an encoded text.
     id_limit: usize,
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`, or what a GGUF file has of one.
+    /// Loads a tokenizer from a `tokenizer.json` or GGUF file.
     ///
     /// # Errors
-    /// When the file is absent or unreadable, or is not a tokenizer in the Hugging Face format.
+    /// Fails if the file is absent or unreadable, or is not a tokenizer in the Hugging Face format.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let (bytes, added_tokens) = description_beside(path, usize::MAX)?;
@@ -70,7 +70,7 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// Refuses texts with ids of at least `rows`, which exceed an embedding of `rows` rows.
+    /// Rejects texts with ids outside an embedding of `rows` rows.
     #[must_use]
     pub fn within(self, rows: usize) -> Self {
         Self { id_limit: self.id_limit.min(rows), ..self }
@@ -79,7 +79,7 @@ impl Tokenizer {
     /// Encodes a text, with special tokens.
     ///
     /// # Errors
-    /// When the tokenizer has no token for a part of the text.
+    /// Fails if the tokenizer has no token for a part of the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         self.encode_with(text, true)
     }
@@ -87,16 +87,16 @@ impl Tokenizer {
     /// Encodes a text, with or without the special tokens of the post-processor.
     ///
     /// # Errors
-    /// When the tokenizer has no token for a part of the text.
+    /// Fails if the tokenizer has no token for a part of the text.
     pub fn encode_with(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
-        // `encode_fast` leaves out the offsets; the ids are the same.
+        // `encode_fast` gives the same ids but skips the offsets.
         self.checked(text, || self.inner.encode_fast(text, add_special)).map(|encoding| encoding.get_ids().to_vec())
     }
 
-    /// Encodes a text, and returns the end of each token in bytes of the text; 0 for tokens without text.
+    /// Encodes a text. Also returns the end of each token as a byte offset in the text, 0 for tokens without text.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode).
+    /// See [`encode`](Self::encode).
     pub fn encode_with_ends(&self, text: &str) -> Result<(Vec<u32>, Vec<usize>)> {
         let encoding = self.checked(text, || self.inner.encode(text, true))?;
         Ok((encoding.get_ids().to_vec(), encoding.get_offsets().iter().map(|(_, end)| *end).collect()))
@@ -122,7 +122,6 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the id of a token.
     pub fn id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
@@ -130,7 +129,7 @@ impl Tokenizer {
     /// Decodes one id, including special tokens.
     ///
     /// # Errors
-    /// An id that is no token, or when the decoder of the file fails.
+    /// Fails if the id is not in the vocabulary or the decoder fails.
     pub fn decode(&self, id: u32) -> Result<String> {
         let refused = |found: String| {
             Error::bad_input("a token cannot be decoded").at(self.path.display()).found(format!("id {id}: {found}"))
@@ -146,7 +145,7 @@ impl Tokenizer {
     /// Decodes ids, with or without special tokens.
     ///
     /// # Errors
-    /// As [`Self::decode`].
+    /// See [`Self::decode`].
     pub fn decode_all(&self, ids: &[u32], special: bool) -> Result<String> {
         let refused = |found: String| Error::bad_input("tokens cannot be decoded").at(self.path.display()).found(found);
         caught::catch(|| self.inner.decode(ids, !special))
@@ -154,14 +153,13 @@ impl Tokenizer {
             .map_err(|error| refused(error.to_string()))
     }
 
-    /// One more than the highest id of the vocabulary and the added tokens: the least number of rows that the
-    /// backbone's embedding must have. (Ids may have gaps, so it can exceed the number of tokens.) Tokens that only the files
-    /// next to a `tokenizer.json` add do not count: many embeddings have no row for them.
+    /// Returns one more than the highest id of the vocabulary and the added tokens, which is the minimum number of
+    /// embedding rows. It can exceed the number of tokens because ids may have gaps. Tokens that only neighboring files
+    /// add do not count, because many embeddings have no row for them.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
-    /// Returns the path of the `tokenizer.json`.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -175,19 +173,19 @@ fn malformed_tokenizer(found: String, path: &Path) -> Error {
         .hint("download the file again, or save it with `tokenizer.save_pretrained`")
 }
 
-/// Returns what a file and those next to it say of a tokenizer, as one `tokenizer.json`. Tokens that files next to it add are left
-/// out where an embedding of `rows` rows has none for them.
+/// Returns the tokenizer as one `tokenizer.json` that includes the tokens of neighboring files, except those outside an
+/// embedding of `rows` rows.
 ///
 /// # Errors
-/// A file that cannot be read; a GGUF file with a tokenizer of another kind.
+/// Fails if a file cannot be read or a GGUF tokenizer is of an unsupported type.
 pub fn description(path: &Path, rows: usize) -> Result<Vec<u8>> {
     description_beside(path, rows).map(|(bytes, _)| bytes)
 }
 
-/// Returns the id of a token by its text, without the whole tokenizer where its file lists the token as an added one.
+/// Returns the id of a token. Avoids loading the tokenizer if the file lists the token as an added token.
 ///
 /// # Errors
-/// As [`Tokenizer::load`].
+/// See [`Tokenizer::load`].
 pub fn token_id(path: &Path, token: &str) -> Result<Option<u32>> {
     match added_tokens::own_id(path, token)? {
         Some(id) => Ok(Some(id)),
@@ -195,7 +193,7 @@ pub fn token_id(path: &Path, token: &str) -> Result<Option<u32>> {
     }
 }
 
-/// Extends [`description`] with the texts of the tokens that only files next to it name.
+/// Extends [`description`] with the texts of the tokens that only neighboring files add.
 fn description_beside(path: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)> {
     if is_gguf(path) {
         return Ok((gguf::of_gguf(&Gguf::open(path)?)?.to_string().into_bytes(), Vec::new()));
@@ -206,7 +204,7 @@ fn description_beside(path: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)
     added_tokens::merge(regular::read(path)?, path, rows)
 }
 
-/// For tests: one token per word `a` to `z` (ids 2 to 27), split at white space, BOS (id 1) in front.
+/// Test tokenizer with one token per word `a` to `z` (ids 2 to 27), split at whitespace, with BOS (id 1) in front.
 #[cfg(test)]
 pub(super) mod sample {
     use serde_json::{Value, json};
@@ -295,12 +293,12 @@ mod tests {
         assert_eq!(sample::load(&description).unwrap_err().exit_code(), 2);
     }
 
-    /// Each of these files made the library panic, or failed only when the embedding was indexed.
+    /// Each of these files made the library panic or gave out-of-range ids.
     #[test]
     fn a_damaged_file_is_an_error_that_names_it_and_not_a_panic() {
         assert_eq!(sample_with("post_processor", template_with_ids(&json!([4000]))).unwrap().vocab_size(), 4001);
         let fixed = sample_with("pre_tokenizer", json!({"type": "FixedLength", "length": 0})).unwrap();
-        // A trie of one unit, which points far beyond itself.
+        // A trie of a single unit that points out of bounds.
         let precompiled =
             sample_with("normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8="}));
         let nothing = template_with_ids(&json!([]));

@@ -1,20 +1,20 @@
-//! Limits on a `tokenizer.json` before the library acts on it: rejects values that would take gigabytes of memory or
-//! let a text grow without bound.
+//! Sanity checks of a `tokenizer.json` before the library loads it. Rejects values that would allocate gigabytes or
+//! expand text without bound.
 
 use serde_json::{Map, Value};
 
-/// No vocabulary is near it.
+/// Exclusive upper bound of token ids, far above any real vocabulary.
 const MAX_IDS: u64 = 1 << 24;
-/// Tokens that a post-processor may put around a text, and pieces of one template.
+/// Maximum special tokens of a post-processor, and maximum pieces of a template.
 const MAX_SPECIAL: usize = 64;
-/// How many times longer a normaliser's replacements may make a text, all of them together.
+/// Maximum combined growth factor of a text by the normalizer's replacements.
 const MAX_GROWTH: usize = 4096;
-/// Entries of a list of settings.
+/// Maximum entries of a list in the settings.
 const MAX_ENTRIES: usize = 1 << 16;
-/// The longest text of a setting.
+/// Maximum length of a string in the settings.
 const MAX_TEXT: usize = 1 << 16;
 
-/// Returns the reason why the library must not read a tokenizer file, if there is one.
+/// Returns why the library must not load a tokenizer file, or `None` if it is safe.
 pub(super) fn complaint(file: &Value) -> Option<String> {
     let Some(file) = file.as_object() else { return Some("no JSON object".to_owned()) };
     let model = file.get("model").and_then(Value::as_object);
@@ -36,7 +36,7 @@ fn beyond(id: &Value) -> bool {
     id.as_u64().is_none_or(|id| id >= MAX_IDS)
 }
 
-/// Looks through the settings of a part, whatever their nesting.
+/// Checks the settings of a part recursively.
 fn setting(part: &str, value: &Value, growth: &mut usize) -> Option<String> {
     match value {
         Value::Object(map) => {
@@ -92,9 +92,9 @@ fn object(part: &str, map: &Map<String, Value>, growth: &mut usize) -> Option<St
     }
 }
 
-/// Checks the size of the trie at the start of the map, for which the library allocates up to 8 GB unchecked.
+/// Checks the size of the trie at the start of the charsmap, for which the library would allocate up to 8 GB.
 fn charsmap(text: &str) -> Option<String> {
-    // Base64: six bits of each character.
+    // Decode base64: six bits per character.
     let bits = text
         .bytes()
         .take(6)
@@ -127,7 +127,7 @@ mod tests {
     fn a_sound_file_has_nothing_to_complain_of() {
         assert_eq!(complaint(&sample::description()), None);
         let mut plain = sample::description();
-        // "AAQAAA..." says 1024 bytes.
+        // "AAQAAA…" declares 1,024 bytes.
         plain["normalizer"] =
             json!({"type": "Precompiled", "precompiled_charsmap": "AAQAAA==".to_owned() + &"A".repeat(1400)});
         assert_eq!(complaint(&plain), None);

@@ -1,29 +1,27 @@
-//! Windows of tokens: what a backbone is calibrated on, and what its perplexity is taken over.
+//! Token windows for calibration and perplexity.
 
 use super::{PythonRandom, Tokenizer};
 use crate::error::{Error, Result};
 
-/// Where a window begins.
+/// Start of a window in the corpus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Start {
-    /// Index of the document (row) it was cut from; 0 where all rows are one text.
+    /// Index of the document (row), 0 if all rows are joined into one text.
     pub document: usize,
-    /// Index of its first token within that document.
     pub token: usize,
 }
 
-/// Windows of equal length, in the order in which they were drawn.
+/// Windows of equal length, in the order drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Windows {
-    /// The ids of all windows, one after another.
+    /// Concatenated ids of all windows.
     pub ids: Vec<u32>,
-    /// Tokens in a window, at least 2.
+    /// Tokens per window, at least 2.
     pub length: usize,
-    /// Where each window begins in the corpus.
     pub starts: Vec<Start>,
-    /// Tokens of the corpus that the windows were cut from; under [`Rule::C4`](super::Rule::C4) of those documents that were drawn.
+    /// Tokens of the corpus. Under [`Rule::C4`](super::Rule::C4) only drawn documents count.
     pub corpus_tokens: usize,
-    /// Bytes of the text that the predicted tokens stand for, which are all but the first of each window.
+    /// Bytes of text covered by the predicted tokens, which are all but the first of each window.
     pub bytes: usize,
 }
 
@@ -38,8 +36,8 @@ impl Windows {
         Self { ids: Vec::new(), length, starts: Vec::new(), corpus_tokens: 0, bytes: 0 }
     }
 
-    /// Adds a window that begins at a random place of a document, up to `last`; `tokens` are the document's ids, and where in
-    /// its text each of them ends.
+    /// Adds a window that starts at a random token of a document, at most `last`. `tokens` holds the document's ids and
+    /// the end of each token in its text.
     pub(super) fn draw(
         &mut self,
         document: usize,
@@ -55,7 +53,6 @@ impl Windows {
         Ok(())
     }
 
-    /// Returns the number of windows.
     pub fn count(&self) -> usize {
         self.starts.len()
     }
@@ -65,7 +62,6 @@ impl Windows {
         &self.ids[index * self.length..(index + 1) * self.length]
     }
 
-    /// Iterates over the windows in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.ids.chunks_exact(self.length)
     }
@@ -73,14 +69,14 @@ impl Windows {
 
 /// Returns the last start that the reference allows, `tokens − length − 1`, or `None` if it is negative.
 ///
-/// One start fewer than possible: the reference keeps room for the token after the window.
+/// This is one less than possible, because the reference reserves the token after the window.
 pub(super) fn last_start(tokens: usize, length: usize) -> Option<u64> {
     tokens.checked_sub(length)?.checked_sub(1).map(|last| last as u64)
 }
 
-/// Documents that are tokenised when they are first drawn, and only once.
+/// Documents that are tokenized when they are first drawn.
 ///
-/// A shard of C4 has 356 317 of them, of which a run draws a few hundred.
+/// A C4 shard has 356,317 documents, of which a run draws a few hundred.
 pub(super) struct Documents<'a> {
     rows: &'a [String],
     tokenizer: &'a Tokenizer,
@@ -96,7 +92,7 @@ pub(super) struct Documents<'a> {
 enum Tokenised {
     NotYet,
     TooShort,
-    /// Ids, and where in the text each of them ends.
+    /// Ids, and the end of each token in the text.
     Ids(Vec<u32>, Vec<usize>),
 }
 
@@ -109,7 +105,7 @@ impl<'a> Documents<'a> {
     /// Draws `count` windows of the length given to [`new`](Self::new).
     ///
     /// # Errors
-    /// When no document is long enough, or a drawn one cannot be tokenised.
+    /// Fails if no document is long enough or a drawn one cannot be tokenized.
     pub(super) fn draw_windows(mut self, count: usize, random: &mut PythonRandom) -> Result<Windows> {
         let mut windows = Windows::new(self.length);
         for _ in 0..count {
@@ -119,10 +115,10 @@ impl<'a> Documents<'a> {
         Ok(windows)
     }
 
-    /// Draws documents until one is long enough, then a window of it, which is appended to `out`.
+    /// Draws documents until one is long enough, and appends a window of it to `out`.
     ///
-    /// Returns an error once every document has been drawn and none was long enough. While one is long
-    /// enough it will be drawn, and the draws before it cost next to nothing, for no document is tokenised twice.
+    /// Fails once every document has been drawn and none is long enough. If one is, repeated draws are cheap because no
+    /// document is tokenized twice.
     fn draw(&mut self, random: &mut PythonRandom, out: &mut Windows) -> Result<()> {
         while self.waiting > 0 || self.long > 0 {
             let document = random.randint(0, self.rows.len() as u64 - 1)? as usize;
@@ -150,7 +146,7 @@ impl<'a> Documents<'a> {
 
     fn tokenise(&mut self, document: usize) -> Result<()> {
         let (ids, ends) = self.tokenizer.encode_with_ends(&self.rows[document]).map_err(|error| {
-            // People count rows from one.
+            // Row numbers in messages are 1-based.
             error.at(format!("row {} of the corpus", document + 1))
         })?;
         self.waiting -= 1;

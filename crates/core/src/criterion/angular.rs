@@ -1,4 +1,5 @@
-//! The block with the smallest angular distance at the last token (Gromov et al.; used by ReplaceMe; design §6).
+//! Angular distance: removes the block with the smallest angular distance at the last token (Gromov et al.; used by
+//! ReplaceMe; design §6).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,8 +14,8 @@ const NAME: &str = "angular";
 const SOURCE: &str = "https://github.com/arcee-ai/PruneMe";
 pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Angular>(NAME, SOURCE, build::<Angular>);
 
-/// Selects the block start `s` in `0..=L−n` with the smallest mean of `arccos(cos(X_s, X_{s+n}))/π` at the last token.
-/// The first minimum wins.
+/// Selection of the block start `s` in `0..=L−n` with the smallest mean of `arccos(cos(X_s, X_{s+n}))/π` at the last
+/// token. The first minimum wins.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Angular {}

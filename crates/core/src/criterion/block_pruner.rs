@@ -1,5 +1,5 @@
-//! BlockPruner: repeatedly removes the sublayer whose removal leaves the lowest perplexity (arXiv 2406.10594), beyond the
-//! paper. Its authors calibrate on Alpaca.
+//! BlockPruner: repeatedly removes the sublayer whose removal leaves the lowest perplexity (arXiv 2406.10594). Not part
+//! of the paper. The authors of BlockPruner calibrate on Alpaca.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,8 +15,8 @@ const SOURCE: &str = "https://github.com/MrGGLS/BlockPruner";
 pub(super) const ENTRY: CriterionEntry =
     CriterionEntry::new::<BlockPruner>(NAME, SOURCE, build::<BlockPruner>).label("BlockPruner").beyond();
 
-/// Greedy removal by the perplexity of the calibration windows.
-/// Of equal perplexities the first of all attentions, then of all MLPs, is removed.
+/// Greedy removal by the perplexity on the calibration windows. Ties go to attention sublayers before MLPs, then to the
+/// lower layer.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct BlockPruner {}
@@ -54,7 +54,8 @@ mod tests {
     fn each_step_measures_the_remaining_sublayers() {
         let cut = PruneSpec { backbone: "b", layers: 2, depth: 2, unit: DepthUnit::Sublayers };
         let first = (1, Sublayer::Mlp);
-        // Alone, the MLP of layer 1 costs least and its attention next, but not after the MLP is removed.
+        // Individually, the MLP of layer 1 costs least and its attention second-least, but not after the MLP is
+        // removed.
         let perplexity = |removed: &Cut| match (removed.contains(1, Sublayer::Mlp), removed.len()) {
             (true, 1) => 1.0,
             (true, _) if removed.contains(1, Sublayer::Attention) => 99.0,
@@ -63,7 +64,7 @@ mod tests {
             _ => 9.0,
         };
         let selection = select(&super::ENTRY, &json!({}), &cut, |_| 0.0, perplexity).unwrap();
-        // Both remaining candidates cost 4: the attention is the first.
+        // Both remaining candidates cost 4, so the first one, the attention, is removed.
         assert_eq!(selection.removed, Cut::sublayers([first, (0, Sublayer::Attention)]));
         assert_eq!(selection.scores, [(3, 1.0), (0, 4.0)]);
     }

@@ -1,4 +1,4 @@
-//! The layers that the grid lists (design §6).
+//! Layers listed in the grid (design §6).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,13 +11,13 @@ const NAME: &str = "explicit";
 const SOURCE: &str = "";
 pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ExplicitOptions>(NAME, SOURCE, build);
 
-/// The layers that the grid lists: either `layers` or `order`.
+/// Layers listed in the grid, as either `layers` or `order`.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct ExplicitOptions {
-    /// The layers to remove.
+    /// Layers to remove.
     layers: Option<Vec<usize>>,
-    /// An order of layers; the first `depth` are removed. For sweeps over depths.
+    /// Order of layers for sweeps over depths. The first `depth` layers are removed.
     order: Option<Vec<usize>>,
 }
 

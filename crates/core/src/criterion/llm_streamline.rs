@@ -1,4 +1,4 @@
-//! LLM-Streamline: the block whose input and output are most similar (design §6).
+//! LLM-Streamline: removes the block whose input and output are most similar (design §6).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,15 +18,16 @@ pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<LlmStreamlineOpti
     .short("streamline")
     .deviations(READS_FIRST_SEQUENCES);
 
-/// Removes the block whose input and output are most similar, and keeps the first and the last layer.
+/// Removal of the block whose input and output are most similar. The first and last layers are kept.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LlmStreamlineOptions {
-    /// Axis of the cosine.
+    /// Axis over which the cosine is computed.
     cosine: Cosine,
 }
 
-/// Selects the block start `s` in `1..=L−n−1` with the highest mean cosine of `X_s` and `X_{s+n}`. The first maximum wins.
+/// Selection of the block start `s` in `1..=L−n−1` with the highest mean cosine of `X_s` and `X_{s+n}`. The first
+/// maximum wins.
 struct LlmStreamline {
     axis: SimilarityAxis,
 }
@@ -72,7 +73,7 @@ mod tests {
     #[test]
     fn first_and_last_layer_stay_and_first_maximum_wins() {
         let cut = PruneSpec { backbone: "b", layers: 6, depth: 2, unit: DepthUnit::Layers };
-        // Blocks at 0 and 4 would be the most similar; 2 and 3 tie.
+        // Blocks 0 and 4 are excluded although they are the most similar; blocks 2 and 3 tie.
         let cosines = [1.0, 0.5, 0.7, 0.7, 1.0];
         let selection = select(&super::ENTRY, &json!({}), &cut, |pair| cosines[pair.from], |_| 0.0).unwrap();
         assert_eq!(selection.removed, [2, 3]);

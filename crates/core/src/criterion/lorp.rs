@@ -1,12 +1,12 @@
-//! LoRP: the most redundant layers of clusters of similar layers, beyond the paper (arXiv 2605.27786).
+//! LoRP: removes the most redundant layers of clusters of similar layers (arXiv 2605.27786). Not part of the paper.
 //!
-//! `S_ij` is the mean cosine, token by token, of the streams that enter the layers `i` and `j`. The mean over `i < j` gives
-//! the redundancy score `RLS = −log₂ mean S` of the backbone. Layers are grouped into `K` clusters by spectral clustering of
-//! `(S + 1)/2`: 2 clusters if RLS is 1 or more, 3 if it is 0.7 or more, else 4.
+//! `S_ij` is the mean token-wise cosine of the streams that enter layers `i` and `j`. The mean over `i < j` gives the
+//! redundancy score `RLS = −log₂ mean S` of the backbone. Spectral clustering of `(S + 1)/2` groups the layers into `K`
+//! clusters: 2 if RLS is 1 or more, 3 if it is 0.7 or more, otherwise 4.
 //!
-//! The redundancy of a layer is its mean similarity to the other layers of its cluster. Each cluster in turn gives its most
-//! redundant layer. Then the cluster whose remaining layers are most similar to each other gives its next one, until enough
-//! layers are removed. The first and the last layer stay.
+//! The redundancy of a layer is its mean similarity to the other layers of its cluster. First, each cluster in turn
+//! loses its most redundant layer. Then the cluster whose remaining layers are most similar loses its next one, until
+//! enough layers are removed. The first and last layers are kept.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,11 +21,11 @@ const SOURCE: &str = "https://github.com/daniel-eai/LoRP-Locality-Aware-Redundan
 pub(super) const ENTRY: CriterionEntry =
     CriterionEntry::new::<Lorp>(NAME, SOURCE, build::<Lorp>).label("LoRP").beyond();
 
-/// Removes the most redundant layers of clusters of similar layers, and keeps the first and the last layer.
+/// Removal of the most redundant layers of clusters of similar layers. The first and last layers are kept.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Lorp {
-    /// Number of clusters. Follows from the mean similarity of all layers if it is absent.
+    /// Number of clusters. Defaults to a value derived from the mean similarity of all layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     clusters: Option<usize>,
@@ -67,15 +67,15 @@ impl Criterion for Lorp {
         let labels = spectral::cluster(&affinity, layers, clusters)?;
         let order = Clusters::new(&values, &labels, clusters).order(cut.depth);
         let removed: Vec<usize> = order.iter().map(|(layer, _)| *layer).collect();
-        // A layer that is alone in its cluster has no redundancy.
+        // The only layer of a cluster has no redundancy.
         let scores = order.into_iter().filter_map(|(layer, redundancy)| Some((layer, redundancy?))).collect();
         Ok(Selection::of_layers(removed, scores))
     }
 }
 
-/// Returns the number of clusters for a mean similarity of all pairs of layers.
+/// Returns the default number of clusters for a mean similarity over all pairs of layers.
 fn default_clusters(mean_similarity: f64) -> usize {
-    // Similarities that cancel or are negative are no redundancy at all.
+    // A mean that is zero or negative indicates no redundancy.
     let score = if mean_similarity > 0.0 { -mean_similarity.log2() } else { f64::INFINITY };
     match score {
         score if score >= 1.0 => 2,
@@ -84,14 +84,14 @@ fn default_clusters(mean_similarity: f64) -> usize {
     }
 }
 
-/// Clusters of layers that give up one layer after the other.
+/// Clusters from which layers are removed one by one.
 struct Clusters<'a> {
     /// `S [layers, layers]`
     similarity: &'a [f64],
     layers: usize,
-    /// Layers that are not removed yet, by cluster, in ascending order.
+    /// Remaining layers by cluster, in ascending order.
     left: Vec<Vec<usize>>,
-    /// Candidates by cluster with their redundancy, the most redundant one first.
+    /// Candidates by cluster with their redundancy, most redundant first.
     queues: Vec<Vec<(usize, Option<f64>)>>,
 }
 
@@ -115,7 +115,7 @@ impl<'a> Clusters<'a> {
         Self { similarity, layers, left, queues }
     }
 
-    /// Returns `count` layers in the order of their removal, with their redundancies.
+    /// Returns `count` layers in the order of removal, with their redundancy.
     fn order(mut self, count: usize) -> Vec<(usize, Option<f64>)> {
         let mut order = Vec::new();
         for cluster in 0..self.queues.len() {
@@ -140,7 +140,7 @@ impl<'a> Clusters<'a> {
         Some(taken)
     }
 
-    /// Returns the cluster with candidates whose remaining layers are most similar, the first of equal ones.
+    /// Returns the cluster whose remaining layers are most similar, among those with candidates. The first wins ties.
     fn most_similar(&self) -> Option<usize> {
         let open = (0..self.queues.len()).filter(|&cluster| !self.queues[cluster].is_empty());
         let similarities = open.map(|cluster| {
@@ -152,7 +152,7 @@ impl<'a> Clusters<'a> {
     }
 }
 
-/// Returns the mean, or `None` of no values.
+/// Returns the mean, or `None` if there are no values.
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
     (count > 0.0).then(|| sum / count)
@@ -166,7 +166,8 @@ mod tests {
     use crate::criterion::depth::DepthUnit;
     use crate::criterion::rule::tests::select;
 
-    /// Two clusters: layers 0 to 3, where 1 is the most similar to the others, and 4 to 7, where 6 is.
+    /// Two clusters, layers 0 to 3 with layer 1 as the most similar, and layers 4 to 7 with layer 6 as the most
+    /// similar.
     fn similarity(pair: Pair) -> f64 {
         let central = [1, 6].iter().any(|layer| [pair.from, pair.to].contains(layer));
         match (pair.from < 4) == (pair.to < 4) {
@@ -187,7 +188,7 @@ mod tests {
         let two = json!({"clusters": 2});
         assert_eq!(removed(&two, 1), (vec![1], vec![1]));
         assert_eq!(removed(&two, 2), (vec![1, 6], vec![1, 6]));
-        // Then the cluster whose rest is most similar, until it has no candidate: the last layer stays.
+        // Afterwards the cluster with the most similar remaining layers continues until it has no candidates.
         assert_eq!(removed(&two, 4).1, [1, 6, 4, 5]);
         assert_eq!(removed(&two, 6).1, [1, 6, 4, 5, 2, 3]);
     }

@@ -1,6 +1,18 @@
 //! Pruning criteria: rules that select the layers to remove (design §6).
 //!
 //! A criterion is one file with a registry entry, and one line in [`ENTRIES`].
+//!
+//! ```
+//! use ghostlab_core::criterion::{described, resolved};
+//!
+//! # fn main() -> ghostlab_core::error::Result<()> {
+//! // Options are filled with their defaults, so that they name one result.
+//! let (_, options) = resolved("llm-streamline", &Default::default())?;
+//! assert_eq!(options["cosine"], "channel-series");
+//! assert!(described().iter().any(|criterion| criterion.name == "shortgpt"));
+//! # Ok(())
+//! # }
+//! ```
 
 mod angular;
 mod block_pruner;

@@ -1,4 +1,4 @@
-//! Shortened LLaMA: the layers whose individual removal increases the perplexity least (design §6).
+//! Shortened LLaMA: removes the layers whose individual removal increases the perplexity least (design §6).
 
 use schemars::JsonSchema;
 use serde::de::{self, Deserializer};
@@ -20,10 +20,10 @@ pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ShortenedLlamaOpt
     .label("Shortened LLaMA")
     .short("shortened");
 
-/// Orders published by the reference repository, by backbone and score.
+/// Orders published in the reference repository, by backbone and score.
 const RELEASED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/released_orders.csv"));
 
-/// Removes the layers whose individual removal increases the perplexity least.
+/// Removal of the layers whose individual removal increases the perplexity least.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct ShortenedLlamaOptions {
@@ -52,7 +52,7 @@ enum Score {
     Taylor,
 }
 
-/// Fills in the score of a released order.
+/// Fills in the default score of a released order.
 fn resolve(name: &str, options: &Options) -> Result<Options> {
     let mut settings: ShortenedLlamaOptions = options::read(name, options)?;
     if settings.order == Order::Released {
@@ -87,12 +87,12 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
     }))
 }
 
-/// A released order.
+/// Row of the table of released orders.
 #[derive(Deserialize)]
 struct Released {
     backbone: String,
     score: String,
-    /// Layers in the order of their removal.
+    /// Layers in the order of removal.
     #[serde(deserialize_with = "layers")]
     order: Vec<usize>,
 }
@@ -109,7 +109,7 @@ fn released(text: &str) -> Result<Vec<Released>> {
     Ok(rows.into_iter().map(|(_, row)| row).collect())
 }
 
-/// Finds the released order for a request.
+/// Returns the released order for a score and backbone.
 fn order(score: &str, backbone: Option<&str>, cut: &PruneSpec<'_>) -> Result<Vec<usize>> {
     let name = backbone.unwrap_or(cut.backbone);
     let released = released(RELEASED)?;
@@ -202,7 +202,7 @@ mod tests {
     fn released_order_is_found_by_backbone_name_or_option() {
         let cut = PruneSpec { backbone: "LLaMA-3-8B", layers: 32, depth: 3, unit: DepthUnit::Layers };
         let order = |options| select(&super::ENTRY, &options, &cut, |_| 0.0, |_| 0.0);
-        // The first three of the file's row.
+        // Expected: the first three layers of the file's row.
         assert_eq!(order(json!({"order": "released"})).unwrap().removed, [8, 9, 23]);
         let named = json!({"order": "released", "backbone": "llama-2-7b", "score": "ppl"});
         assert_eq!(order(named).unwrap().removed, [8, 11, 24]);

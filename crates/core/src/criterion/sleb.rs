@@ -13,8 +13,8 @@ const NAME: &str = "sleb";
 const SOURCE: &str = "https://github.com/jiwonsong-dev/SLEB";
 pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Sleb>(NAME, SOURCE, build::<Sleb>).label("SLEB");
 
-/// Greedy removal; the first layer of equal perplexities is removed.
-/// The scores are the removed layers in order, each with the perplexity after its removal.
+/// Greedy removal by perplexity. The first layer wins ties. The scores are the removed layers in order, each with the
+/// perplexity after its removal.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Sleb {}
@@ -79,7 +79,8 @@ mod tests {
     #[test]
     fn each_step_measures_the_remaining_layers() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
-        // Alone, 1 hurts least and 2 next; but after 1, 2 hurts most and 3 least.
+        // Removed alone, layer 1 costs least and layer 2 second-least. Once layer 1 is removed, layer 2 costs most and
+        // layer 3 least.
         let selection = select(
             &super::ENTRY,
             &json!({}),

@@ -1,22 +1,24 @@
-//! Spectral clustering of layers, as scikit-learn's `SpectralClustering(affinity="precomputed", assign_labels="kmeans")`.
+//! Spectral clustering of layers, like scikit-learn's
+//! `SpectralClustering(affinity="precomputed", assign_labels="kmeans")`.
 //!
-//! With the affinity `A`, whose diagonal counts as zero, and the degrees `d = A·1`, the first `K` eigenvectors of the
-//! normalised Laplacian `I − D^(−½)·A·D^(−½)`, divided by `√d`, place each layer in `K` dimensions. k-means groups these
-//! points. It starts from the best partition of the layers into `K` runs, so that the result depends on no seed.
+//! Given the affinity `A` with its diagonal set to zero and the degrees `d = A·1`, the first `K` eigenvectors of the
+//! normalized Laplacian `I − D^(−½)·A·D^(−½)`, divided by `√d`, embed each layer in `K` dimensions. k-means clusters
+//! the points. It starts from the best partition of the layers into `K` runs of consecutive layers, so the result does
+//! not depend on a seed.
 
 use crate::error::{Error, Result};
 use crate::linalg::eigen::symmetric_eigen;
 
-/// Iterations of k-means, which converges after a few.
+/// Maximum iterations of k-means, which typically converges after a few.
 const MAX_ITERATIONS: usize = 300;
 
-/// Returns the cluster of each layer. Clusters are numbered in the order of their first layers.
+/// Returns the cluster of each layer. Clusters are numbered by their first layer.
 ///
 /// # Shapes
 /// `affinity [layers, layers]`, symmetric.
 ///
 /// # Errors
-/// The eigenvectors are not found, or an affinity is not finite.
+/// Fails if the eigenvectors cannot be computed or an affinity is not finite.
 pub(super) fn cluster(affinity: &[f64], layers: usize, clusters: usize) -> Result<Vec<usize>> {
     let points = embed(affinity, layers, clusters)?;
     let labels = k_means(&points, best_runs(&points, clusters), clusters);
@@ -29,7 +31,7 @@ pub(super) fn cluster(affinity: &[f64], layers: usize, clusters: usize) -> Resul
     Ok(labels.iter().filter_map(|label| first_seen.iter().position(|seen| seen == label)).collect())
 }
 
-/// Computes the coordinates of each layer.
+/// Computes the embedding of each layer.
 fn embed(affinity: &[f64], layers: usize, dimensions: usize) -> Result<Vec<Vec<f64>>> {
     let off_diagonal = |i: usize, j: usize| if i == j { 0.0 } else { affinity[i * layers + j] };
     let roots: Vec<f64> = (0..layers).map(|i| (0..layers).map(|j| off_diagonal(i, j)).sum::<f64>().sqrt()).collect();
@@ -45,10 +47,11 @@ fn embed(affinity: &[f64], layers: usize, dimensions: usize) -> Result<Vec<Vec<f
     Ok((0..layers).map(point).collect())
 }
 
-/// Returns the labels of the partition into `clusters` runs with the least sum of squared distances to the runs' means.
+/// Returns the labels of the partition into `clusters` runs with the smallest sum of squared distances to the runs'
+/// means.
 fn best_runs(points: &[Vec<f64>], clusters: usize) -> Vec<usize> {
     let layers = points.len();
-    // costs[k][end]: least cost of the first `end` points in k + 1 runs, and the start of the last run.
+    // costs[k][end]: minimum cost of the first `end` points in k + 1 runs, and the start of the last run.
     let mut costs = vec![vec![(f64::INFINITY, 0); layers + 1]; clusters];
     for end in 1..=layers {
         costs[0][end] = (run_cost(&points[..end]), 0);
@@ -78,7 +81,7 @@ fn run_cost(points: &[Vec<f64>]) -> f64 {
     points.iter().map(|point| squared_distance(point, &mean)).sum()
 }
 
-/// Repeats the two steps of Lloyd's algorithm from given labels until no label changes.
+/// Runs Lloyd's algorithm from the given labels until they no longer change.
 fn k_means(points: &[Vec<f64>], mut labels: Vec<usize>, clusters: usize) -> Vec<usize> {
     for _ in 0..MAX_ITERATIONS {
         let means: Vec<Vec<f64>> = (0..clusters)
@@ -97,7 +100,7 @@ fn k_means(points: &[Vec<f64>], mut labels: Vec<usize>, clusters: usize) -> Vec<
     labels
 }
 
-/// Returns the index of the nearest mean, the first of equally near ones.
+/// Returns the index of the nearest mean. The first wins ties.
 fn nearest(point: &[f64], means: &[Vec<f64>]) -> usize {
     let distances = means.iter().map(|mean| squared_distance(point, mean)).enumerate();
     distances.reduce(|best, next| if next.1 < best.1 { next } else { best }).map_or(0, |(index, _)| index)

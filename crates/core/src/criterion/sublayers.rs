@@ -1,29 +1,28 @@
-//! Shared parts of the criteria that remove sublayers: greedy removal, and the check of a depth.
+//! Shared code of the criteria that remove sublayers: greedy removal and the depth check.
 
 use super::rule::{PruneSpec, Selection, check_depth};
 use crate::error::{Error, Result};
 use crate::model::{Cut, Sublayer};
 
-/// Rejects a depth that would remove more sublayers than there are, or all of a backbone.
+/// Fails if the depth exceeds the number of candidates or would remove all sublayers of the backbone.
 pub(super) fn check_sublayers(name: &str, cut: &PruneSpec<'_>) -> Result<()> {
     let candidates = cut.unit.candidates(cut.layers).len();
     let max = candidates - usize::from(candidates == 2 * cut.layers);
     check_depth(name, "has too few sublayers to choose from", max, cut)
 }
 
-/// Selects the candidates with the lowest scores, the first of equal ones.
+/// Selects the candidates with the lowest scores. The first wins ties.
 pub(super) fn lowest_sublayers(scores: &[((usize, Sublayer), f64)], depth: usize) -> Selection {
     let mut ranked = scores.to_vec();
-    // The sort is stable.
+    // Relies on a stable sort.
     ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
     let removed: Cut = ranked.into_iter().take(depth).map(|(sublayer, _)| sublayer).collect();
     let scores = scores.iter().map(|&((layer, kind), score)| (kind.number(layer), score)).collect();
     Selection { removed, scores }
 }
 
-/// Removes the sublayer whose removal costs least, and measures the others again, `depth` times.
-/// The first candidate of equal costs is removed.
-/// The scores are the removed sublayers in order, each with the cost after its removal.
+/// Repeats `depth` times: measures the removal of each remaining sublayer and removes the cheapest one. The first wins
+/// ties. The scores are the removed sublayers in order, each with the cost after its removal.
 pub(super) fn remove_greedily(
     name: &str,
     cut: &PruneSpec<'_>,
@@ -43,7 +42,7 @@ pub(super) fn remove_greedily(
     Ok(selection)
 }
 
-/// Returns cuts like those that [`remove_greedily`] measures, for the cost estimate. It assumes that candidates in the
+/// Returns cuts like those that [`remove_greedily`] measures, for the cost estimate. Assumes that candidates in the
 /// middle are removed first.
 pub(super) fn greedy_trials(cut: &PruneSpec<'_>) -> Vec<Cut> {
     let candidates = cut.unit.candidates(cut.layers);

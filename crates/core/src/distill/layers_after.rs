@@ -1,4 +1,4 @@
-//! The frozen layers after a boundary, in differentiable operations.
+//! Frozen layers after a boundary, in differentiable operations.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,17 +10,17 @@ use crate::error::Result;
 use crate::model::candle::{End, ops};
 use crate::model::{Config, FrozenWeights, Sublayer};
 
-/// The layers from a given one on, the final norm and the output projection.
+/// Layers from a given one on, with the final norm and the output projection.
 pub struct LayersAfter {
     config: Config,
     weights: FrozenWeights,
 }
 
 impl LayersAfter {
-    /// Reads the layers from `first` on.
+    /// Reads the layers starting at `first`.
     ///
     /// # Errors
-    /// Those of [`crate::model::Decoder::load`].
+    /// See [`crate::model::Decoder::load`].
     pub fn load(config: &Config, folder: &Path, first: usize, device: &Device) -> Result<Self> {
         Ok(Self { weights: FrozenWeights::read(config, folder, first, device)?, config: config.clone() })
     }
@@ -36,7 +36,7 @@ impl LayersAfter {
     /// Computes the logits of every position of one sequence.
     ///
     /// # Shapes
-    /// `stream [positions, C]`, the input of the first of these layers. Result `[positions, vocab]`.
+    /// `stream [positions, C]`, the input of the first of these layers; result `[positions, vocab]`.
     pub fn logits(&self, stream: &Tensor) -> Result<Tensor> {
         let positions = stream.dim(0)?;
         let tables = self.weights.rotary(positions)?;
@@ -70,13 +70,13 @@ impl LayersAfter {
     /// Applies the final norm and the output projection.
     ///
     /// # Shapes
-    /// `stream [positions, C]`, the output of the last layer. Result `[positions, vocab]`.
+    /// `stream [positions, C]`, the output of the last layer; result `[positions, vocab]`.
     pub fn project(&self, stream: &Tensor) -> Result<Tensor> {
         let logits = ops::linear(&ops::rms_norm(stream, &self.weights.final_norm, self.eps())?, &self.weights.head)?;
         ops::capped(logits, self.config.logit_cap)
     }
 
-    /// Applies [`Self::project`] to rows in host memory, and returns the logits in host memory.
+    /// Applies [`Self::project`] to rows in host memory and returns the logits in host memory.
     pub fn project_rows(&self, rows: &[f32]) -> Result<Tensor> {
         let rows = Tensor::from_slice(rows, (rows.len() / self.channels(), self.channels()), self.device())?;
         Ok(self.project(&rows)?.to_device(&Device::Cpu)?.to_dtype(DType::F32)?)
@@ -87,7 +87,7 @@ impl LayersAfter {
     }
 }
 
-/// Returns the causal mask `[positions, positions]`: 0 where a query sees a key, −∞ elsewhere.
+/// Returns the causal mask `[positions, positions]`: 0 for visible keys, −∞ elsewhere.
 fn causal(positions: usize, window: Option<usize>, device: &Device) -> Result<Tensor> {
     let window = window.unwrap_or(positions);
     let mut mask = vec![f32::NEG_INFINITY; positions * positions];

@@ -1,13 +1,25 @@
-//! Distillation of an operator (design §7, the paper's "+ FT"): trains the unstructured matrix at one boundary, so that
+//! Distillation of an operator (design §7, the paper's "+ FT"): trains the unstructured matrix at one boundary so that
 //! the pruned backbone predicts the dense backbone's tokens.
 //!
 //! | file | content |
 //! | --- | --- |
-//! | `teacher` | the dense backbone's likeliest tokens at each position |
+//! | `teacher` | the dense backbone's most likely tokens at each position |
 //! | `layers_after` | the frozen layers after the boundary, in differentiable operations |
-//! | `training` | amount of text, optimizer constants, steps, and the checkpoint to resume from |
+//! | `training` | training text, optimizer constants, steps, and the checkpoint to resume from |
 //!
-//! Teacher and students share all layers before the boundary, so their stream `X_pre` is read from the calibration.
+//! Teacher and student share all layers before the boundary, so their stream `X_pre` is read from the calibration.
+//!
+//! ```
+//! use candle_core::{Device, Tensor};
+//! use ghostlab_core::distill::top_tokens;
+//!
+//! # fn main() -> ghostlab_core::error::Result<()> {
+//! let logits = Tensor::new(&[[0.5_f32, 3.0, -1.0, 2.0]], &Device::Cpu)?;
+//! let teacher = top_tokens(&logits, 2)?;
+//! assert_eq!((teacher.tokens, teacher.logits), (vec![1, 3], vec![3.0, 2.0]));
+//! # Ok(())
+//! # }
+//! ```
 
 mod layers_after;
 mod teacher;

@@ -1,28 +1,28 @@
-//! The teacher's predictions.
+//! Predictions of the teacher.
 
 use candle_core::Tensor;
 use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 
-/// The likeliest tokens of each position, likeliest first, with their logits.
+/// Most likely tokens at each position in descending order, with their logits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TopTokens {
-    /// Tokens kept per position.
+    /// Number of tokens kept per position.
     pub kept: usize,
-    /// `[positions, kept]`
+    /// Token ids `[positions, kept]`.
     pub tokens: Vec<u32>,
-    /// `[positions, kept]`
+    /// Logits `[positions, kept]`.
     pub logits: Vec<f32>,
 }
 
-/// Returns the `kept` likeliest tokens of each row. The lower token of equal logits comes first.
+/// Returns the `kept` most likely tokens of each row. The lower id wins ties.
 ///
 /// # Shapes
 /// `logits [positions, vocab]`.
 ///
 /// # Errors
-/// A logit is NaN.
+/// Fails if a logit is NaN.
 pub fn top_tokens(logits: &Tensor, kept: usize) -> Result<TopTokens> {
     let (_, vocab) = logits.dims2()?;
     let kept = kept.min(vocab);
@@ -37,7 +37,7 @@ pub fn top_tokens(logits: &Tensor, kept: usize) -> Result<TopTokens> {
     Ok(TopTokens { kept, tokens, logits })
 }
 
-/// Returns the indices of the `kept` largest values, in descending order of value and ascending order of index.
+/// Returns the indices of the `kept` largest values, by descending value, then by ascending index.
 fn top_of_row(row: &[f32], kept: usize) -> Vec<u32> {
     let by_logit = |&a: &u32, &b: &u32| row[b as usize].total_cmp(&row[a as usize]).then(a.cmp(&b));
     let mut order: Vec<u32> = (0..row.len() as u32).collect();

@@ -1,4 +1,4 @@
-//! Training of a boundary's matrix: text, optimizer and steps.
+//! Training of the matrix at a boundary: text, optimizer and steps.
 
 use candle_core::{DType, Device, Tensor, Var};
 use schemars::JsonSchema;
@@ -10,16 +10,16 @@ use crate::error::{Error, Result};
 use crate::linalg::adam::Adam;
 use crate::model::candle::ops;
 
-/// A training of one matrix.
+/// Training of one matrix.
 pub struct Training<'a> {
     tail: &'a LayersAfter,
     state: Checkpoint,
 }
 
-/// The state that a step changes. A training resumed from it produces the same bytes.
+/// Training state. Resuming from it gives the same bytes as an uninterrupted training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checkpoint {
-    /// `W [C, C]`, row-major.
+    /// Row-major matrix `W [C, C]`.
     pub matrix: Vec<f32>,
     pub adam: Adam,
     /// Loss of each completed step.
@@ -33,7 +33,7 @@ impl Checkpoint {
         Self { matrix, adam, losses: Vec::new() }
     }
 
-    /// Serializes, in little-endian order: the number of steps, the matrix, both moments, the losses.
+    /// Serializes the number of steps, the matrix, both moments and the losses, in little-endian order.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (first, second) = self.adam.moments();
         let numbers = self.matrix.iter().chain(first).chain(second).flat_map(|value| value.to_le_bytes());
@@ -46,7 +46,7 @@ impl Checkpoint {
     /// Parses the output of [`Self::to_bytes`].
     ///
     /// # Errors
-    /// Kind `Damaged`: the length is not the one that the header implies.
+    /// Fails with kind `Damaged` if the length does not match the header.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let (count, rest) = bytes.split_at_checked(8).ok_or_else(damaged_length)?;
         let steps = u64::from_le_bytes(count.try_into().map_err(|_| damaged_length())?) as usize;
@@ -73,7 +73,7 @@ impl<'a> Training<'a> {
     /// Starts or resumes a training.
     ///
     /// # Errors
-    /// The matrix does not have the hidden size of the layers.
+    /// Fails if the matrix does not match the hidden size of the layers.
     pub fn new(tail: &'a LayersAfter, state: Checkpoint) -> Result<Self> {
         let c = tail.channels();
         if state.matrix.len() != c * c || state.adam.parameters() != c * c {
@@ -93,13 +93,13 @@ impl<'a> Training<'a> {
         &self.state
     }
 
-    /// Trains on one sequence, and returns the loss before the update.
+    /// Trains on one sequence. Returns the loss before the update.
     ///
     /// # Shapes
     /// `stream [positions, C]`, the input of the first removed layer of the dense backbone.
     ///
     /// # Errors
-    /// The loss or the gradient is not finite: the training diverged.
+    /// Fails if the loss or the gradient is not finite because training diverged.
     pub fn step(&mut self, stream: &[f32], teacher: &TopTokens) -> Result<f64> {
         let (loss, gradient) = self.loss_and_gradient(stream, teacher)?;
         if !loss.is_finite() || gradient.iter().any(|g| !g.is_finite()) {
@@ -112,10 +112,10 @@ impl<'a> Training<'a> {
         Ok(loss)
     }
 
-    /// Computes the loss of a sequence and its derivative by the matrix, `[C, C]`.
+    /// Computes the loss of a sequence and its gradient with respect to the matrix, `[C, C]`. Either may be non-finite.
     ///
     /// # Errors
-    /// A tensor operation fails. Values that are not finite are returned.
+    /// Fails if a tensor operation fails.
     pub fn loss_and_gradient(&self, stream: &[f32], teacher: &TopTokens) -> Result<(f64, Vec<f32>)> {
         let c = self.tail.channels();
         let device = self.tail.device();
@@ -130,8 +130,8 @@ impl<'a> Training<'a> {
     }
 }
 
-/// Computes the mean over positions of the Kullback-Leibler divergence of the student from the teacher.
-/// Both are distributions over the teacher's likeliest tokens only.
+/// Computes the Kullback-Leibler divergence of the student from the teacher, averaged over positions. Both
+/// distributions are restricted to the teacher's most likely tokens.
 ///
 /// # Shapes
 /// `logits [positions, vocab]`; result a scalar.
@@ -146,12 +146,12 @@ fn divergence(logits: &Tensor, teacher: &TopTokens) -> Result<Tensor> {
     Ok((divergence.sum_all()? / positions as f64)?)
 }
 
-/// The text that an operator is trained on: sequences of the calibration's corpus, drawn by its rule.
-/// Each sequence is one step and is read once.
+/// Training text of an operator: sequences drawn from the calibration's corpus by its rule. Each sequence is used for
+/// one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Finetune {
-    /// Number of sequences, and of steps.
+    /// Number of sequences, which is also the number of steps.
     #[schemars(range(min = 1))]
     pub sequences: usize,
     /// Tokens per sequence.
@@ -162,12 +162,12 @@ pub struct Finetune {
     pub seed: u64,
 }
 
-/// Constants of the paper's appendix D, which equal LinearPatch's.
+/// Constants from the paper's appendix D, equal to LinearPatch's.
 impl Finetune {
     /// Learning rate of AdamW, constant over all steps.
     pub const LEARNING_RATE: f32 = 1e-4;
     pub const WEIGHT_DECAY: f32 = 1e-4;
-    /// Number of the teacher's likeliest tokens per position.
+    /// Number of the teacher's most likely tokens per position.
     pub const TOP_TOKENS: usize = 100;
 }
 
@@ -184,7 +184,7 @@ mod tests {
         assert!((f64::from(found) - expected).abs() < 1e-6, "{found} {expected}");
     }
 
-    /// Two tokens: p = σ(difference of logits). Teacher σ(1), student σ(2); then teacher 1/2, student σ(2).
+    /// With two tokens, p = σ(difference of logits): teacher σ(1), student σ(2); then teacher 1/2, student σ(2).
     fn sigmoid(x: f64) -> f64 {
         1.0 / (1.0 + (-x).exp())
     }

@@ -1,8 +1,8 @@
-//! Multiple choice: the log-likelihood of each continuation of each document, for all variants in one run of their trie.
+//! Multiple choice: log-likelihoods of the choices of each document, for all variants in one run of their trie.
 //!
-//! The choices of a document usually share a long context. The shared part runs once, as a segment that each choice
-//! continues; choices with equal input are merged. Only rows that score a continuation go through the head.
-//! Choices whose lengths have unlike rotary frequencies share nothing ([`Config::length_regime`]): each goes by its own length.
+//! The choices of a document usually share a long context. The common prefix runs once, as a segment that each choice
+//! continues, and choices with equal input are merged. Only rows that score a continuation go through the head. Choices
+//! of different length regimes ([`Config::length_regime`]) share no prefix, because their rotary frequencies differ.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +10,25 @@ use super::eval_set::{ChunkValues, EvalPart, EvalSet, in_parts};
 use crate::error::{Error, Result};
 use crate::model::{Batch, Config, Engine, LengthRegime, Load, Prediction, ScoredRow, Trie};
 
-/// One choice as the model gets it.
+/// Token ids of one choice.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenisedChoice<'a> {
-    /// Input of the model: context and continuation without the last token.
+    /// Model input: context and continuation without the last token.
     pub input: &'a [u32],
-    /// The tokens that are scored, by the last rows of `input`; not more than it has.
+    /// Scored tokens, predicted by the last rows of `input`. Must not be longer than `input`.
     pub continuation: &'a [u32],
 }
 
-/// A choice under one variant.
+/// Score of a choice under one variant.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scored {
     /// Σ ln p of the continuation's tokens: summed in f64, each from a log-softmax in f32.
     pub log_likelihood: f64,
-    /// Whether each of them was the likeliest token.
+    /// Whether each token of the continuation was the argmax.
     pub greedy: bool,
 }
 
-/// Inputs as segments: the prefix that all of them share, and what each has after it.
+/// Inputs divided into their common prefix and one branch each.
 struct PrefixTree<'a> {
     prefix: &'a [u32],
     branches: Vec<&'a [u32]>,
@@ -46,14 +46,14 @@ impl<'a> PrefixTree<'a> {
         self.prefix.len() + self.branches.iter().map(|branch| branch.len()).sum::<usize>()
     }
 
-    /// Appends the segments; the rows at which the prefix and each branch begin.
+    /// Appends the segments to a batch. Returns the first row of the prefix and of each branch.
     fn push(&self, batch: &mut Batch) -> (usize, Vec<usize>) {
         let parent = (!self.prefix.is_empty()).then_some(batch.segments.len());
         let start = batch.tokens();
         if parent.is_some() {
             batch.push(self.prefix, None);
         }
-        // An input that is a prefix of the others has no branch of its own.
+        // An input that is a prefix of all others has an empty branch.
         (
             start,
             self.branches
@@ -64,7 +64,7 @@ impl<'a> PrefixTree<'a> {
     }
 }
 
-/// A document's distinct inputs: a tree for each regime of length.
+/// Distinct inputs of a document, as one tree per length regime.
 struct DocumentTrees<'a> {
     trees: Vec<PrefixTree<'a>>,
     /// Tree and branch of each choice.
@@ -96,25 +96,24 @@ impl<'a> DocumentTrees<'a> {
     }
 }
 
-/// Documents as an eval set: the values are two for each choice, see [`scored`].
+/// Eval set of documents with two values per choice, see [`scored`].
 pub struct MultipleChoiceEval<'a> {
     documents: &'a [Vec<TokenisedChoice<'a>>],
     trees: Vec<DocumentTrees<'a>>,
-    /// The documents of each chunk.
     batches: Vec<Vec<usize>>,
 }
 
-/// Converts a choice's values to scores: log-likelihood, and whether it was greedy (1 or 0).
+/// Converts each choice's values, log-likelihood and greedy flag (1 or 0), to scores.
 pub fn scored(values: &[f64]) -> Vec<Scored> {
     values.chunks_exact(2).map(|pair| Scored { log_likelihood: pair[0], greedy: pair[1] != 0.0 }).collect()
 }
 
 impl<'a> MultipleChoiceEval<'a> {
-    /// Makes batches of up to `batch_tokens` tokens for a backbone; a longer document runs alone. The budget changes a result
-    /// only by rounding; the same documents and budget give the same bytes.
+    /// Creates batches of up to `batch_tokens` tokens. A longer document runs alone. The batch size affects results
+    /// only by rounding, and equal inputs give identical bytes.
     ///
     /// # Errors
-    /// A continuation that is longer than what the model sees.
+    /// Fails if a continuation is longer than its input.
     pub fn new(documents: &'a [Vec<TokenisedChoice<'a>>], config: &Config, batch_tokens: usize) -> Result<Self> {
         for (document, choices) in documents.iter().enumerate() {
             for (index, choice) in choices.iter().enumerate() {
@@ -132,10 +131,10 @@ impl<'a> MultipleChoiceEval<'a> {
         Ok(Self { documents, trees, batches })
     }
 
-    /// Builds a batch of some documents, with the function that reads its values.
+    /// Builds a batch of documents, and the function that reads its values.
     fn part(&self, documents: &[usize]) -> EvalPart<'_> {
         let mut batch = Batch::default();
-        // Row → token and the place of its choice among the chunk's, in ascending rows.
+        // Targets by row: each token, and the index of its choice within the chunk.
         let mut targets: BTreeMap<usize, Vec<(u32, usize)>> = BTreeMap::new();
         let mut choices = 0;
         for &document in documents {
@@ -157,7 +156,7 @@ impl<'a> MultipleChoiceEval<'a> {
         }
         let flat = || targets.iter().flat_map(|(&row, of_row)| of_row.iter().map(move |target| (row, *target)));
         batch.targets = flat().map(|(row, (token, _))| ScoredRow { row, token }).collect();
-        // In the order of the targets.
+        // Choice of each target, in target order.
         let of_target: Vec<usize> = flat().map(|(_, (_, choice))| choice).collect();
         let values = move |predictions: &[Prediction]| {
             let mut values = [0.0, 1.0].repeat(choices);
@@ -218,7 +217,7 @@ impl EvalSet for MultipleChoiceEval<'_> {
     }
 }
 
-/// Groups documents that run together, the longest first, so that a budget that is too large fails at once.
+/// Groups documents into batches, longest first, so that an excessive batch size fails immediately.
 fn batches(trees: &[DocumentTrees<'_>], budget: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..trees.len()).collect();
     order.sort_by_key(|&document| std::cmp::Reverse(trees[document].tokens()));
@@ -269,7 +268,8 @@ mod tests {
 
     #[test]
     fn choices_of_unlike_regimes_share_no_prefix() {
-        // Computed by hand: up to 3 tokens is short. `dynamic` has a regime for each length beyond, `longrope` one for all.
+        // Computed by hand: up to 3 tokens is the short regime. Beyond it, `dynamic` has a regime per length and
+        // `longrope` a single one.
         let inputs: [&[u32]; 5] = [&[1, 2, 3], &[1, 2, 3, 4], &[1, 2], &[1, 2, 3, 4, 5], &[1, 2, 6, 7]];
         let dynamic = Scaling::Dynamic { factor: 2.0, positions: 3 };
         let short = vec![1.0; 9];

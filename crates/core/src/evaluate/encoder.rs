@@ -1,4 +1,4 @@
-//! A backbone's tokenizer as the tasks want it.
+//! Tokenizer of a backbone, adapted for tasks.
 
 use std::fmt::Display;
 
@@ -9,7 +9,7 @@ use crate::corpus::Tokenizer;
 use crate::error::{Error, Result};
 use crate::tasks::{Encoder, Prefix};
 
-/// A special token as a backbone's files write it.
+/// Special token as given in a backbone's files.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum SpecialToken<'a> {
@@ -17,7 +17,7 @@ pub enum SpecialToken<'a> {
     Id(u64),
 }
 
-/// BOS and EOS that a tokenizer's class has in transformers 5 where `tokenizer_config.json` does not speak of them.
+/// Default BOS and EOS of the tokenizer classes in transformers 5, used if `tokenizer_config.json` does not set them.
 const OF_CLASSES: [(&str, Option<&str>, &str); 7] = [
     ("CodeLlamaTokenizer", Some("<s>"), "</s>"),
     ("CohereTokenizer", Some("<BOS_TOKEN>"), "<|END_OF_TURN_TOKEN|>"),
@@ -28,18 +28,18 @@ const OF_CLASSES: [(&str, Option<&str>, &str); 7] = [
     ("Qwen2Tokenizer", None, "<|endoftext|>"),
 ];
 
-/// Token that stands for an empty context.
+/// Token that represents an empty context.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PrefixToken<'a> {
     /// `bos` or `eos`.
     pub role: &'static str,
     pub token: SpecialToken<'a>,
-    /// Whether the tokenizer's files name neither.
+    /// Whether only `config.json` names the token.
     is_of_config: bool,
 }
 
 impl PrefixToken<'_> {
-    /// Returns a note where `config.json` alone names the token.
+    /// Returns a note if only `config.json` names the token.
     pub fn note(&self) -> Option<String> {
         let (Self { role, .. }, SpecialToken::Id(id)) = (self, self.token) else { return None };
         self.is_of_config.then(|| {
@@ -51,11 +51,12 @@ impl PrefixToken<'_> {
     }
 }
 
-/// Returns the token that stands for an empty context, as lm-evaluation-harness decides: the tokenizer's BOS, or else its EOS.
-/// `config.json` is asked where the tokenizer's files name neither. `id_of` gives the id of a token by its text.
+/// Returns the token that represents an empty context as lm-evaluation-harness chooses it: the tokenizer's BOS, or its
+/// EOS if it has no BOS. Falls back to `config.json` if the tokenizer's files name neither. `id_of` returns the id of a
+/// token.
 ///
 /// # Errors
-/// What `id_of` returns.
+/// Propagates errors of `id_of`.
 pub fn prefix_token<'a>(
     tokenizer_config: &'a Value,
     config: &'a Value,
@@ -74,7 +75,7 @@ pub fn prefix_token<'a>(
         let Some(text) = text else { continue };
         let known = id_of(text)?.map(u64::from);
         return match bos_id {
-            // One token under two names keeps the name that keys know it by.
+            // If both names mean the same token, keep the one used in existing cache keys.
             Some(id) if known == Some(id) => named_prefix("bos", SpecialToken::Id(id)),
             _ if known.is_some() || eos == Some(text) => named_prefix(role, SpecialToken::Text(text)),
             _ => continue,
@@ -92,25 +93,25 @@ fn named_prefix<'a>(role: &'static str, token: SpecialToken<'a>) -> Result<Optio
     Ok(Some(PrefixToken { role, token, is_of_config: false }))
 }
 
-/// Returns the text of a special token, which is written as a text or as a map with a `content`.
+/// Returns the text of a special token, given as a string or a map with `content`.
 fn token_text(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token["content"].as_str())
 }
 
-/// Returns the id of a special token. Several end tokens are a list, whose first is the main one.
+/// Returns the id of a special token. In a list of end tokens the first is the main one.
 fn main_id(id: &Value) -> Option<u64> {
     id.as_u64().or_else(|| id[0].as_u64())
 }
 
-/// Returns the end-of-text tokens of a backbone's files: those of `config.json`, and the EOS of `tokenizer_config.json`.
+/// Returns the end-of-text tokens of a backbone's files: those of `config.json` and the EOS of `tokenizer_config.json`.
 pub fn end_of_text<'a>(tokenizer_config: &'a Value, config: &'a Value) -> [&'a Value; 2] {
     [&config["eos_token_id"], &tokenizer_config["eos_token"]]
 }
 
-/// Adds the EOS of `tokenizer_config.json` to the end tokens of a generation, and returns its text.
+/// Adds the EOS of `tokenizer_config.json` to the end tokens of a generation. Also returns its text.
 ///
 /// # Errors
-/// A token that the tokenizer does not know.
+/// Fails if the token is not in the vocabulary.
 pub fn end_tokens(
     tokenizer: &Tokenizer,
     tokenizer_config: &Value,
@@ -138,17 +139,17 @@ fn beyond(tokenizer: &Tokenizer, name: &str, id: impl Display) -> Error {
         .found(id)
 }
 
-/// Tokenises for tasks: with or without special tokens, and with a token that stands for an empty context.
+/// Encoder for tasks, with or without special tokens, and with a prefix token for empty contexts.
 pub struct TaskEncoder<'a> {
     tokenizer: &'a Tokenizer,
     prefix: Option<Prefix>,
 }
 
 impl<'a> TaskEncoder<'a> {
-    /// Makes an encoder with the prefix token that [`prefix_token`] finds; null stands for a file that there is not.
+    /// Creates an encoder with the result of [`prefix_token`]. Missing files are null.
     ///
     /// # Errors
-    /// A token that the tokenizer does not know.
+    /// Fails if the prefix token is not in the vocabulary.
     pub fn new(tokenizer: &'a Tokenizer, tokenizer_config: &Value, config: &Value) -> Result<Self> {
         let prefix = prefix_token(tokenizer_config, config, |text| Ok(tokenizer.id(text)))?;
         let prefix = prefix.map(|PrefixToken { role, token, .. }| match token {
@@ -179,8 +180,8 @@ mod tests {
 
     use super::*;
 
-    /// Which token `HFLM.prefix_token_id` of lm-evaluation-harness 0.4.13 is, with transformers 5.24; those of config.json alone
-    /// are our own rule. `</s>` is token 2, `<s>` token 1.
+    /// Expected tokens: `HFLM.prefix_token_id` of lm-evaluation-harness 0.4.13 with transformers 5.24. Cases that rely
+    /// on config.json alone follow our own rule. `</s>` is token 2, `<s>` token 1.
     #[test]
     fn prefix_is_the_tokenizers_bos_then_eos_then_config() {
         let ids = json!({"bos_token_id": 1, "eos_token_id": [2, 7]});
@@ -192,7 +193,7 @@ mod tests {
             (json!({"bos_token": {"content": "<s>"}}), &ids, json!("<s>"), false),
             (json!({"bos_token": null, "eos_token": "</s>"}), &ids, json!("</s>"), false),
             (json!({"eos_token": "</s>", "tokenizer_class": fast}), &ids, json!("</s>"), false),
-            // A base model whose BOS and EOS are one token keeps its key.
+            // A base model whose BOS and EOS are the same token keeps its cache key.
             (json!({"bos_token": null, "eos_token": "</s>"}), &one, json!(2), false),
             (json!({"eos_token": "</s>"}), &only_eos, json!("</s>"), false),
             (json!({"eos_token": "</s>", "tokenizer_class": "LlamaTokenizerFast"}), &ids, json!(1), false),

@@ -1,4 +1,4 @@
-//! Generation: prompts that every program of a trie continues, chunk by chunk.
+//! Generation tasks: continuations of prompts under every program of a trie, in chunks.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
@@ -10,41 +10,39 @@ use crate::error::{Error, Result};
 use crate::generate::{Detokenizer, End, Generation, Prompt, Settings, generate};
 use crate::model::{Engine, Load, Trie, is_out_of_memory, out_of_memory};
 
-/// Prompts of a chunk, which run together. When a run is killed, no more is lost than they gave; on another device than the
-/// processor, what the chunks gave that are computed together.
+/// Prompts per chunk. A killed run loses at most the chunks in progress: one on the CPU, one batch of chunks on a GPU.
 pub const CHUNK: usize = 64;
 
-/// Prompts that are computed together on another device than the processor, and tokens, which are fewer prompts where these are
-/// long.
+/// Number of prompts that run together on a GPU. [`DEVICE_TOKENS`] limits it for long prompts.
 const DEVICE_PROMPTS: usize = 1024;
 const DEVICE_TOKENS: usize = 1 << 18;
 
-/// Prompts as an eval set: a chunk's values are, of each of its prompts, why it ended, how many tokens it got, and these.
-/// [`GenerationEval::read`] reads them.
+/// Eval set of prompts. The values of a chunk are, for each prompt, its end reason, the number of new tokens, and the
+/// tokens. [`GenerationEval::read`] parses them.
 pub struct GenerationEval<'a> {
     prompts: &'a [Prompt],
     settings: Settings,
     text: &'a dyn Detokenizer,
-    /// Prompts that run at a time at most.
+    /// Maximum number of prompts that run at a time.
     together: AtomicUsize,
-    /// Tokens that run together on another device.
+    /// Number of tokens that run together on a GPU.
     device_tokens: usize,
 }
 
 impl<'a> GenerationEval<'a> {
-    /// Creates an eval set of prompts. The batch in `settings` is ignored: chunks of one pass run together if the cache has
-    /// room.
+    /// Creates an eval set of prompts. The batch size in `settings` is ignored: all chunks of a pass run together if
+    /// the cache is large enough.
     pub fn new(prompts: &'a [Prompt], settings: Settings, text: &'a dyn Detokenizer) -> Self {
         let mut eval = Self { prompts, settings, text, together: usize::MAX.into(), device_tokens: 0 };
         let tokens: usize = prompts.iter().map(|prompt| eval.size(prompt)).sum();
-        // Adds half a chunk, because chunks differ in size.
+        // Add half a chunk, because chunks differ in size.
         let together = tokens * (2 * DEVICE_PROMPTS + CHUNK) / (2 * prompts.len().max(1));
         eval.device_tokens = together.min(DEVICE_TOKENS);
         eval
     }
 
-    /// Generates continuations. If the device runs out of memory, half as many prompts run at a time from then on. Results
-    /// do not depend on it.
+    /// Generates continuations. If the device runs out of memory, halves the number of concurrent prompts from then on,
+    /// which does not affect results.
     fn generated(&self, engine: &dyn Engine, trie: &Trie, prompts: &[Prompt]) -> Result<Vec<Vec<Generation>>> {
         loop {
             let batch = prompts.len().clamp(1, self.together.load(Relaxed));
@@ -69,7 +67,7 @@ impl<'a> GenerationEval<'a> {
         chunk * CHUNK..self.prompts.len().min((chunk + 1) * CHUNK)
     }
 
-    /// Returns the tokens of a prompt that the model sees, plus the maximum number of new tokens.
+    /// Returns the tokens of the truncated prompt plus the maximum number of new tokens.
     fn size(&self, prompt: &Prompt) -> usize {
         let new = self.settings.max_new_tokens;
         prompt.ids.len().min(self.settings.context.saturating_sub(new)) + new
@@ -78,7 +76,7 @@ impl<'a> GenerationEval<'a> {
     /// Converts the values of all prompts to continuations.
     ///
     /// # Errors
-    /// Values that are none of these prompts'; tokens that are none of the vocabulary's.
+    /// Fails if the values do not match the prompts, or a token is not in the vocabulary.
     pub fn read(&self, values: &[f64]) -> Result<Vec<Generation>> {
         let unlike = || {
             Error::job("the tokens do not fit the prompts").expected(format!("those of {} prompts", self.prompts.len()))
@@ -95,10 +93,10 @@ impl<'a> GenerationEval<'a> {
     }
 }
 
-/// Why continuations end, by their numbers.
+/// End reasons in the order of their stored numbers.
 const ENDS: [End; 4] = [End::EndOfText, End::Stop, End::Length, End::NotFinite];
 
-/// Splits values into each prompt's end and tokens. `None` if they are truncated.
+/// Splits values into the end reason and tokens of each prompt. Returns `None` if they are truncated.
 fn parts(mut values: &[f64]) -> Option<Vec<(f64, &[f64])>> {
     let mut parts = Vec::new();
     while let [end, count, rest @ ..] = values {
@@ -124,7 +122,7 @@ impl EvalSet for GenerationEval<'_> {
         self.prompts[self.members(chunk)].iter().map(|prompt| self.size(prompt)).sum()
     }
 
-    /// Counts each prompt once, plus the average number of generated tokens.
+    /// Counts each prompt once, plus the average number of generated tokens per program.
     fn ran(&self, chunk: usize, of_programs: &[&[f64]]) -> Option<usize> {
         let new = |values: &&[f64]| parts(values).map(|parts| parts.iter().map(|(_, ids)| ids.len()).sum::<usize>());
         let new: usize = of_programs.iter().map(new).sum::<Option<usize>>()?;
@@ -162,7 +160,7 @@ impl EvalSet for GenerationEval<'_> {
                     .collect()
             })
             .collect();
-        // All programs share the first step, so they share the time equally.
+        // All programs share the first step, so attributing the time to it divides it equally among them.
         if let Some(first) = seconds.first_mut() {
             *first += started.elapsed().as_secs_f64();
         }
@@ -218,7 +216,7 @@ mod tests {
             assert!(!eval.fits(0, other), "{other:?}");
         }
         assert!(eval.read(&all[..5]).is_err());
-        // Each counts with all tokens that it may get.
+        // Each prompt counts with its maximum number of new tokens.
         assert_eq!((eval.chunks(), eval.tokens(0)), (1, 10));
         // Two prompts of one token and three new tokens ran.
         assert_eq!(

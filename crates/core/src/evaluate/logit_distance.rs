@@ -1,4 +1,4 @@
-//! Distances of a variant's logits to those of the dense backbone.
+//! Distance between the logits of a variant and those of the dense backbone.
 
 use rayon::prelude::*;
 use schemars::JsonSchema;
@@ -9,24 +9,25 @@ use crate::error::{Error, Result};
 use crate::model::{Batch, Engine, HostRows, Observer, Program, ResidualStream, Step, Trie};
 use crate::named::named;
 
-/// Distance of the logits of two models at a token.
+/// Distance measure between the logits of two models at a token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogitDistance {
-    /// `acos(clamp(cos, 0, 1))` of the two rows of logits.
+    /// `acos(clamp(cos, 0, 1))` of the two logit vectors.
     #[default]
     Angle,
-    /// `½ KL(m‖p) + ½ KL(m‖q)` with the mean `m` of the probabilities `p` and `q`, divided by the size of the vocabulary.
+    /// Jensen-Shannon divergence `½ KL(m‖p) + ½ KL(m‖q)`, where `m` is the mean of the probabilities `p` and `q`,
+    /// divided by the vocabulary size.
     Js,
 }
 
 named!(LogitDistance: Angle = "angle", Js = "js");
 
-/// Rows of logits that are in memory at a time, for each of two models.
+/// Rows of logits held in memory per model.
 const BLOCK_ROWS: usize = 64;
 
 impl LogitDistance {
-    /// Computes the distance of two rows of logits, with sums in f64.
+    /// Computes the distance between two rows of logits, accumulated in f64.
     fn between(self, dense: &[f32], variant: &[f32]) -> f64 {
         match self {
             Self::Angle => angle(dense, variant),
@@ -34,10 +35,11 @@ impl LogitDistance {
         }
     }
 
-    /// Computes the mean distance of each program to the dense backbone over all tokens of each window:
-    /// `[program][window]`.
+    /// Computes the mean distance of each program to the dense backbone over the tokens of each window. The result is
+    /// indexed by `[program][window]`.
     ///
     /// # Errors
+    /// Fails if a step fails.
     /// A step that fails.
     pub fn by_window(self, engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Result<Vec<Vec<f64>>> {
         let mut trunks = vec![Program::trunk(engine.config().layers)];
@@ -58,7 +60,7 @@ impl LogitDistance {
         Ok(distances)
     }
 
-    /// Computes the mean distance of each of a window's streams to the first.
+    /// Computes the mean distance of each stream of a window to the first.
     fn of_window(self, engine: &dyn Engine, streams: &[Option<HostRows>], tokens: usize) -> Result<Vec<f64>> {
         let vocab = engine.config().vocab;
         let mut sums = vec![0.0; streams.len() - 1];
@@ -70,7 +72,7 @@ impl LogitDistance {
                 let variant = logits(engine, stream.as_ref(), &rows)?;
                 let variant = variant.values()?;
                 let pairs = dense.par_chunks_exact(vocab).zip(variant.par_chunks_exact(vocab));
-                // Collected first, so that the order of the sum does not depend on the threads.
+                // Collect before summing, so that the order of summation does not depend on the threads.
                 let of_rows: Vec<f64> = pairs.map(|(dense, variant)| self.between(dense, variant)).collect();
                 *sum += of_rows.iter().sum::<f64>();
             }
@@ -84,9 +86,9 @@ fn logits(engine: &dyn Engine, stream: Option<&HostRows>, rows: &[usize]) -> Res
     engine.logits(&stream.values()?, rows)
 }
 
-/// Keeps the streams at the ends of programs.
+/// Observer that keeps the streams at the ends of programs.
 struct EndStreams<'a> {
-    /// Node of each program's end.
+    /// Last node of each program.
     ends: &'a [usize],
     streams: Vec<Option<HostRows>>,
 }
@@ -144,7 +146,7 @@ mod tests {
     fn distances_by_hand() {
         assert!((angle(&[1.0, 0.0], &[1.0, 1.0]) - std::f64::consts::FRAC_PI_4).abs() < 1e-12);
         assert_eq!(angle(&[1.0, 0.0], &[-1.0, 0.0]), std::f64::consts::FRAC_PI_2);
-        // Probabilities (1/2, 1/2) and (1/4, 3/4): mean (3/8, 5/8).
+        // Probabilities (1/2, 1/2) and (1/4, 3/4), with mean (3/8, 5/8).
         let expected = 0.375 * (0.375f64 / 0.125f64.sqrt()).ln() + 0.625 * (0.625f64 / 0.375f64.sqrt()).ln();
         let found = jensen_shannon(&[0.0, 0.0], &[0.0, 3f32.ln()]);
         assert!((found - expected / 2.0).abs() < 1e-8, "{found}");

@@ -1,4 +1,23 @@
 //! Scores of variants.
+//!
+//! ```
+//! use ghostlab_core::corpus::{Rule, Tokenizer, evaluation, read_rows};
+//! use ghostlab_core::evaluate::perplexity;
+//! use ghostlab_core::model::{Decoder, Program};
+//!
+//! # fn main() -> ghostlab_core::error::Result<()> {
+//! let data = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/tiny"));
+//! let decoder = Decoder::load(&data.join("llama"))?;
+//! let tokenizer = Tokenizer::load(data.join("llama/tokenizer.json"))?;
+//! let rows = read_rows(data.join("corpora/wiki-test.jsonl.gz"), None)?;
+//! let windows = evaluation(Rule::Wikitext2, &rows, &tokenizer, 64, Some(4))?;
+//! let layers = decoder.config().layers;
+//! let programs = [Program::dense(layers), Program::pruned(layers, &[5, 6, 7, 8], |_| None)];
+//! let scored = perplexity::of(&decoder, &programs, &windows)?;
+//! assert!(scored[0] < scored[1], "four layers fewer predict worse");
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod choices;
 mod encoder;

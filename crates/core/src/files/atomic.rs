@@ -1,4 +1,4 @@
-//! Files and folders that are either whole or not there.
+//! Atomic creation of files and folders.
 
 use std::cell::OnceCell;
 use std::fs::{self, File};
@@ -11,18 +11,17 @@ use tempfile::{NamedTempFile, TempDir};
 use super::owner::Owner;
 use crate::error::{Error, Result};
 
-/// Age after which the writer of an unchanged file counts as dead if the system cannot tell. Longer than the cache
-/// timeout of shared file systems.
+/// Age after which an unchanged temporary file counts as abandoned if its owner process cannot be checked. Longer than
+/// the cache timeout of shared file systems.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Suffix of temporary files, which distinguishes them from other files.
 const ENDING: &str = ".ghostlab-tmp";
 
-/// Creates `dir` if need be and proves that files can be written there, so that a run does not lose its results at its
-/// very end. `names` are the files to come: a folder of such a name would be in their way.
+/// Creates `dir` if necessary and checks that files can be written there, so that a run does not fail at its very end.
+/// `names` are the files to write, which must not exist as folders.
 ///
 /// # Errors
-/// Exit code 3, naming the folder.
+/// Fails with exit code 3, naming the folder.
 pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
     fs::create_dir_all(dir).map_err(|error| refused(dir, &error))?;
     if let Some(name) = names.iter().find(|name| dir.join(name).is_dir()) {
@@ -33,7 +32,7 @@ pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
             .hint("move the folder away"));
     }
     let mut probe = temporary(dir, "probe").map_err(|error| refused(dir, &error))?;
-    // Creating a file may work on a full disk; a byte that must reach it does not.
+    // On a full disk creating a file may succeed, so write and sync a byte as well.
     probe.write_all(b"x").and_then(|()| probe.as_file().sync_all()).map_err(|error| refused(dir, &error))?;
     sweep(dir);
     Ok(())
@@ -42,7 +41,7 @@ pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
 /// Checks by permissions and names whether [`ensure_writable`] would succeed, without writing anything.
 ///
 /// # Errors
-/// As [`ensure_writable`], in the same words.
+/// Fails with the errors of [`ensure_writable`].
 pub fn may_be_written(dir: &Path) -> Result<()> {
     #[cfg(unix)]
     {
@@ -62,12 +61,12 @@ pub fn may_be_written(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a file name was made by [`temporary`].
+/// Returns whether a file name was created by [`temporary`].
 pub fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(ENDING)
 }
 
-/// Removes the temporary files and folders that killed processes left in a folder.
+/// Removes temporary files and folders left by killed processes.
 pub fn sweep(dir: &Path) {
     let left: Vec<_> = fs::read_dir(dir).into_iter().flatten().flatten().collect();
     let now = OnceCell::new();
@@ -86,27 +85,27 @@ pub fn sweep(dir: &Path) {
     }
 }
 
-/// Returns the time by the clock of a folder's file system, which may differ from this machine's.
+/// Returns the current time of a folder's file system, which may differ from this machine's clock.
 pub fn clock(dir: &Path) -> SystemTime {
     let now = temporary(dir, "clock").and_then(|mut file| {
         file.write_all(b"x")?;
         file.as_file().sync_all()?;
         file.as_file().metadata()?.modified()
     });
-    // Where nothing can be written, this machine's clock has to do.
+    // Fall back to the local clock if the folder is read-only.
     now.unwrap_or_else(|_| SystemTime::now())
 }
 
-/// Returns how long before `now` a file or folder was last changed, if known.
+/// Returns the time between the last change of a file or folder and `now`, if known.
 pub fn age(path: &Path, now: SystemTime) -> Option<Duration> {
     let changed = fs::metadata(path).and_then(|data| data.modified()).ok()?;
     now.duration_since(changed).ok()
 }
 
-/// Writes a file through a temporary one next to it, so that no reader or crash ever sees a partial file.
+/// Writes a file through a temporary file in the same folder, so that readers and crashes never see partial content.
 ///
 /// # Errors
-/// What `fill` reports, or exit code 3 naming the file.
+/// Propagates errors of `fill`. Fails with exit code 3, naming the file, if it cannot be written.
 pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let dir = match path.parent() {
@@ -127,12 +126,12 @@ fn write_error(error: &std::io::Error, path: &Path) -> Error {
 /// Writes bytes with [`write_atomically`].
 ///
 /// # Errors
-/// Exit code 3 naming the file.
+/// Fails with exit code 3, naming the file.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     write_atomically(path, |file| file.write_all(bytes).map_err(|error| Error::io("write", path, &error)))
 }
 
-/// A file that is written and has no name yet. Dropped, it leaves nothing.
+/// Completely written file that is not published yet. Dropping it removes the temporary file.
 #[derive(Debug)]
 pub struct WholeFile {
     temporary: NamedTempFile,
@@ -140,10 +139,10 @@ pub struct WholeFile {
 }
 
 impl WholeFile {
-    /// Writes bytes next to `path`, whose folder is made if need be.
+    /// Writes bytes to a temporary file next to `path`. Creates the folder if necessary.
     ///
     /// # Errors
-    /// Exit code 3 naming the file.
+    /// Fails with exit code 3, naming the file.
     pub fn stage(path: &Path, bytes: &[u8]) -> Result<Self> {
         let failed = |error: std::io::Error| Error::io("write", path, &error);
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -154,34 +153,34 @@ impl WholeFile {
         Ok(Self { temporary, path: path.to_owned() })
     }
 
-    /// Gives the file its name.
+    /// Renames the temporary file to its final path.
     ///
     /// # Errors
-    /// Exit code 3 naming the file.
+    /// Fails with exit code 3, naming the file.
     pub fn publish(self) -> Result<()> {
         let Self { temporary, path } = self;
         temporary.persist(&path).map(drop).map_err(|error| Error::io("write", &path, &error.error))
     }
 }
 
-/// Creates a file in `dir` that is removed on drop, unless it is persisted ([`NamedTempFile::persist`]). [`sweep`] removes
-/// leftovers of killed processes.
+/// Creates a file in `dir` that is removed on drop, unless it is persisted ([`NamedTempFile::persist`]). [`sweep`]
+/// removes leftovers of killed processes.
 ///
 /// # Errors
-/// It cannot be made.
+/// Fails if the file cannot be created.
 pub fn temporary(dir: &Path, name: &str) -> std::io::Result<NamedTempFile> {
     named(name, 0o666, |builder| builder.tempfile_in(dir))
 }
 
-/// Creates a folder like [`temporary`]. It stays once it is renamed and kept ([`TempDir::keep`]).
+/// Creates a folder like [`temporary`], which is removed on drop unless it is kept ([`TempDir::keep`]).
 ///
 /// # Errors
-/// It cannot be made.
+/// Fails if the folder cannot be created.
 pub fn temporary_folder(dir: &Path, name: &str) -> std::io::Result<TempDir> {
     named(name, 0o777, |builder| builder.tempdir_in(dir))
 }
 
-/// Lets two folders change places; whether the system could.
+/// Exchanges two folders atomically. Returns whether the system supports it.
 #[cfg(target_os = "linux")]
 pub fn exchanged(one: &Path, other: &Path) -> bool {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -198,12 +197,12 @@ fn named<T>(
     mode: u32,
     make: impl FnOnce(&mut tempfile::Builder<'_, '_>) -> std::io::Result<T>,
 ) -> std::io::Result<T> {
-    // Names have an end: 255 bytes on most systems.
+    // Most file systems limit names to 255 bytes.
     let name: String = name.chars().take(40).collect();
     let prefix = format!(".{name}.{}.", Owner::this().tag());
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).suffix(ENDING);
-    // Temporary files are private by default; results get the user's usual permissions.
+    // Temporary files are private by default; results should have the user's usual permissions.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
     #[cfg(not(unix))]

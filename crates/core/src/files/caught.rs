@@ -1,20 +1,21 @@
-//! Converts panics in third-party parsers into errors, and prints nothing.
+//! Conversion of panics in third-party parsers into errors, without printing them.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
 thread_local! {
-    /// Whether a panic of this thread is caught here.
+    /// Whether panics of this thread are being caught.
     static CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `read` and converts a panic to its message. State that a panic could leave inconsistent must not outlive `read`.
+/// Runs `read` and converts a panic into its message. State that a panic could leave inconsistent must not outlive
+/// `read`.
 ///
 /// # Errors
-/// It panicked.
+/// Fails with the panic message if `read` panics.
 pub fn catch<T>(read: impl FnOnce() -> T) -> Result<T, String> {
-    // The default hook would print "thread panicked" to a user who only has a damaged file.
+    // The default hook would print "thread panicked", which is misleading for a damaged file.
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = take_hook();

@@ -1,15 +1,15 @@
-//! Small tables of values between commas, each row a struct.
+//! Small CSV tables with typed rows.
 
 use csv::{DeserializeErrorKind, ErrorKind, Reader, StringRecord};
 use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result};
 
-/// Parses the rows of an embedded table, with line numbers from 1. `file` is its name in messages. The columns must be
-/// `head`.
+/// Parses the rows of an embedded table and returns them with line numbers starting at 1. `file` names the table in
+/// messages. The columns must be `head`.
 ///
 /// # Errors
-/// Another head; a line with too few or too many fields, or with one that does not hold what the row has there: with file,
+/// Fails if the header differs, or a line has the wrong number of fields or an invalid field. The error names file,
 /// line and column.
 pub fn rows<T: DeserializeOwned>(file: &str, head: &[&str], text: &str) -> Result<Vec<(usize, T)>> {
     let mut reader = Reader::from_reader(text.as_bytes());
@@ -25,7 +25,7 @@ pub fn rows<T: DeserializeOwned>(file: &str, head: &[&str], text: &str) -> Resul
         let line = record.position().map_or(0, |position| position.line() as usize);
         let row = record.deserialize(Some(&found)).map_err(|error| {
             let ErrorKind::Deserialize { err, .. } = error.kind() else { return broken(file, &error) };
-            // Errors from a row's own deserializer have no column.
+            // Errors from a custom deserializer have no column.
             let Some(field) = err.field().map(|field| field as usize) else {
                 let found = record.iter().collect::<Vec<_>>().join(",");
                 let error = Error::damaged("the line is wrong").expected(reason(err.kind())).found(found);
@@ -59,7 +59,6 @@ fn broken(file: &str, error: &csv::Error) -> Error {
     .at(format!("{file}:{line}"))
 }
 
-/// Creates the error for a field with an invalid value.
 pub fn wrong(column: &str, expected: &str, found: &str) -> Error {
     Error::damaged(format!("the column `{column}` is wrong")).expected(expected).found(format!("`{found}`"))
 }

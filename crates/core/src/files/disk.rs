@@ -1,16 +1,16 @@
-//! How much room a disk has.
+//! Free disk space and file system types.
 
 use std::fs::File;
 use std::path::Path;
 
-/// Returns the folder, or its nearest existing parent.
+/// Returns the folder or its nearest existing ancestor.
 #[cfg(unix)]
 pub(super) fn there(folder: &Path) -> &Path {
     let found = folder.ancestors().find(|folder| folder.exists());
     found.unwrap_or(Path::new(if folder.is_absolute() { "/" } else { "." }))
 }
 
-/// Returns the free bytes on the disk of a folder, which need not exist. `None` if the system does not report it.
+/// Returns the free bytes on the disk of a folder, which need not exist. Returns `None` if unknown.
 pub fn free(folder: &Path) -> Option<u64> {
     #[cfg(unix)]
     {
@@ -21,29 +21,28 @@ pub fn free(folder: &Path) -> Option<u64> {
     None
 }
 
-/// Returns the free inodes on the disk of a folder. `None` if there is no limit, or the system does not report it.
+/// Returns the free inodes on the disk of a folder. Returns `None` if unlimited or unknown.
 pub fn free_inodes(folder: &Path) -> Option<u64> {
     #[cfg(unix)]
     {
         let disk = rustix::fs::statvfs(there(folder)).ok()?;
-        // Some file systems create inodes on demand and report none.
+        // File systems that allocate inodes dynamically report 0.
         (disk.f_files > 0).then_some(disk.f_favail)
     }
     #[cfg(not(unix))]
     None
 }
 
-/// The file system of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileSystem {
     pub name: &'static str,
-    /// Other machines write to it, too.
+    /// Whether other machines may write to it.
     pub shared: bool,
     /// Whether its content is lost at shutdown.
     pub memory: bool,
 }
 
-/// Numbers of `<linux/magic.h>`, and of the systems' own headers.
+/// Magic numbers from `<linux/magic.h>` and the file systems' own headers.
 #[cfg(target_os = "linux")]
 const KNOWN: [(u32, FileSystem); 18] = [
     (0xef53, FileSystem::local("ext4")),
@@ -76,13 +75,12 @@ impl FileSystem {
     }
 }
 
-/// Returns the file system of a folder. `None` if it is unknown.
+/// Returns the file system of a folder, or `None` if it is unknown.
 #[cfg(target_os = "linux")]
 pub fn file_system(folder: &Path) -> Option<FileSystem> {
     known(&rustix::fs::statfs(folder).ok()?)
 }
 
-/// Returns the file system of an open file.
 #[cfg(target_os = "linux")]
 pub(super) fn of_open(file: &File) -> Option<FileSystem> {
     known(&rustix::fs::fstatfs(file).ok()?)

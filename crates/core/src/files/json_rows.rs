@@ -1,4 +1,4 @@
-//! Rows of JSON, one by one: a line each, or items of one list.
+//! Streaming reader for rows of JSON, one per line or as items of one list.
 
 use std::io::{BufRead, Read};
 use std::marker::PhantomData;
@@ -12,39 +12,36 @@ use super::limit::TextLimit;
 use super::rows::{BYTE_ORDER_MARK, RowFiles};
 use crate::error::{Error, Result};
 
-/// How the rows of a file of JSON are written.
+/// Layout of the rows in a JSON file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JsonLayout {
-    /// State before the first byte is read.
     Unknown,
-    /// One row a line.
     Lines,
-    /// One list of rows.
     List,
-    /// A list that has ended.
+    /// A list whose end was read.
     EndedList,
 }
 
-/// The rows of a file of JSON: a line each, or one list of rows. Blank lines are skipped, and so is the mark of Windows'
-/// editors at the start. Only `\n` ends a line: a string of JSON may hold any other of Unicode's line ends.
+/// Rows of a JSON file, one per line or as items of one list. Blank lines and a leading byte order mark are skipped.
+/// Only `\n` ends a line, because JSON strings may contain other Unicode line separators.
 pub struct JsonRows<'a, R> {
     files: &'a RowFiles,
     lines: R,
     path: PathBuf,
     zipped: bool,
     layout: JsonLayout,
-    /// JSON of the row that was read last.
+    /// JSON of the last row.
     row: Vec<u8>,
-    /// Line that was read last, from one on.
+    /// Number of the last line, starting at 1.
     line: usize,
-    /// Rows read of a list.
+    /// Number of list items read.
     count: usize,
-    /// Checks the bytes of a row before they are parsed.
+    /// Check applied to the bytes of a row before parsing.
     check: fn(&[u8]) -> Result<()>,
 }
 
 impl<'a, R: BufRead> JsonRows<'a, R> {
-    /// `zipped`: what reads `lines` unpacks them.
+    /// Creates a reader. `zipped` states whether `lines` decompresses its input.
     pub fn new(files: &'a RowFiles, lines: R, (path, zipped): (&Path, bool)) -> Self {
         let path = path.to_owned();
         Self {
@@ -60,23 +57,22 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
         }
     }
 
-    /// Sets a check of a row's bytes before they are parsed.
     pub fn checked(self, check: fn(&[u8]) -> Result<()>) -> Self {
         Self { check, ..self }
     }
 
-    /// The next value; none after the last.
+    /// Returns the next value, or `None` after the last.
     ///
     /// # Errors
-    /// A row that is too long, cannot be read, is not UTF-8 or no JSON: with its place.
+    /// Fails if a row is too long, cannot be read, or is not UTF-8 or JSON. The error names its location.
     pub fn next_value<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
         self.next_with(PhantomData::<T>)
     }
 
-    /// Extends [`Self::next_value`] with a seed, which says what of a value is read.
+    /// Extends [`Self::next_value`] with a seed that selects what to deserialize.
     ///
     /// # Errors
-    /// As [`Self::next_value`].
+    /// See [`Self::next_value`].
     pub fn next_with<T, S: for<'de> DeserializeSeed<'de, Value = T> + Copy>(&mut self, seed: S) -> Result<Option<T>> {
         if self.layout == JsonLayout::Unknown {
             self.find_layout()?;
@@ -95,10 +91,10 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
         self.row.len()
     }
 
-    /// Reads the last value again, as an object.
+    /// Parses the last value again as an object.
     ///
     /// # Errors
-    /// As [`Self::next_value`]; any other value.
+    /// Fails like [`Self::next_value`], or if the value is not an object.
     pub fn last_row(&self) -> Result<Map<String, Value>> {
         let value = self.parse(PhantomData::<Value>)?;
         self.files.object(value).map_err(|error| error.at(self.place()))
@@ -106,12 +102,12 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
 
     fn parse<T, S: for<'de> DeserializeSeed<'de, Value = T> + Copy>(&self, seed: S) -> Result<T> {
         let part = if self.layout == JsonLayout::Lines { "line" } else { "row" };
-        // The parser's own line number counts within this one row, which would mislead.
+        // The parser's line number is relative to the row and would be misleading.
         let value = self.files.json_with(seed, &self.row, part, |error| format!("column {}", error.column()));
         value.map_err(|error| error.at(self.place()))
     }
 
-    /// File and line, or file and row of a list, of the last value.
+    /// Returns the location of the last value: file and line, or file and list index.
     pub fn place(&self) -> String {
         match self.layout {
             JsonLayout::List | JsonLayout::EndedList => format!("{}, row {}", self.path.display(), self.count),
@@ -119,7 +115,7 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
         }
     }
 
-    /// Skips blank lines and finds out whether a list begins.
+    /// Skips blank lines and detects whether a list begins.
     fn find_layout(&mut self) -> Result<()> {
         self.layout = JsonLayout::Lines;
         let mut is_first = true;
@@ -147,13 +143,13 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
         }
     }
 
-    /// Reads the next line that is not blank. Whether there is one.
+    /// Reads the next nonblank line. Returns whether there is one.
     fn next_line(&mut self) -> Result<bool> {
         let most = TextLimit::current().of_json();
         loop {
             self.line += 1;
             self.row.clear();
-            // One byte more than a row may have tells that it is too long.
+            // Read one byte beyond the limit to detect rows that are too long.
             let mut bounded = self.lines.by_ref().take(most.bytes() + 1);
             let size = bounded
                 .read_until(b'\n', &mut self.row)
@@ -168,7 +164,7 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
         }
     }
 
-    /// Reads the next item of a list. Whether there is one.
+    /// Reads the next item of a list. Returns whether there is one.
     fn next_item(&mut self) -> Result<bool> {
         let most = TextLimit::current().of_json();
         self.row.clear();
@@ -220,7 +216,7 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
     }
 }
 
-/// Where an item of a list ends: at a comma or bracket that is in no string and no inner value.
+/// Scanner that finds the end of a list item: a comma or bracket outside strings and nested values.
 #[derive(Default)]
 struct ItemBoundary {
     depth: usize,

@@ -1,5 +1,4 @@
-//! Limit on decompressed text. A file of a megabyte can hold a gigabyte of zeros, which would exhaust the memory of any
-//! reader.
+//! Limits on decompressed text. A megabyte of compressed zeros can expand to a gigabyte and exhaust memory.
 
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
@@ -7,27 +6,25 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::error::{Error, Result};
 
-/// For the whole process, as the number of threads is: it changes no result, only what is refused.
+/// Process-wide limit. It never changes results, only which files are rejected.
 static MOST: AtomicU64 = AtomicU64::new(TextLimit::DEFAULT);
-/// A row of JSON becomes a tree of values, in which a byte of text may take twenty.
+/// A JSON row is parsed into a tree, which may take twenty times the size of its text.
 const ROW_SHARE: u64 = 10;
-/// Rows of task data are trees, all in memory at once.
+/// Maximum rows of task data, which are all in memory as trees.
 pub const MAX_ROWS: usize = 1_000_000;
 
-/// The most bytes of text that a file may hold or unpack to.
+/// Maximum bytes of text that a file may hold or decompress to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextLimit(u64);
 
 impl TextLimit {
-    /// Default limit in bytes. A shard of C4 has 0.8 GB.
+    /// Default limit in bytes. A C4 shard has 0.8 GB.
     pub const DEFAULT: u64 = 2_000_000_000;
 
-    /// Returns the current limit.
     pub fn current() -> Self {
         Self(MOST.load(Relaxed))
     }
 
-    /// Sets the limit of this process.
     pub fn set(bytes: u64) {
         MOST.store(bytes, Relaxed);
     }
@@ -42,13 +39,15 @@ impl TextLimit {
         self.0
     }
 
+    /// Checks a size against the limit.
+    ///
     /// # Errors
-    /// More bytes than the limit.
+    /// Fails if `bytes` exceeds the limit.
     pub fn check(self, path: &Path, bytes: u64) -> Result<()> {
         if bytes <= self.0 { Ok(()) } else { Err(self.exceeded(path).found(format!("{:.2} GB", bytes as f64 / 1e9))) }
     }
 
-    /// Returns the limit reduced to the memory that may be used.
+    /// Returns the limit, reduced to `memory` bytes if that is less.
     #[must_use]
     pub fn within(self, memory: u64) -> Self {
         Self(self.0.min(memory))
@@ -66,13 +65,13 @@ impl TextLimit {
             )
     }
 
-    /// Reads from `inner` and fails after the limit's last byte, with a kind of error of its own.
+    /// Returns a reader of `inner` that fails with [`ErrorKind::FileTooLarge`] beyond the limit.
     pub fn reader<R: Read>(self, inner: R) -> Bounded<R> {
         Bounded { inner, left: self.0 }
     }
 }
 
-/// Counts what rows take in memory, the empty ones too: a file of a few megabytes can unpack to a hundred million of them.
+/// Counter of the memory of rows, including empty ones: a few megabytes can decompress to a hundred million empty rows.
 #[derive(Debug)]
 pub struct HeldRows<'a> {
     limit: TextLimit,
@@ -85,17 +84,17 @@ impl<'a> HeldRows<'a> {
         Self { limit, path, bytes: 0 }
     }
 
-    /// Counts another item of `bytes` bytes.
+    /// Adds an item of `bytes` bytes.
     ///
     /// # Errors
-    /// All together take more than the limit.
+    /// Fails if the total exceeds the limit.
     pub fn add(&mut self, bytes: usize) -> Result<()> {
         self.bytes += (bytes + size_of::<String>()) as u64;
         if self.bytes <= self.limit.bytes() { Ok(()) } else { Err(self.limit.exceeded(self.path)) }
     }
 }
 
-/// A reader that ends in an error where the limit does.
+/// Reader that fails beyond a limit.
 #[derive(Debug)]
 pub struct Bounded<R> {
     inner: R,

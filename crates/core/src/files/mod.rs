@@ -1,4 +1,17 @@
-//! File access: atomic writes, checks for ordinary files, hashes, and handling of damage in third-party formats.
+//! File access: atomic writes, regular-file checks, hashes, and robust parsing of third-party formats.
+//!
+//! ```
+//! use ghostlab_core::files::{atomic, sha256};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("table.csv");
+//! // Readers see the old file or the new one, never a part of it.
+//! atomic::write_whole(&path, b"a,b\n")?;
+//! assert_eq!(sha256::of_file(&path)?, (sha256::of_bytes("a,b\n"), 4));
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod atomic;
 pub mod caught;

@@ -1,19 +1,19 @@
-//! Names of files made from names that users give: one function, so that two of them never share a file.
+//! Collision-free file names for user-provided names.
 
 use super::sha256;
 
-/// Most bytes of the readable part. File systems allow 255 for a name, and a temporary file's is longer than its own.
+/// Maximum bytes of the readable part. File systems allow 255 bytes per name, and temporary files need a longer name.
 const READABLE: usize = 120;
 
-/// Returns a unique, readable file name for any text: at most 137 bytes of ASCII letters, digits and `-.=_`, with sixteen
-/// digits of the text's SHA-256. It is unique on case-insensitive file systems too.
+/// Returns a unique, readable file name for any text: at most 137 bytes of ASCII letters, digits and `-.=_`, ending in
+/// 16 hexadecimal digits of the text's SHA-256. Also unique on case-insensitive file systems.
 pub fn of(text: &str) -> String {
     let readable: String = text
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '=') { c } else { '_' })
         .take(READABLE)
         .collect();
-    // A name that begins with a dot is hidden.
+    // Avoid hidden files.
     let readable = readable.trim_start_matches('.');
     format!("{readable}-{}", &sha256::of_bytes(text)[..16])
 }

@@ -1,9 +1,9 @@
-//! Python's `NaN` and `Infinity` in JSON, which has no such numbers.
+//! Support for Python's `NaN` and `Infinity`, which JSON does not have.
 
-/// Key of the object that stands for a number that JSON does not have. Its value is Rust's and Python's name of the number.
+/// Key of the object that represents a non-finite number. Its value is the number's name in Rust and Python.
 pub const NOT_FINITE: &str = "$ghostlab::not_finite";
 
-/// Replaces Python's `NaN`, `Infinity` and `-Infinity` outside of strings; none where there is none.
+/// Replaces Python's `NaN`, `Infinity` and `-Infinity` outside strings. Returns `None` if the text contains none.
 pub(super) fn with_finite_numbers(text: &str) -> Option<String> {
     let mut finite = String::with_capacity(text.len());
     let mut rest = text;
@@ -28,7 +28,7 @@ pub(super) fn with_finite_numbers(text: &str) -> Option<String> {
     is_found.then_some(finite)
 }
 
-/// Length of the string of JSON that a text begins with.
+/// Returns the length of the JSON string at the start of `text`, including the quotes.
 fn string_end(text: &str) -> usize {
     let mut is_escaped = false;
     for (index, byte) in text.bytes().enumerate().skip(1) {

@@ -1,4 +1,4 @@
-//! A number for JSON that may be no number: infinities and NaN are written as words, else they would be lost as null.
+//! Serialization of `f64` that preserves infinities and NaN as strings, where plain JSON would write null.
 
 use serde::de::{Deserializer, Error, Visitor};
 use serde::ser::Serializer;

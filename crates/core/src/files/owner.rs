@@ -1,4 +1,4 @@
-//! Which process a private file belongs to, so that what a killed one left can be told from what a living one writes.
+//! Identity of the process that owns a temporary file, used to detect files of killed processes.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::sha256;
 
-/// A process, as far as the system tells one from another.
+/// Identity of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     pub pid: u32,
-    /// The running system and the process numbers that `pid` belongs to; none where the system does not tell.
+    /// Boot id and PID namespace in which `pid` is valid. `None` if the system does not provide them.
     pub system: Option<String>,
-    /// When the process began, in the system's ticks: process numbers are used again.
+    /// Start time in clock ticks, because process ids are reused.
     pub started: Option<u64>,
 }
 
@@ -28,25 +28,25 @@ impl Owner {
         Self { pid, system: system(), started }
     }
 
-    /// Returns whether the process is alive, if the system can tell. It cannot for processes of another boot, container or
-    /// machine, or hidden processes of another user.
+    /// Returns whether the process is alive, or `None` if unknown: for processes of another boot, container or machine,
+    /// and for hidden processes of other users.
     pub fn lives(&self) -> Option<bool> {
         let here = self.system.is_some() && self.system == system();
         if here { lives(Path::new(PROC), self.pid, self.started) } else { None }
     }
 
-    /// Returns a part of a file name, `PID-START-SYSTEM`, without a dot.
+    /// Returns a tag for file names, `PID-START-SYSTEM`, without dots.
     pub fn tag(&self) -> String {
         format!("{}-{}-{}", self.pid, self.started.unwrap_or(0), short(self.system.as_deref()))
     }
 
-    /// Returns whether a text is an output of [`Self::tag`].
+    /// Returns whether a text has the format of [`Self::tag`].
     pub fn is_tag(text: &str) -> bool {
         let parts: Vec<&str> = text.split('-').collect();
         parts.len() == 3 && is_number(parts[0]) && is_number(parts[1]) && parts[2].len() == 12
     }
 
-    /// Returns whether the process of a tag is alive, if the system can tell.
+    /// Returns whether the process of a tag is alive, or `None` if unknown.
     pub fn of_tag_lives(tag: &str) -> Option<bool> {
         let mut parts = tag.split('-');
         let pid = parts.next()?.parse().ok()?;
@@ -60,7 +60,7 @@ fn is_number(text: &str) -> bool {
     text.parse::<u64>().is_ok()
 }
 
-/// Returns the machine's name, or an empty string.
+/// Returns the host name, or an empty string.
 pub fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| fs::read_to_string("/etc/hostname"));
     name.map(|name| name.trim().to_owned()).unwrap_or_default()
@@ -70,22 +70,21 @@ fn short(system: Option<&str>) -> String {
     sha256::of_bytes(system.unwrap_or_default())[..12].to_string()
 }
 
-/// Returns the boot and process namespace. The same number in another one is another process.
+/// Returns the boot id and PID namespace, within which a process id is unique.
 fn system() -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
     Some(format!("{} {}", boot.trim(), namespace.display()))
 }
 
-/// Where the system shows its processes.
 const PROC: &str = "/proc";
 
-/// Visibility of a process.
+/// Visibility of a process in procfs.
 enum Seen {
-    /// Its beginning, in the system's ticks.
+    /// Running, with its start time in clock ticks.
     Since(u64),
     Gone,
-    /// The process may exist without being shown: `hidepid` hides other users' processes.
+    /// Possibly running: the `hidepid` mount option hides processes of other users.
     Unknown,
 }
 
@@ -93,7 +92,7 @@ fn lives(proc: &Path, pid: u32, started: Option<u64>) -> Option<bool> {
     match (seen(proc, pid), started) {
         (Seen::Gone, _) => Some(false),
         (Seen::Since(now), Some(then)) => Some(now == then),
-        // The start time of one of the two is unknown.
+        // At least one start time is unknown.
         (Seen::Since(_), None) | (Seen::Unknown, _) => None,
     }
 }
@@ -104,28 +103,28 @@ fn seen(proc: &Path, pid: u32) -> Seen {
         Err(error) if error.kind() == ErrorKind::NotFound && !exists(pid) => return Seen::Gone,
         Err(_) => return Seen::Unknown,
     };
-    // The name, in brackets, may itself hold brackets and spaces.
+    // The process name in parentheses may itself contain parentheses and spaces.
     let fields = stat.rfind(')').map(|end| stat[end + 1..].split_whitespace().collect::<Vec<_>>()).unwrap_or_default();
     match (fields.first(), fields.get(19).and_then(|ticks| ticks.parse().ok())) {
-        // A zombie is dead: it will write nothing any more.
+        // A zombie can no longer write files.
         (Some(&"Z"), _) => Seen::Gone,
         (_, Some(started)) => Seen::Since(started),
         (_, None) => Seen::Unknown,
     }
 }
 
-/// Returns whether a process of that number exists. True if in doubt.
+/// Returns whether a process with this id exists. Returns true if in doubt.
 #[cfg(target_os = "linux")]
 fn exists(pid: u32) -> bool {
     unsafe extern "C" {
         fn kill(pid: i32, signal: i32) -> i32;
     }
-    /// "No such process", from <asm-generic/errno-base.h>. For another user's process the error is a missing
-    /// permission.
+    /// "No such process", from <asm-generic/errno-base.h>. Signaling another user's process fails with a permission
+    /// error instead.
     const ESRCH: i32 = 3;
-    // Invalid numbers, 0 and negative numbers (process groups) are not queried.
+    // 0 and negative numbers address process groups.
     let Some(pid) = i32::try_from(pid).ok().filter(|&pid| pid > 0) else { return false };
-    // SAFETY: passes plain integers; signal 0 only checks existence.
+    // SAFETY: `kill` only takes integers; signal 0 checks for existence without sending a signal.
     let asked = unsafe { kill(pid, 0) };
     asked == 0 || std::io::Error::last_os_error().raw_os_error() != Some(ESRCH)
 }
@@ -143,7 +142,7 @@ mod tests {
     #[test]
     fn the_system_tells_of_its_own_processes_and_of_no_others() {
         let this = Owner::this();
-        // Process numbers end below 2^22; and a number that is used again began at another time.
+        // Linux process ids are below 2^22. A reused id has another start time.
         let gone = [Owner { pid: 99_999_999, ..this.clone() }, Owner { started: Some(1), ..this.clone() }];
         let far = Owner { system: Some("another boot".into()), ..this.clone() };
         for (owner, lives) in [(&this, Some(true)), (&gone[0], Some(false)), (&gone[1], Some(false)), (&far, None)] {
@@ -155,12 +154,12 @@ mod tests {
 
     #[test]
     fn a_process_that_is_not_shown_is_unknown_and_never_dead() {
-        // `hidepid=2` hides other users' processes completely. This process still exists.
+        // With `hidepid=2` other users' processes are invisible. This process still exists.
         let proc = tempfile::tempdir().unwrap();
         let this_process = std::process::id();
         assert_eq!(lives(proc.path(), this_process, Some(1)), None, "its number is in use, by whom is hidden");
         assert_eq!(lives(proc.path(), 99_999_999, Some(1)), Some(false), "no process has the number");
-        // `hidepid=1` shows a process's folder with unreadable content.
+        // With `hidepid=1` a process's folder is visible but unreadable.
         fs::create_dir_all(process_dir(this_process, proc.path()).join("stat")).unwrap();
         assert_eq!(lives(proc.path(), this_process, Some(1)), None);
         // Malformed content gives no information.

@@ -1,7 +1,8 @@
-//! Columns of a parquet table.
+//! Reading columns of parquet files.
 //!
-//! Polars is built without small integers, dates, times, decimals and categories, which would double its size. Columns are
-//! therefore read in the types that the file stores them in (a date is a number of days). [`read`] gives what they mean, too.
+//! Polars is built without small integers, dates, times, decimals and categories, which would double its size. Columns
+//! are therefore read in their physical types (a date is a number of days). [`read`] also passes the schema, which has
+//! the logical types.
 
 use std::fs::File;
 use std::path::Path;
@@ -18,14 +19,14 @@ use super::caught;
 use super::limit::TextLimit;
 use crate::error::{Error, Result};
 
-/// Reads the columns that `choose` picks from the schema, and gives them to `take` with the schema. The schema says what
-/// columns mean; the table has the types that they are stored in.
+/// Reads the columns that `choose` selects from the schema, and passes them with the schema to `take`. The schema has
+/// the logical types, the table the physical ones.
 ///
-/// Polars panics on some damaged footers (found by flipping bits), and a bad input is never a panic. (A damaged page header
-/// can also make it ask for more memory than there is, which ends the process: that cannot be caught here.)
+/// Polars panics on some damaged footers (found by flipping bits), which is converted to an error. A damaged page
+/// header can also cause an allocation beyond available memory, which aborts the process and cannot be caught.
 ///
 /// # Errors
-/// A file that cannot be read as a table, and what `choose` and `take` refuse.
+/// Fails if the file cannot be read as a table. Propagates errors of `choose` and `take`.
 pub fn read<T>(
     file: File,
     path: &Path,
@@ -39,7 +40,7 @@ pub fn read<T>(
         let metadata = reader.get_metadata().map_err(broken)?.clone();
         let schema = infer_schema(&metadata).map_err(broken)?;
         let wanted = choose(&schema)?;
-        // Decompressed size of the wanted columns according to the footer.
+        // Decompressed size of the selected columns according to the footer.
         let parts = metadata
             .row_groups
             .iter()
@@ -52,12 +53,12 @@ pub fn read<T>(
     caught::catch(columns).unwrap_or_else(|_| Err(unreadable(path, "a table that the reader cannot make sense of")))
 }
 
-/// The footer without what columns mean beyond numbers, texts and bytes.
+/// Returns the footer with logical types removed, except text and unsigned integers.
 fn as_stored(metadata: &FileMetadata) -> FileMetadata {
     let schema = &metadata.schema_descr;
     let fields = schema.fields().iter().map(stored_type).collect();
     FileMetadata {
-        // Arrow's own schema has dictionaries and times.
+        // The embedded Arrow schema contains dictionaries and times.
         key_value_metadata: None,
         schema_descr: SchemaDescriptor::new(PlSmallStr::from_str(schema.name()), fields),
         ..metadata.clone()
@@ -79,7 +80,8 @@ fn stored_type(field: &ParquetType) -> ParquetType {
     }
 }
 
-/// Whether a type is a text or an unsigned number, which polars reads in any build.
+/// Returns whether every polars build supports a type's logical type: text, unsigned integers of 32 and 64 bits, and
+/// none.
 fn is_plain(primitive: &PrimitiveType) -> bool {
     use PrimitiveConvertedType as Converted;
     use PrimitiveLogicalType as Logical;
@@ -101,7 +103,7 @@ fn is_plain(primitive: &PrimitiveType) -> bool {
     }
 }
 
-/// Creates the error for a part of a table that polars rejects.
+/// Creates the error for a table that polars rejects.
 pub fn broken(path: &Path, error: &PolarsError) -> Error {
     unreadable(path, &error.to_string())
 }

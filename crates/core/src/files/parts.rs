@@ -1,17 +1,16 @@
-//! Where the parts of a backbone lie: in a folder, as Hugging Face's tools write it, or in one GGUF file.
+//! Paths of a backbone's files, in a Hugging Face folder or a GGUF file.
 
 use std::path::{Path, PathBuf};
 
 use super::gguf::is_gguf;
 use crate::error::{Error, Result};
 
-/// Returns the path of the backbone's config.
 pub fn config(backbone: &Path) -> PathBuf {
     if is_gguf(backbone) { backbone.to_owned() } else { backbone.join("config.json") }
 }
 
-/// Returns the path of the backbone's tokenizer. A `tokenizer.json` next to a GGUF file takes precedence, because the file
-/// does not hold a complete tokenizer.
+/// Returns the path of the backbone's tokenizer. A `tokenizer.json` next to a GGUF file takes precedence, because the
+/// GGUF format does not hold a complete tokenizer.
 pub fn tokenizer(backbone: &Path) -> PathBuf {
     match beside(backbone, "tokenizer.json") {
         file if is_gguf(backbone) && !file.is_file() => backbone.to_owned(),
@@ -19,16 +18,16 @@ pub fn tokenizer(backbone: &Path) -> PathBuf {
     }
 }
 
-/// Refuses a backbone without a tokenizer.
+/// Checks that a backbone has a tokenizer.
 ///
 /// # Errors
-/// Exit code 3: there is no `tokenizer.json`.
+/// Fails with exit code 3 if there is no `tokenizer.json`.
 pub fn check_tokenizer(backbone: &Path) -> Result<()> {
     let file = tokenizer(backbone);
     if file.exists() { Ok(()) } else { Err(no_tokenizer(&file)) }
 }
 
-/// The error for a `tokenizer.json` that does not exist.
+/// Creates the error for a missing `tokenizer.json`.
 pub fn no_tokenizer(file: &Path) -> Error {
     Error::missing("the model has no tokenizer.json")
         .at(file.display())
@@ -37,7 +36,7 @@ pub fn no_tokenizer(file: &Path) -> Error {
         .hint("save it with `tokenizer.save_pretrained(folder)`, or download it from the model's repository")
 }
 
-/// Returns the path of a file of a backbone's folder, or of the folder of its GGUF file.
+/// Returns the path of a file in a backbone's folder, or in the folder of its GGUF file.
 pub fn beside(backbone: &Path, name: &str) -> PathBuf {
     match backbone.parent() {
         Some(folder) if is_gguf(backbone) => folder.join(name),
@@ -45,7 +44,6 @@ pub fn beside(backbone: &Path, name: &str) -> PathBuf {
     }
 }
 
-/// Returns whether a path may be a backbone.
 pub fn is_backbone(path: &Path) -> bool {
     path.is_dir() || is_gguf(path) && path.is_file()
 }

@@ -1,4 +1,4 @@
-//! Opening what a user names: ordinary files only. A pipe or a device would hang the program, or never end.
+//! Opening user-provided paths, restricted to regular files. Reading a pipe or device could block or never end.
 
 use std::fs::{self, File, FileType};
 use std::io::{self, Read, Seek};
@@ -7,12 +7,13 @@ use std::path::Path;
 use super::limit::TextLimit;
 use crate::error::{Error, Result};
 
-/// Opens a file to read it.
+/// Opens a file for reading.
 ///
 /// # Errors
-/// Exit code 2: it is a folder, a pipe, a socket or a device. Exit code 3: it cannot be opened, or Git LFS has not fetched it.
+/// Fails with exit code 2 if the path is a folder, pipe, socket or device. Fails with exit code 3 if the file cannot be
+/// opened or is an unfetched Git LFS pointer.
 pub fn open(path: &Path) -> Result<File> {
-    // Checked before opening, because opening a pipe waits for a writer.
+    // Check before opening, because opening a pipe waits for a writer.
     let metadata = fs::metadata(path).map_err(|error| open_error(&error, path))?;
     let kind = metadata.file_type();
     if !kind.is_file() {
@@ -37,9 +38,9 @@ fn open_error(error: &std::io::Error, path: &Path) -> Error {
     Error::io("open", path, error)
 }
 
-/// The first bytes of a Git LFS pointer.
+/// Prefix of a Git LFS pointer.
 const LFS_POINTER: &str = "version https://git-lfs";
-/// Size of a pointer, by the specification of Git LFS: smaller than 1,024 bytes.
+/// Maximum size of a pointer: the Git LFS specification requires less than 1,024 bytes.
 const MAX_POINTER_BYTES: u64 = 1023;
 
 /// Returns whether a file is a Git LFS pointer, and rewinds it.
@@ -50,11 +51,12 @@ fn is_lfs_pointer(file: &mut File) -> io::Result<bool> {
     Ok(beginning == LFS_POINTER.as_bytes())
 }
 
-/// Opens an ordinary file and rejects pipes without waiting. Takes one system call less than [`open`], for files on
-/// servers.
+/// Opens a regular file, rejecting pipes without blocking. Needs one system call less than [`open`], which matters on
+/// network file systems.
 ///
 /// # Errors
-/// It cannot be opened; of kind `InvalidData`, with a word for it, where it is a folder, a pipe, a socket or a device.
+/// Fails if the file cannot be opened. Fails with kind `InvalidData`, naming the file type, if it is not a regular
+/// file.
 pub fn file(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true);
@@ -71,20 +73,20 @@ fn ordinary(kind: FileType) -> io::Result<()> {
     if kind.is_file() { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidData, name_of(kind))) }
 }
 
-/// Describes what is at a path instead of an ordinary file. `None` for an ordinary file or nothing.
+/// Returns the file type if a path exists and is not a regular file.
 pub fn oddity(path: &Path) -> Option<&'static str> {
     fs::metadata(path).ok().map(|data| data.file_type()).filter(|kind| !kind.is_file()).map(name_of)
 }
 
-/// Reads a settings file completely.
+/// Reads a settings file.
 ///
 /// # Errors
-/// As [`open`], a file larger than such a file may be, and where the reading fails.
+/// Fails like [`open`], or if the file exceeds the size limit or cannot be read.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
     let mut file = open(path)?;
     let metadata = file.metadata().map_err(|error| read_error(&error, path))?;
-    // Files that are read completely are settings or JSON trees. A sparse file of a terabyte takes no disk space but
-    // would take memory.
+    // Files read with this function are settings or JSON trees. A sparse file takes no disk space but would fill
+    // memory.
     TextLimit::current().of_json().check(path, metadata.len())?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(|error| read_error(&error, path))?;

@@ -1,4 +1,4 @@
-//! Files of rows, texts of a corpus or documents of a task: what a file is read as.
+//! Formats of row files: corpus texts and task documents.
 
 use std::fs::File;
 use std::marker::PhantomData;
@@ -11,12 +11,11 @@ use super::limit::TextLimit;
 use super::{not_finite, regular};
 use crate::error::{Error, Result};
 
-/// Format of a file of rows.
+/// Format of a row file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowForm {
-    /// All of it is one row of a corpus; each line is one of a task.
+    /// Plain text. A corpus treats the file as one row, a task each line.
     Text,
-    /// Values between commas, under a line of names.
     Csv,
     Json {
         zipped: bool,
@@ -24,10 +23,10 @@ pub enum RowForm {
     Parquet,
 }
 
-/// Ending of a file name, and what such a file is read as.
+/// File name extension and its format.
 pub type Ending = (&'static str, RowForm);
 
-/// The endings of files that have columns.
+/// Extensions of formats with columns.
 pub const TABLES: [Ending; 5] = [
     (".jsonl", RowForm::Json { zipped: false }),
     (".json", RowForm::Json { zipped: false }),
@@ -36,22 +35,22 @@ pub const TABLES: [Ending; 5] = [
     (".parquet", RowForm::Parquet),
 ];
 
-/// One kind of file of rows, in the words of its messages.
+/// Kind of row file, with its wording for messages.
 #[derive(Debug)]
 pub struct RowFiles {
-    /// `corpus`, `task`.
+    /// `corpus` or `task`.
     pub noun: &'static str,
-    /// Endings next to those of [`TABLES`].
+    /// Extensions in addition to [`TABLES`].
     pub endings: &'static [Ending],
     /// Description of the expected JSON.
     pub expected: &'static str,
 }
 
 impl RowFiles {
-    /// Returns the format of a file, which its bytes alone do not determine.
+    /// Returns the format of a file by its extension.
     ///
     /// # Errors
-    /// A name whose ending says nothing.
+    /// Fails if the extension is unknown.
     pub fn form(&self, path: &Path) -> Result<RowForm> {
         let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
         let endings = self.endings.iter().chain(&TABLES);
@@ -68,7 +67,7 @@ impl RowFiles {
     /// Opens a nonempty file and determines its format.
     ///
     /// # Errors
-    /// An absent file, or none at all; an unknown ending; an empty file, or one of more bytes than `limit`.
+    /// Fails if the file is absent, not a regular file, empty or larger than `limit`, or its extension is unknown.
     pub fn open(&self, path: &Path, limit: TextLimit) -> Result<(File, RowForm)> {
         let file = regular::open(path)?;
         let metadata = file.metadata().map_err(|error| Error::io("read", path, &error))?;
@@ -80,16 +79,15 @@ impl RowFiles {
         Ok((file, form))
     }
 
-    /// Creates the error for a file without rows.
     pub fn empty(&self, path: &Path) -> Error {
         bad(format!("the {} file is empty", self.noun), path).expected("at least one row")
     }
 
-    /// Parses the JSON of a `part` of a file. `locate` names the position of an error. `NaN` and `Infinity`, which Python writes, are read
-    /// as an object with the key [`not_finite::NOT_FINITE`].
+    /// Parses the JSON of a `part` of a file. `locate` describes the position of an error. Python's `NaN` and
+    /// `Infinity` are parsed as an object with the key [`not_finite::NOT_FINITE`].
     ///
     /// # Errors
-    /// Bytes that are not UTF-8, text that is not JSON.
+    /// Fails if the bytes are not UTF-8 or not JSON.
     pub fn json<T: DeserializeOwned>(
         &self,
         bytes: &[u8],
@@ -99,10 +97,10 @@ impl RowFiles {
         self.json_with(PhantomData::<T>, bytes, part, locate)
     }
 
-    /// Extends [`Self::json`] with a seed, which says what is read.
+    /// Extends [`Self::json`] with a seed that selects what to deserialize.
     ///
     /// # Errors
-    /// As [`Self::json`].
+    /// See [`Self::json`].
     pub fn json_with<T, S: for<'de> DeserializeSeed<'de, Value = T> + Copy>(
         &self,
         seed: S,
@@ -126,10 +124,10 @@ impl RowFiles {
         })
     }
 
-    /// Returns a row's fields.
+    /// Returns the fields of a row.
     ///
     /// # Errors
-    /// Any other value than an object.
+    /// Fails if the value is not an object.
     pub fn object(&self, value: Value) -> Result<Map<String, Value>> {
         match value {
             Value::Object(fields) => Ok(fields),
@@ -138,7 +136,7 @@ impl RowFiles {
     }
 }
 
-/// Reads all of a text.
+/// Deserializes a text and rejects trailing characters.
 fn from_str<'de, S: DeserializeSeed<'de>>(seed: S, text: &'de str) -> serde_json::Result<S::Value> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let value = seed.deserialize(&mut reader)?;
@@ -149,7 +147,6 @@ fn from_str<'de, S: DeserializeSeed<'de>>(seed: S, text: &'de str) -> serde_json
 /// Byte order mark that some editors write at the start of a UTF-8 file.
 pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Creates an error about a file.
 pub fn bad(what: impl std::fmt::Display, path: &Path) -> Error {
     Error::bad_input(what).at(path.display())
 }
@@ -162,7 +159,7 @@ pub fn not_utf8(offset: usize, part: &str) -> Error {
         .hint("convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")
 }
 
-/// Describes the type of a value, with its beginning.
+/// Describes a value by its type and beginning.
 pub fn describe(value: &Value) -> String {
     let kind = match value {
         Value::Null => return "null".to_owned(),

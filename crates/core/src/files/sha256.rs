@@ -6,28 +6,26 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-/// Formats a digest in hexadecimal.
 pub fn hex(digest: impl AsRef<[u8]>) -> String {
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Hashes bytes.
 pub fn of_bytes(bytes: impl AsRef<[u8]>) -> String {
     hex(Sha256::digest(bytes))
 }
 
-/// Hashes a file, and returns its size in bytes.
+/// Hashes a file. Also returns its size in bytes.
 ///
 /// # Errors
-/// The file cannot be read.
+/// Fails if the file cannot be read.
 pub fn of_file(path: &Path) -> io::Result<(String, u64)> {
     of_reader(&mut File::open(path)?)
 }
 
-/// Hashes the rest of a reader, and returns the number of bytes.
+/// Hashes the remaining bytes of a reader. Also returns their number.
 ///
 /// # Errors
-/// The reading fails.
+/// Fails if reading fails.
 pub fn of_reader(reader: &mut impl Read) -> io::Result<(String, u64)> {
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
@@ -48,7 +46,7 @@ mod tests {
 
     #[test]
     fn bytes_and_a_file_of_them_have_the_same_hash() {
-        // printf abc | sha256sum
+        // Expected value: `printf abc | sha256sum`.
         let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(of_bytes("abc"), expected);
         let folder = tempfile::tempdir().unwrap();

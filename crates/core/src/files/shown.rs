@@ -1,4 +1,4 @@
-//! Paths in records: a path that is no UTF-8 is shown as well as it can be, and fails nothing.
+//! Serialization of paths that replaces invalid UTF-8 instead of failing.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! File metadata: size, times, identity. It changes with the content, though not always at once.
+//! File stamps (size, times, inode), used to detect changes of content. A change may take time to appear in the stamp.
 
 use std::fs::{self, File, Metadata};
 use std::path::Path;
@@ -11,16 +11,16 @@ use super::{atomic, disk};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     pub bytes: u64,
-    /// In nanoseconds.
+    /// Modification time in nanoseconds.
     pub modified: i128,
-    /// In nanoseconds; not in anyone's power to set back.
+    /// Status change time in nanoseconds, which programs cannot set.
     pub changed: i128,
-    /// Device and number on it.
+    /// Device and inode.
     pub file: (u64, u64),
 }
 
 impl Stamp {
-    /// Stamps the file at a path. `None` if the system has no change time that programs cannot set.
+    /// Returns the stamp of the file at a path, or `None` if the system has no change time that programs cannot set.
     pub fn at(path: &Path) -> std::io::Result<Option<Self>> {
         fs::metadata(path).map(|data| Self::of(&data))
     }
@@ -31,7 +31,7 @@ impl Stamp {
         Self { file: (0, self.file.1), ..self.clone() }
     }
 
-    /// Stamps file metadata. `None` as in [`Self::at`].
+    /// Returns the stamp of file metadata, or `None` as in [`Self::at`].
     #[cfg(unix)]
     pub fn of(data: &Metadata) -> Option<Self> {
         use std::os::unix::fs::MetadataExt;
@@ -48,7 +48,8 @@ impl Stamp {
         None
     }
 
-    /// Returns whether the file is old enough that another change would get another time.
+    /// Returns whether the last change is older than the time resolution `grain`, so that a further change would alter
+    /// the stamp.
     pub fn settled(&self, grain: Duration) -> bool {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let [now, grain] = [now, grain].map(|time| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX));
@@ -60,14 +61,14 @@ fn to_nanoseconds(seconds: i64, rest: i64) -> i128 {
     i128::from(seconds) * 1_000_000_000 + i128::from(rest)
 }
 
-/// Returns the resolution of change times. `None` if changes may leave no trace, as writes through shared mappings in
-/// memory file systems.
+/// Returns the resolution of change times, or `None` if changes may leave no trace, as with shared mappings on memory
+/// file systems.
 pub fn grain(file: &File) -> Option<Duration> {
     match disk::of_open(file) {
         Some(system) if system.memory => None,
-        // FAT counts every other second.
+        // FAT has a resolution of two seconds.
         Some(system) if !system.shared => Some(Duration::from_secs(2)),
-        // The clock of a server may differ, and its metadata may be cached.
+        // A server's clock may differ, and its metadata may be cached.
         _ => Some(atomic::PATIENCE),
     }
 }

@@ -1,4 +1,4 @@
-//! The next token.
+//! Sampling of the next token.
 
 use rand_mt::Mt;
 use sha2::{Digest, Sha256};
@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use super::settings::Sampling;
 use crate::model::likeliest;
 
-/// One sequence's draws.
+/// Sampling state of one sequence.
 pub(super) struct Choice {
     sampling: Sampling,
     generator: Mt,
@@ -23,10 +23,10 @@ impl Choice {
         Self { sampling, generator: Mt::new_with_key(words) }
     }
 
-    /// Chooses the next token. `None` if a logit is NaN or infinite.
+    /// Samples the next token. Returns `None` if no logit is finite or one is NaN or +∞.
     pub(super) fn next(&mut self, logits: &[f32]) -> Option<u32> {
         likeliest(logits)?;
-        // 53 bits, as CPython's `random.random()`.
+        // Use 53 random bits, like CPython's `random.random()`.
         let high = self.generator.next_u32() >> 5;
         let low = self.generator.next_u32() >> 6;
         let draw = (f64::from(high) * 67_108_864.0 + f64::from(low)) / 9_007_199_254_740_992.0;
@@ -34,8 +34,8 @@ impl Choice {
     }
 }
 
-/// Returns the token at which the cumulative probability, likeliest first and ties by number, exceeds `draw` of the kept
-/// total.
+/// Returns the first token whose cumulative probability exceeds `draw` times the total of the kept tokens. Tokens are
+/// ordered by decreasing probability, then by id.
 fn drawn(logits: &[f32], sampling: &Sampling, draw: f64) -> u32 {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
@@ -73,17 +73,17 @@ mod tests {
 
     #[test]
     fn tokens_are_sampled_within_top_k_and_top_p() {
-        // Computed by hand: probabilities 0.2, 0.5, 0.3.
+        // Probabilities 0.2, 0.5 and 0.3.
         let logits = [0.2f32.ln(), 0.5f32.ln(), 0.3f32.ln()];
         assert_eq!(
             [0.0, 0.49, 0.51, 0.79, 0.81, 0.999].map(|draw| drawn_token(PLAIN, draw, &logits)),
             [1, 1, 2, 2, 0, 0]
         );
         assert_eq!(drawn_token(Sampling { top_k: Some(1), ..PLAIN }, 0.999, &logits), 1);
-        // 0.5 and 0.3 reach 0.6; of their 0.8 the first has 0.625.
+        // Top-p keeps 0.5 and 0.3, of which the first has a share of 0.625.
         let sampling = Sampling { top_p: 0.6, ..PLAIN };
         assert_eq!([0.62, 0.63, 0.999].map(|draw| drawn_token(sampling, draw, &logits)), [1, 2, 2]);
-        // Half the temperature squares them: 0.04, 0.25 and 0.09 of 0.38.
+        // Half the temperature squares the probabilities: 0.04, 0.25 and 0.09, with a sum of 0.38.
         let cold = Sampling { temperature: 0.5, ..PLAIN };
         assert_eq!([0.65, 0.66, 0.89, 0.90].map(|draw| drawn_token(cold, draw, &logits)), [1, 2, 2, 0]);
     }

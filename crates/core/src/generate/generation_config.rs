@@ -1,5 +1,5 @@
-//! Generation settings of a backbone: `generation_config.json` as transformers 5 reads it, and `config.json` where there is no
-//! such file. Settings of sampling do not change the likeliest token and are not read.
+//! Generation settings of a backbone from `generation_config.json`, or from `config.json` if that does not exist, with
+//! the semantics of transformers 5. Sampling settings are ignored because they do not affect greedy decoding.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,9 @@ use serde_json::{Map, Value, json};
 use super::processors::LogitsProcessors;
 use crate::error::{Error, Result, shortened};
 
-/// The file's name.
 pub const GENERATION_CONFIG: &str = "generation_config.json";
 
-/// Settings that ask for another search, and the number at which they ask for none.
+/// Settings that change the decoding strategy, each with its neutral number, if any. Other values are rejected.
 const REFUSED: [(&str, Option<f64>); 18] = [
     ("assistant_early_exit", None),
     ("constraints", None),
@@ -33,24 +32,24 @@ const REFUSED: [(&str, Option<f64>); 18] = [
     ("watermarking_config", None),
 ];
 
-/// Settings of a backbone's files that change greedy answers.
+/// Settings of a backbone's files that affect greedy answers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GenerationConfig {
-    /// Tokens that end an answer; none where the files name none.
+    /// Tokens that end an answer, empty if the files name none.
     pub end_of_text: Vec<u32>,
-    /// Whether these are others than those of `config.json`.
+    /// Whether `end_of_text` differs from `config.json`.
     has_other_ends: bool,
-    /// New tokens of an answer, whatever a task asks for.
+    /// Maximum new tokens of an answer, overriding the task.
     pub max_new_tokens: Option<usize>,
     pub processors: LogitsProcessors,
 }
 
 impl GenerationConfig {
-    /// Reads the settings of `generation_config.json`, which is null where there is none. A file that names no end token leaves
-    /// those of `config.json`.
+    /// Parses the settings. `generation_config` is null if the file does not exist. A file without end tokens keeps those
+    /// of `config.json`.
     ///
     /// # Errors
-    /// A value that is none of its setting's; a setting that asks for another search than for the likeliest token.
+    /// Fails if a value is invalid or a setting requires another strategy than greedy decoding.
     pub fn read(generation_config: &Value, config: &Value) -> Result<Self> {
         let none = Map::new();
         let (name, file) = match generation_config {
@@ -79,7 +78,7 @@ impl GenerationConfig {
         Ok(Self { end_of_text, has_other_ends, max_new_tokens, processors })
     }
 
-    /// Returns the settings that answers would not have by `config.json` and a task alone, as a part of keys.
+    /// Returns the settings that differ from `config.json` and the task's defaults, for use in cache keys.
     pub fn changes(&self) -> Option<Value> {
         let mut changes = Map::new();
         if self.has_other_ends {
@@ -94,10 +93,10 @@ impl GenerationConfig {
         (!changes.is_empty()).then_some(Value::Object(changes))
     }
 
-    /// Refuses token ids without a logit.
+    /// Checks that all token ids are in the vocabulary.
     ///
     /// # Errors
-    /// An id from `vocab` on.
+    /// Fails if an id is `vocab` or higher.
     pub fn check_ids(&self, vocab: usize) -> Result<()> {
         match self.processors.highest_id().filter(|id| *id as usize >= vocab) {
             None => Ok(()),
@@ -113,14 +112,13 @@ fn to_set(ids: &[u32]) -> BTreeSet<u32> {
     ids.iter().copied().collect::<BTreeSet<u32>>()
 }
 
-/// Entries of a file.
 struct Settings<'a> {
     name: &'static str,
     entries: &'a Map<String, Value>,
 }
 
 impl Settings<'_> {
-    /// Returns the value of a setting, where it is set.
+    /// Returns the value of a setting, unless absent or null.
     fn get(&self, key: &str) -> Option<&Value> {
         self.entries.get(key).filter(|value| !value.is_null())
     }
@@ -145,7 +143,7 @@ impl Settings<'_> {
         }
     }
 
-    /// Reads the end tokens. A negative id is none: transformers ends no answer there.
+    /// Reads the end tokens. Negative ids are skipped, because transformers ends no answer there.
     fn ends(&self) -> Result<Vec<u32>> {
         const KEY: &str = "eos_token_id";
         let Some(value) = self.get(KEY) else { return Ok(Vec::new()) };
@@ -178,7 +176,6 @@ impl Settings<'_> {
         count.map(Some).ok_or_else(|| wrong(self.name, key, &format!("a whole number from {least}"), value))
     }
 
-    /// Reads one token or a list of tokens.
     fn tokens(&self, key: &str) -> Result<Vec<u32>> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let listed = value.as_array().map_or_else(|| std::slice::from_ref(value), Vec::as_slice);
@@ -206,7 +203,7 @@ impl Settings<'_> {
         let Some(value) = self.get(KEY) else { return Ok(Vec::new()) };
         let pairs = value.as_array().and_then(|pairs| pairs.iter().map(biased).collect::<Option<Vec<_>>>());
         let pairs = pairs.ok_or_else(|| wrong(self.name, KEY, "a list of [[token ids], number]", value))?;
-        // The last bias of a sequence counts.
+        // The last bias of duplicate sequences wins.
         let last = (0..pairs.len()).filter(|&index| pairs[index + 1..].iter().all(|(ids, _)| *ids != pairs[index].0));
         Ok(last.map(|index| pairs[index].clone()).collect())
     }
@@ -224,13 +221,12 @@ fn token(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
-/// Reads a sequence and its bias.
 fn biased(pair: &Value) -> Option<(Vec<u32>, f64)> {
     let [ids, bias] = pair.as_array()?.as_slice() else { return None };
     Some((sequence(ids)?, bias.as_f64()?))
 }
 
-/// Reads token ids, one at least.
+/// Parses a nonempty list of token ids.
 fn sequence(value: &Value) -> Option<Vec<u32>> {
     value.as_array()?.iter().map(token).collect::<Option<Vec<u32>>>().filter(|ids| !ids.is_empty())
 }
@@ -287,7 +283,7 @@ mod tests {
         ] {
             assert_eq!(GenerationConfig::read(&file, &config).unwrap().changes(), Some(changes), "{file}");
         }
-        // Without the file transformers takes what config.json says.
+        // Without the file transformers uses config.json.
         let older = json!({"eos_token_id": 2, "no_repeat_ngram_size": 3});
         assert!(GenerationConfig::read(&json!(null), &older).unwrap().changes().is_some());
         assert_eq!(GenerationConfig::read(&json!({}), &older).unwrap().changes(), None);

@@ -1,8 +1,8 @@
-//! Text from programs (design §20): prompts are continued token by token, with a cache of keys and values.
+//! Text generation with programs (design §20), token by token with a KV cache.
 //!
-//! The continuation of a prompt depends only on prompt, program and settings, not on the number or order of concurrent
-//! sequences, nor on shared prefixes. On the CPU engine every sum of a row has a fixed order; tests compare tokens, not
-//! the bits of logits.
+//! The continuation of a prompt depends only on the prompt, the program and the settings. It does not depend on the
+//! number or order of concurrent sequences or on shared prefixes. The CPU engine sums each row in a fixed order. Tests
+//! compare tokens, not logit bits.
 //!
 //! ```
 //! use ghostlab_core::generate::Settings;

@@ -1,55 +1,54 @@
-//! Logits processors of transformers' `generate` that change which token is the likeliest (`generation/logits_process.py`),
-//! in its order and in its arithmetic: f32.
+//! Logits processors of transformers' `generate` that affect greedy decoding (`generation/logits_process.py`), in the
+//! same order and in f32.
 
 use serde::{Deserialize, Serialize};
 
-/// Processors of a backbone's generation settings; what is empty changes nothing.
+/// Logits processors from a backbone's generation settings. Empty fields have no effect.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogitsProcessors {
-    /// Numbers that are added to the last token of a sequence behind its other tokens.
+    /// Biases added to the logit of a sequence's last token if the preceding tokens match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sequence_bias: Vec<(Vec<u32>, f64)>,
-    /// Divisor of the positive logits of tokens seen so far. Negative logits are multiplied by it.
+    /// Divisor of the positive logits, and factor of the negative logits, of tokens that occurred before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repetition_penalty: Option<f64>,
-    /// Tokens of a sequence that may stand only once.
+    /// Size of n-grams that must not repeat.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_repeat_ngram_size: Option<usize>,
-    /// Sequences that are never finished.
+    /// Sequences that must not be generated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bad_words_ids: Vec<Vec<u32>>,
-    /// Tokens of prompt and answer before which none ends.
+    /// Minimum number of tokens of prompt and answer before the answer may end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_length: Option<usize>,
-    /// Same of the answer alone; counts in the place of `min_length`.
+    /// Minimum number of tokens of the answer. Overrides `min_length`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_new_tokens: Option<usize>,
-    /// The token behind a prompt of one.
+    /// Forced first token of the answer if the prompt has one token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forced_bos_token_id: Option<u32>,
-    /// The last token that an answer may have.
+    /// Tokens, one of which is forced when the answer reaches its maximum length.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub forced_eos_token_id: Vec<u32>,
-    /// New tokens after which ending becomes likelier, and by which factor with each token.
+    /// Number of new tokens after which end tokens become more likely, and the factor per token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exponential_decay_length_penalty: Option<(i64, f64)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub suppress_tokens: Vec<u32>,
-    /// Tokens that no answer begins with.
+    /// Tokens that must not begin an answer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub begin_suppress_tokens: Vec<u32>,
-    /// End tokens that the others speak of.
+    /// End tokens that the other processors refer to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub end_of_text: Vec<u32>,
 }
 
-/// A sequence whose next token is chosen.
+/// Sequence whose next token is being chosen.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Generated<'a> {
     pub(super) prompt: &'a [u32],
     pub(super) new: &'a [u32],
-    /// New tokens that it may have.
     pub(super) max_new_tokens: usize,
 }
 
@@ -60,19 +59,18 @@ impl Generated<'_> {
 }
 
 impl LogitsProcessors {
-    /// Whether logits stay unchanged.
+    /// Returns whether the processors have no effect.
     pub fn is_empty(&self) -> bool {
         Self { end_of_text: Vec::new(), ..self.clone() } == Self::default()
     }
 
-    /// Returns the highest token id that a processor needs a logit of.
+    /// Returns the highest token id for which a processor needs a logit.
     pub fn highest_id(&self) -> Option<u32> {
         let sequences = self.sequence_bias.iter().map(|(ids, _)| ids).chain(&self.bad_words_ids);
         let forced = self.forced_bos_token_id.iter().chain(&self.forced_eos_token_id);
         sequences.flatten().chain(forced).copied().max()
     }
 
-    /// Changes the logits of a sequence's next token.
     pub(super) fn apply(&self, logits: &mut [f32], generated: Generated<'_>) {
         let ids = [generated.prompt, generated.new].concat();
         let biases = self.sequence_bias.iter().map(|(sequence, bias)| (sequence, *bias as f32));
@@ -104,7 +102,7 @@ impl LogitsProcessors {
             self.hasten(logits, generated.new.len() as i64 - start, factor);
         }
         suppress(logits, &self.suppress_tokens);
-        // A forced BOS stands before the first token that is chosen.
+        // A forced BOS precedes the first freely chosen token.
         let begin =
             generated.prompt.len() + usize::from(generated.prompt.len() <= 1 && self.forced_bos_token_id.is_some());
         if generated.len() == begin {
@@ -112,7 +110,7 @@ impl LogitsProcessors {
         }
     }
 
-    /// Makes end tokens likelier with each token behind the start.
+    /// Increases the logits of end tokens with each token after the start.
     fn hasten(&self, logits: &mut [f32], tokens: i64, factor: f64) {
         let Ok(tokens @ 1..) = i32::try_from(tokens) else { return };
         let growth = (factor.powi(tokens) - 1.0) as f32;
@@ -124,7 +122,7 @@ impl LogitsProcessors {
     }
 }
 
-/// Adds each bias to the last token of its sequence, where the others end the ids.
+/// Adds the bias of each sequence to the logit of its last token, if `ids` ends with the preceding tokens.
 fn add_biases<'a>(logits: &mut [f32], ids: &[u32], biases: impl Iterator<Item = (&'a Vec<u32>, f32)>) {
     let mut sums: Vec<(usize, f32)> = Vec::new();
     for (sequence, bias) in biases {
@@ -156,7 +154,7 @@ fn penalise_repetition(logits: &mut [f32], ids: &[u32], penalty: f32) {
     }
 }
 
-/// Bans each token with which a sequence of `size` tokens would stand a second time.
+/// Bans tokens that would complete a repeated n-gram of `size` tokens.
 fn ban_repeated(logits: &mut [f32], ids: &[u32], size: usize) {
     if ids.len() < size {
         return;
@@ -174,7 +172,7 @@ fn suppress(logits: &mut [f32], tokens: &[u32]) {
     }
 }
 
-/// Leaves nothing but some tokens.
+/// Sets the logits of `tokens` to 0 and all others to −∞.
 fn force(logits: &mut [f32], tokens: &[u32]) {
     logits.fill(f32::NEG_INFINITY);
     for &token in tokens {
@@ -190,7 +188,7 @@ mod tests {
 
     const INF: f32 = f32::NEG_INFINITY;
 
-    /// Name, processors, prompt, new tokens, expected logits.
+    /// Name, processors, prompt, new tokens, and expected logits.
     type Case<'a> = (&'a str, LogitsProcessors, &'a [u32], &'a [u32], [f32; 6]);
 
     fn applied(processors: &LogitsProcessors, prompt: &[u32], new: &[u32]) -> Vec<f32> {
@@ -199,7 +197,7 @@ mod tests {
         logits
     }
 
-    /// Logits that transformers 5.24's processors of that name make of the same logits and ids, in f32.
+    /// Expected logits: the processors of that name in transformers 5.24 on the same logits and ids, in f32.
     #[test]
     fn processors_change_logits_as_transformers_does() {
         let none = LogitsProcessors::default;

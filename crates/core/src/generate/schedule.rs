@@ -1,8 +1,8 @@
-//! Which sequences run together: as many prompts as the batch and the cache have room for, each under all programs; when one
-//! ends the next one begins.
+//! Continuous batching: runs as many prompts at a time as the batch size and the cache allow, each under all programs.
+//! When a prompt finishes, the next one starts.
 //!
-//! Prompts run in the order of their ids, so that prompts with a common beginning follow each other. Each runs only its
-//! new tokens and reuses the blocks of the preceding prompt.
+//! Prompts run in the order of their ids, so that prompts with a common prefix are adjacent. Each prompt reuses the
+//! cached blocks of its predecessor and runs only the remaining tokens.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -15,27 +15,26 @@ use super::text::{Detokenizer, End, Generation, end};
 use crate::error::{Error, Result};
 use crate::model::{BlockId, Config, Decoding, Engine, Run, Trie, likeliest};
 
-/// A prompt to continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
-    /// Identity that seeds its draws, combined with the seed.
+    /// Identity that seeds the prompt's sampling, combined with the seed.
     pub identity: String,
-    /// One at least.
+    /// Token ids; at least one.
     pub ids: Vec<u32>,
 }
 
-/// Receives the progress of generation, and may stop it with an error.
+/// Callbacks for progress. An error stops the generation.
 pub trait Watch {
-    /// Receives the continuations of a finished prompt, by program.
+    /// Called when a prompt is finished, with its continuation under each program.
     fn finished(&mut self, prompt: usize, of_programs: &[Generation]) -> Result<()>;
 
-    /// Is called before each running sequence gets its next token.
+    /// Called before each round that adds a token to every running sequence.
     fn round(&mut self) -> Result<()> {
         Ok(())
     }
 }
 
-/// A watch that does nothing.
+/// No-op implementation.
 impl Watch for () {
     fn finished(&mut self, _: usize, _: &[Generation]) -> Result<()> {
         Ok(())
@@ -45,7 +44,8 @@ impl Watch for () {
 /// Generates the continuations of all prompts under each program of a trie.
 ///
 /// # Errors
-/// Settings that contradict themselves; a prompt without ids; a cache without room for one prompt; what the watch returns.
+/// Fails if the settings are contradictory, a prompt is empty, or the cache is too small for one prompt. Propagates
+/// errors of `watch`.
 pub fn generate(
     engine: &dyn Engine,
     trie: &Trie,
@@ -67,25 +67,25 @@ pub fn generate(
     Ok(done.collect())
 }
 
-/// Blocks from the first token on, and how many tokens of each.
+/// Blocks in order, with the number of tokens used of each.
 type Chain = Vec<(BlockId, usize)>;
 
-/// One prompt under one program.
+/// Continuation of one prompt under one program.
 struct Sequence {
     prompt: usize,
     program: usize,
-    /// Blocks of the prompt, held until all programs are done with it.
+    /// Blocks of the prompt, kept until all programs are finished with it.
     chain: Chain,
     block: BlockId,
-    /// Whether `block` holds the prompt too: the sequence ran again in another rotary regime.
+    /// Whether `block` includes the prompt because the sequence was recomputed in another length regime.
     is_whole: bool,
     ids: Vec<u32>,
-    /// `None` for greedy decoding.
+    /// Sampling state, or `None` for greedy decoding.
     choice: Option<Choice>,
 }
 
 impl Sequence {
-    /// Chooses the next token by its logits; none where these are no numbers.
+    /// Chooses the next token from its logits. Returns `None` if no logit is finite or one is NaN or +∞.
     fn next(&mut self, logits: &mut [f32], prompt: &[u32], settings: &Settings) -> Option<u32> {
         likeliest(logits)?;
         settings
@@ -101,20 +101,20 @@ impl Sequence {
 struct Schedule<'a> {
     decoding: Box<dyn Decoding + 'a>,
     config: &'a Config,
-    /// New tokens of prompts that one round runs at most, if there is more than one prompt.
+    /// Maximum number of new prompt tokens per round, unless a single prompt exceeds it.
     prompt_tokens: usize,
     settings: &'a Settings,
     prompts: &'a [Prompt],
-    /// Tokens to run of each prompt.
+    /// Tokens to run for each prompt.
     ids: Vec<&'a [u32]>,
     programs: Vec<usize>,
     waiting: VecDeque<usize>,
     live: Vec<Sequence>,
-    /// Generations by `[prompt][program]`.
+    /// Generations indexed by `[prompt][program]`.
     done: Vec<Vec<Option<Generation>>>,
-    /// Number of users and bytes of each block.
+    /// Reference count and size in bytes of each block.
     blocks: HashMap<BlockId, (usize, u64)>,
-    /// The prompt that began last, whose blocks are kept for the next one.
+    /// Most recent prompt, whose blocks are kept for the next one.
     last: Option<(usize, Chain)>,
     used: u64,
     next: BlockId,
@@ -167,12 +167,12 @@ impl<'a> Schedule<'a> {
         !self.programs.is_empty() && (!self.waiting.is_empty() || !self.live.is_empty())
     }
 
-    /// Returns the cache size of `tokens` tokens that all programs run.
+    /// Returns the cache size of `tokens` tokens under all programs.
     fn prompt_bytes(&self, tokens: usize) -> u64 {
         self.decoding.token_bytes(&self.programs) * tokens as u64
     }
 
-    /// Whether the sequences of a prompt may run again: see [`Config::recomputes_in_new_regime`].
+    /// Returns whether the prompt's sequences may be recomputed, see [`Config::recomputes_in_new_regime`].
     fn may_run_anew(&self, prompt: usize) -> bool {
         let length = self.ids[prompt].len();
         let longest = length + self.settings.max_new_tokens - 1;
@@ -180,13 +180,13 @@ impl<'a> Schedule<'a> {
             && self.config.length_regime(length) != self.config.length_regime(longest)
     }
 
-    /// Tokens that a sequence's own block may hold.
+    /// Returns the maximum number of tokens in a sequence's own block.
     fn own_tokens(&self, prompt: usize) -> usize {
         let anew = if self.may_run_anew(prompt) { self.ids[prompt].len() } else { 0 };
         self.settings.max_new_tokens + anew
     }
 
-    /// Bytes of the sequence of one program next to its prompt's.
+    /// Returns the cache size of a sequence under one program, without the prompt's blocks.
     fn own_bytes(&self, prompt: usize, program: usize) -> u64 {
         self.decoding.token_bytes(&[program]) * self.own_tokens(prompt) as u64
     }
@@ -212,8 +212,8 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Returns the cached tokens of the last prompt that this prompt shares. Its last token always runs.
-    /// Keys of another rotary regime are of no use.
+    /// Returns the cached blocks that a prompt shares with the most recent one, excluding its last token, which always
+    /// runs. Keys of another length regime cannot be shared.
     fn shared(&self, prompt: usize) -> Chain {
         let Some((last, chain)) = &self.last else { return Vec::new() };
         let prompt_ids = self.ids[prompt];
@@ -233,11 +233,11 @@ impl<'a> Schedule<'a> {
         shared
     }
 
-    /// Begins as many prompts as there is room for.
+    /// Starts as many prompts as fit.
     fn admit(&mut self) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         let mut prefill = 0;
-        // A batch counts prompts: those of which any program still runs, and those that begin now.
+        // The batch size counts prompts: running ones and those that start now.
         let running = self.live.iter().map(|sequence| sequence.prompt).collect::<HashSet<usize>>().len();
         while let Some(&prompt) = self.waiting.front() {
             if running + runs.len() >= self.settings.batch {
@@ -249,7 +249,7 @@ impl<'a> Schedule<'a> {
                 if !self.live.is_empty() {
                     break;
                 }
-                // No sequence runs, so the cache of the last prompt is released.
+                // No sequence is running, so the cached blocks of the last prompt can be released.
                 if let Some((_, last)) = self.last.take() {
                     self.release(&last);
                 }
@@ -266,7 +266,7 @@ impl<'a> Schedule<'a> {
             self.blocks.insert(block, (0, bytes));
             self.used += bytes + self.new_bytes(prompt);
             chain.push((block, tokens));
-            // The prompt itself, and the next one.
+            // The blocks are used by the prompt itself and kept for the next one.
             for (block, _) in chain.iter().chain(&chain) {
                 if let Some((users, _)) = self.blocks.get_mut(block) {
                     *users += 1;
@@ -294,7 +294,7 @@ impl<'a> Schedule<'a> {
         runs
     }
 
-    /// Adds one token to each sequence, and starts prompts that have room.
+    /// Adds one token to each sequence and starts prompts that fit.
     fn round(&mut self, text: &dyn Detokenizer, watch: &mut dyn Watch) -> Result<()> {
         let going = self.live.len();
         let mut live = std::mem::take(&mut self.live);
@@ -304,7 +304,7 @@ impl<'a> Schedule<'a> {
         let live = std::mem::take(&mut self.live);
         let nexts = self.nexts(&runs, live)?;
         debug_assert!(going <= nexts.len());
-        // Texts are made of all tokens of a sequence each time: as long as a step of a small backbone takes, one by one.
+        // Decoding all tokens of a sequence takes about as long as a step of a small backbone, so run in parallel.
         let settings = self.settings;
         let ends = nexts.into_par_iter().map(|(mut sequence, next)| {
             sequence.ids.extend(next);
@@ -336,8 +336,8 @@ impl<'a> Schedule<'a> {
         Ok(chosen.collect())
     }
 
-    /// Returns the run that makes the next token of a sequence: its last token, or all of them where its cached keys are of a
-    /// regime that it leaves.
+    /// Returns the run that computes the next token of a sequence: its last token, or all of its tokens if its cached
+    /// keys have another length regime and must be recomputed.
     fn continuation(&mut self, sequence: &mut Sequence) -> Run {
         let prompt = self.ids[sequence.prompt];
         let length = prompt.len() + sequence.ids.len();

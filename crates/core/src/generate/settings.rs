@@ -1,51 +1,50 @@
-//! How text is generated.
+//! Generation settings.
 
 use serde::{Deserialize, Serialize};
 
 use super::processors::LogitsProcessors;
 use crate::error::{Error, Result};
 
-/// How the next token is drawn. The temperature divides the logits, then `top_k` and `top_p` leave tokens out, in the order
+/// Sampling of the next token. The temperature divides the logits, then `top_k` and `top_p` filter tokens, in the order
 /// of transformers' warpers.
 ///
-/// Each prompt has a generator of its own, an MT19937 that begins with the SHA-256 of the seed and the prompt's identity, and
-/// each token takes one draw from it. All programs begin with the same one.
+/// Each prompt has its own MT19937 generator, seeded with the SHA-256 of the seed and the prompt's identity. Each token
+/// takes one draw. All programs start from the same state.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sampling {
-    /// More than 0.
+    /// Temperature, greater than 0.
     pub temperature: f64,
-    /// The likeliest tokens whose probabilities reach this sum stay; 1 leaves none out.
+    /// Cumulative probability that the kept tokens must reach; 1 keeps all.
     pub top_p: f64,
-    /// Keeps only this many of the likeliest tokens. `None` keeps all.
+    /// Number of most likely tokens to keep. `None` keeps all.
     pub top_k: Option<usize>,
     pub seed: u64,
 }
 
-/// Settings that determine generated text, and the number of concurrent prompts.
+/// Settings of generated text and of its batching.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Tokens of a continuation at most.
     pub max_new_tokens: usize,
-    /// Tokens of prompt and continuation together. Of a longer prompt the last tokens stay, as many as leave room for
-    /// `max_new_tokens`.
+    /// Maximum tokens of prompt and continuation. A longer prompt is truncated from the left so that `max_new_tokens`
+    /// fit.
     pub context: usize,
-    /// Texts that end a continuation; they are not a part of it.
+    /// Texts that end a continuation and are removed from it.
     pub stops: Vec<String>,
     /// Tokens that end a continuation.
     pub end_of_text: Vec<u32>,
-    /// Changes of logits before a token is chosen.
+    /// Logits processors applied before a token is chosen.
     pub processors: LogitsProcessors,
-    /// `None` takes the likeliest token, the lowest of equal ones.
+    /// Sampling settings, or `None` for greedy decoding (lowest id on ties).
     pub sampling: Option<Sampling>,
-    /// Prompts that run together at most, each under all programs. Results do not depend on it.
+    /// Maximum number of prompts that run at a time, each under all programs. Results do not depend on it.
     pub batch: usize,
-    /// Bytes of keys and values at most. Results do not depend on it.
+    /// Maximum size of the KV cache in bytes. Results do not depend on it.
     pub cache_bytes: u64,
 }
 
 impl Settings {
-    /// Returns greedy settings without stops, with 16 prompts at a time.
+    /// Returns settings for greedy decoding without stops, with 16 prompts at a time.
     pub fn greedy(max_new_tokens: usize, context: usize) -> Self {
         Self {
             max_new_tokens,

@@ -1,14 +1,16 @@
-//! Generated text, and its end conditions.
+//! Generated text and its stop conditions.
 
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::Tokenizer;
 use crate::error::Result;
 
-/// Token ids to text.
+/// Conversion of token ids to text.
 pub trait Detokenizer: Sync {
+    /// Decodes token ids.
+    ///
     /// # Errors
-    /// Ids that are no tokens.
+    /// Fails if an id is not in the vocabulary.
     fn text(&self, ids: &[u32], special: bool) -> Result<String>;
 }
 
@@ -18,43 +20,41 @@ impl Detokenizer for Tokenizer {
     }
 }
 
-/// Why a continuation ended.
+/// Reason why a continuation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// A token of [`end_of_text`](super::Settings::end_of_text), the last of the ids.
+    /// The last id is a token of [`end_of_text`](super::Settings::end_of_text).
     EndOfText,
-    /// A text that stops.
+    /// The text contains a stop.
     Stop,
-    /// The maximum number of new tokens was reached.
     Length,
-    /// The next token's logits were no numbers.
+    /// A logit was NaN or +∞, or none was finite.
     NotFinite,
 }
 
-/// A continuation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Generation {
-    /// All new tokens, those of a stop among them.
+    /// All new tokens, including those of a stop.
     pub ids: Vec<u32>,
-    /// Without special tokens, up to the stops.
+    /// Text without special tokens, truncated at the stops.
     pub text: String,
     pub end: End,
 }
 
 impl Generation {
-    /// Decodes tokens to a continuation.
+    /// Decodes tokens into a continuation.
     ///
     /// # Errors
-    /// Ids that are no tokens.
+    /// Fails if an id is not in the vocabulary.
     pub fn new(ids: Vec<u32>, end: End, settings: &super::Settings, text: &dyn Detokenizer) -> Result<Self> {
         let shown = trimmed(text.text(&ids, false)?, &settings.stops);
         Ok(Self { ids, text: shown, end })
     }
 }
 
-/// Returns why a continuation ends here, if it does. Stops are searched in its complete text with special tokens, because a
-/// stop may span tokens.
+/// Returns why a continuation ends here, or `None` if it continues. Stops are searched in the complete text with
+/// special tokens, because a stop may span tokens.
 pub(super) fn end(ids: &[u32], settings: &super::Settings, text: &dyn Detokenizer) -> Result<Option<End>> {
     if ids.last().is_some_and(|last| settings.end_of_text.contains(last)) {
         return Ok(Some(End::EndOfText));
@@ -68,7 +68,7 @@ pub(super) fn end(ids: &[u32], settings: &super::Settings, text: &dyn Detokenize
     Ok((ids.len() >= settings.max_new_tokens).then_some(End::Length))
 }
 
-/// Cuts a text at each stop in turn, as lm-evaluation-harness does.
+/// Truncates a text at each stop in turn, like lm-evaluation-harness.
 pub(super) fn trimmed(mut text: String, stops: &[String]) -> String {
     for stop in stops {
         if let Some(end) = text.find(stop.as_str()) {
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn stops_cut_in_their_order() {
-        // The harness' own result for this text.
+        // The expected text is lm-evaluation-harness's own result.
         assert_eq!(trimmed("abcDEFgh".into(), &owned_texts(&["EF", "DEF"])), "abcD");
         assert_eq!(trimmed("abcDEFgh".into(), &owned_texts(&["DEF", "EF"])), "abc");
         assert_eq!(trimmed(" a\n\nb".into(), &owned_texts(&["\n\n"])), " a");

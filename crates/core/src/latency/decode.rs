@@ -1,4 +1,4 @@
-//! Timed decoding: new tokens behind a prompt, one after the other.
+//! Timed decoding of new tokens after a prompt.
 
 use std::time::Instant;
 
@@ -12,17 +12,17 @@ use crate::model::{Config, Engine, Load, Program, Run, Trie};
 /// Decoding times of a variant after one prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DecodeResult {
-    /// New tokens of a round, of all sequences together.
+    /// New tokens per round, summed over all sequences.
     pub tokens: usize,
-    /// Milliseconds of each round's new tokens, every operator of the stream a full product; none where memory did not suffice.
+    /// Milliseconds per round with every stream operator as a full matrix product. `None` if memory was insufficient.
     pub times: Option<Vec<f64>>,
-    /// Times with a diagonal operator as one multiplication per channel. `None` without one.
+    /// Times with diagonal operators as one multiplication per channel. `None` without diagonal operators.
     pub by_channel: Option<Vec<f64>>,
-    /// The dense backbone's times in the same rounds, where it was among them.
+    /// Times of the dense backbone in the same rounds, if it was measured.
     pub dense: Option<Vec<f64>>,
-    /// The first of the rounds that count.
+    /// Index of the first counted round.
     pub first: usize,
-    /// Operations of the new tokens by the cost model, and the dense backbone's.
+    /// FLOPs of the new tokens according to the cost model. `dense_work` is the value for the dense backbone.
     pub work: f64,
     pub dense_work: f64,
 }
@@ -32,19 +32,20 @@ impl DecodeResult {
         TimeSpread::of(counted(self.first, self.times.as_deref()?))
     }
 
-    /// Returns the spread of the diagonal operator timed as one multiplication per channel.
+    /// Returns the time spread with diagonal operators as one multiplication per channel.
     pub fn spread_by_channel(&self) -> Option<TimeSpread> {
         TimeSpread::of(counted(self.first, self.by_channel.as_deref()?))
     }
 
-    /// Returns tokens per second of all sequences, from the mean time. Its relative deviation is that of the time.
+    /// Returns the throughput in tokens per second, computed from the mean time. The relative deviation is that of the
+    /// time.
     pub fn rate(&self) -> Option<TimeSpread> {
         let spread = self.spread()?;
         let mean = 1e3 * self.tokens as f64 / spread.mean;
         Some(TimeSpread { mean, deviation: mean * spread.relative() })
     }
 
-    /// Whether its speedup rests on times that are noise.
+    /// Returns whether the speedup is based on unstable times.
     pub fn has_noisy_speedup(&self) -> bool {
         rests_on_noise(self.first, [self.dense.as_deref(), self.times.as_deref()])
     }
@@ -53,18 +54,18 @@ impl DecodeResult {
         Speedup::of(counted(self.first, self.dense.as_deref()?), counted(self.first, self.times.as_deref()?))
     }
 
-    /// Returns the speedup by the cost model.
+    /// Returns the speedup predicted by the cost model.
     pub fn predicted(&self) -> f64 {
         self.dense_work / self.work
     }
 }
 
-/// Times `tokens` new tokens of each sequence of the prompt, the likeliest one each time, with each program alone in its trie.
-/// The prompt itself is read before that, into a cache that begins empty each time, and is not counted. Rounds are those of
-/// [`in_rounds`].
+/// Times greedy decoding of `tokens` new tokens per sequence, with each program in a separate trie. The prompt is
+/// processed first into an empty cache and is not timed. See [`in_rounds`] for the rounds.
 ///
 /// # Errors
-/// An engine that does not generate; a step that fails for another reason than want of memory, or what `after` returns.
+/// Fails if the engine does not support decoding or a step fails for another reason than insufficient memory.
+/// Propagates errors of `after`.
 pub fn decoded(
     engine: &dyn Engine,
     programs: &[Program],
@@ -78,7 +79,7 @@ pub fn decoded(
     in_rounds(tries.len(), rounds, patience, &mut pass, after)
 }
 
-/// Times the new tokens in milliseconds, and returns them step by step.
+/// Returns the time of the new tokens in milliseconds, and the tokens by step.
 fn steps(engine: &dyn Engine, trie: &Trie, prompt: Prompt, tokens: usize) -> Result<(f64, Vec<u32>)> {
     let mut decoding = engine.decoding(trie)?;
     let ids = prompt.as_batch(engine.config().vocab).ids;
@@ -101,13 +102,13 @@ fn steps(engine: &dyn Engine, trie: &Trie, prompt: Prompt, tokens: usize) -> Res
     Ok((started.elapsed().as_secs_f64() * 1e3, new))
 }
 
-/// Returns the next token of each sequence of one program. Sequences with NaN logits take any token, because time does not
-/// depend on it.
+/// Returns the next token of each sequence of a single program. Sequences with invalid logits continue with token 0,
+/// because the time does not depend on the token.
 fn next_of(likeliest: Vec<Vec<Option<u32>>>) -> Vec<u32> {
     likeliest.into_iter().map(|of_programs| of_programs.first().copied().flatten().unwrap_or(0)).collect()
 }
 
-/// Estimates the operations of the new tokens: those of the longer prompts minus those of the prompts.
+/// Estimates the FLOPs of the new tokens: those of the extended prompts minus those of the prompts.
 pub fn decode_work(config: &Config, program: &Program, prompt: Prompt, tokens: usize) -> f64 {
     let trie = Trie::new(std::slice::from_ref(program));
     let window_work = |length: usize| trie.flops(config, &Load::windows(prompt.batch * length, length)).separate;
@@ -151,7 +152,7 @@ mod tests {
                 .chunks(PROMPT.length)
                 .map(|ids| generate::Prompt { identity: String::new(), ids: ids.to_vec() })
                 .collect();
-            // The first one follows from the prompt.
+            // Prefill gives the first token, decoding the other five.
             let settings = Settings::greedy(6, 64);
             let programs = std::slice::from_ref(&program);
             let trie = Trie::new(programs);
@@ -193,7 +194,8 @@ mod tests {
         let c = config.hidden;
         let q = config.heads * config.head_dim;
         let kv = config.kv_heads * config.head_dim;
-        // Computed by hand: five tokens of three sequences; each sees the prompt and on average half of the five.
+        // Computed by hand: five tokens of three sequences, each attending to the prompt and on average half of the
+        // five tokens.
         let layer = c * (2 * q + 2 * kv) + 3 * c * config.intermediate;
         let weights = 15 * (config.layers * layer + c * config.vocab);
         let seen = 15.0 * (6.0 + 2.5) * (2 * q * config.layers) as f64;
@@ -213,7 +215,7 @@ mod tests {
             dense_work: 3.0,
         };
         let rate = result.rate().unwrap();
-        // 64 tokens in 12 ms on average; 3.46 of 12 is the deviation.
+        // 64 tokens in 12 ms on average, with a standard deviation of 3.46 ms.
         assert!((rate.mean - 64e3 / 12.0).abs() < 1e-9, "{rate:?}");
         assert!((rate.relative() - 12f64.sqrt() / 12.0).abs() < 1e-12, "{rate:?}");
         assert!((result.speedup().unwrap().ratio - 2.0).abs() < 1e-12);

@@ -1,4 +1,4 @@
-//! Noise of the machine: how much the times of one computation vary.
+//! Timing noise of the machine.
 
 use std::time::Instant;
 
@@ -6,13 +6,13 @@ use super::rounds::Rounds;
 use super::spread::TimeSpread;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
 
-/// Order of the square matrices of a probe.
+/// Order of the square matrices.
 const ORDER: usize = 512;
-/// Products of a pass: together they take as long as a small model's pass over a prompt.
+/// Products per pass, which together take as long as a small model's prefill.
 const PRODUCTS: usize = 8;
 
-/// Times one computation on all threads, in as many rounds as a variant is timed, and returns how the times spread. Where other
-/// programs take processor time, the spread is noise ([`TimeSpread::is_noise`]).
+/// Times a fixed computation on all threads in as many rounds as a variant is timed, and returns the spread. If other
+/// programs use the processor, the spread counts as noise ([`TimeSpread::is_noise`]).
 pub fn machine_spread() -> TimeSpread {
     let factor = vec![1.0f32 / ORDER as f32; ORDER * ORDER];
     let mut product = vec![0.0f32; ORDER * ORDER];

@@ -1,12 +1,12 @@
-//! A deployed variant's diagonal operators as full products, which is how the paper's code applies them.
+//! Diagonal operators as full matrix products, which is how the paper's code applies them.
 
 use crate::error::Result;
 use crate::model::{Operator, Program, Step};
 
-/// Replaces every stream operator by a full matrix product, as the paper's code applies diagonal operators.
+/// Replaces the diagonal operators of the stream with full matrix products.
 ///
 /// # Errors
-/// None that a caller could mend.
+/// Propagates errors of [`Operator::to_dense`].
 pub fn in_full(program: &Program) -> Result<Program> {
     program
         .0
@@ -21,7 +21,7 @@ pub fn in_full(program: &Program) -> Result<Program> {
         .map(Program)
 }
 
-/// Returns whether a diagonal is on the stream, so that the program differs from its full form.
+/// Returns whether the program has a diagonal operator on the stream.
 pub fn has_diagonal(program: &Program) -> bool {
     program.0.iter().any(|step| matches!(step, Step::Apply(operator) if operator.is_diagonal()))
 }

@@ -6,32 +6,32 @@ use super::decode::DecodeResult;
 use super::rounds::{counted, rests_on_noise};
 use super::spread::{Speedup, TimeSpread};
 
-/// Times of a variant over one prompt.
+/// Times of a variant for one prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LatencyResult {
-    /// Milliseconds of each round, every operator of the stream a full product; none where memory did not suffice.
+    /// Milliseconds per round with every stream operator as a full matrix product. `None` if memory was insufficient.
     pub times: Option<Vec<f64>>,
-    /// Times with a diagonal operator as one multiplication per channel. `None` without one.
+    /// Times with diagonal operators as one multiplication per channel. `None` without diagonal operators.
     pub by_channel: Option<Vec<f64>>,
-    /// The dense backbone's times in the same rounds, where it was among them.
+    /// Times of the dense backbone in the same rounds, if it was measured.
     pub dense: Option<Vec<f64>>,
-    /// The first of the rounds that count, as many as the protocol has: those before it, or behind them, were noise.
+    /// Index of the first counted round. The number of counted rounds is set by the protocol.
     pub first: usize,
-    /// Number of complete sessions that were measured. The times are those of the last one.
+    /// Number of complete sessions measured. The times are those of the last one.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub sessions: usize,
-    /// Bytes of the weights that it needs, its operator among them.
+    /// Bytes of the weights that the variant needs, including its operator.
     pub weight_bytes: u64,
-    /// The most bytes of intermediates at a time; none where they lie in another memory, or were not counted.
+    /// Peak bytes of intermediates. `None` if they are in another memory or were not measured.
     pub intermediate_bytes: Option<u64>,
-    /// The dense backbone's weights and intermediates.
+    /// Bytes of the dense backbone's weights and intermediates.
     pub dense_bytes: Option<u64>,
     /// Decoding times after the prompt, if requested and supported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode: Option<DecodeResult>,
 }
 
-/// Number of sessions of results that do not name it.
+/// Returns the default for results that do not record the number of sessions.
 fn one() -> usize {
     1
 }
@@ -42,13 +42,12 @@ fn is_one(sessions: &usize) -> bool {
 }
 
 impl LatencyResult {
-    /// Whether the prefill or decoding time is noise, so that a record of it is refused.
+    /// Returns whether the prefill or decoding time is unstable, so that it must not be recorded.
     pub fn is_unstable(&self) -> bool {
         let decoded = self.decode.as_ref().and_then(DecodeResult::spread);
         [self.spread(), decoded].into_iter().flatten().any(|spread| spread.is_noise())
     }
 
-    /// Returns the rounds that count.
     pub fn counted<'t>(&self, times: &'t [f64]) -> &'t [f64] {
         counted(self.first, times)
     }
@@ -57,12 +56,12 @@ impl LatencyResult {
         TimeSpread::of(self.counted(self.times.as_deref()?))
     }
 
-    /// Returns the spread of the diagonal operator timed as one multiplication per channel.
+    /// Returns the time spread with diagonal operators as one multiplication per channel.
     pub fn spread_by_channel(&self) -> Option<TimeSpread> {
         TimeSpread::of(self.counted(self.by_channel.as_deref()?))
     }
 
-    /// Whether its speedup rests on times that are noise.
+    /// Returns whether the speedup is based on unstable times.
     pub fn has_noisy_speedup(&self) -> bool {
         rests_on_noise(self.first, [self.dense.as_deref(), self.times.as_deref()])
     }
@@ -71,12 +70,12 @@ impl LatencyResult {
         Speedup::of(self.counted(self.dense.as_deref()?), self.counted(self.times.as_deref()?))
     }
 
-    /// Returns the peak memory: weights and intermediates.
+    /// Returns the peak memory in bytes: weights and intermediates.
     pub fn bytes(&self) -> Option<u64> {
         Some(self.weight_bytes + self.intermediate_bytes?)
     }
 
-    /// Returns the peak memory in percent of the dense backbone's.
+    /// Returns the peak memory as a percentage of the dense backbone's.
     pub fn memory_percent(&self) -> Option<f64> {
         Some(100.0 * self.bytes()? as f64 / self.dense_bytes? as f64)
     }

@@ -1,4 +1,4 @@
-//! Timed passes, the variants' one after the other in every round: a drift of the machine meets them all.
+//! Timed rounds. Every round runs all variants, so that drift of the machine affects them equally.
 
 use std::time::{Duration, Instant};
 
@@ -6,26 +6,26 @@ use super::spread::TimeSpread;
 use crate::error::Result;
 use crate::model::{Batch, Engine, Program, ScoredRow, Trie, is_out_of_memory};
 
-/// How often each variant reads the prompt.
+/// Number of passes per variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rounds {
-    /// Passes that are not counted.
+    /// Passes that are not timed.
     pub warmups: usize,
-    /// Passes that are.
+    /// Timed passes.
     pub timed: usize,
 }
 
 impl Rounds {
-    /// The paper's protocol, appendix G.
+    /// Protocol of the paper, appendix G.
     pub const PAPER: Self = Self { warmups: 3, timed: 10 };
 }
 
 /// Limit on additional rounds while times are unstable.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Patience {
-    /// Rounds more than were asked for.
+    /// Maximum number of additional rounds.
     pub rounds: usize,
-    /// Seconds for additional rounds, or the duration of the requested rounds if that is longer.
+    /// Maximum duration of additional rounds in seconds, or the duration of the requested rounds if that is longer.
     pub seconds: f64,
 }
 
@@ -33,45 +33,45 @@ impl Patience {
     pub const USUAL: Self = Self { rounds: 30, seconds: 30.0 };
 }
 
-/// Outcome of one variant.
+/// Timing outcome of one variant.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Timed {
     /// Milliseconds of each timed round.
     Milliseconds(Vec<f64>),
-    /// The device had not enough memory for a pass.
+    /// The device had insufficient memory for a pass.
     OutOfMemory,
 }
 
-/// Outcome of all variants.
+/// Timing outcome of all variants.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Session {
-    /// A variant each.
+    /// Outcome of each variant.
     pub timed: Vec<Timed>,
-    /// The first of the rounds that count: as many in a row as were asked for.
+    /// Index of the first counted round. The requested number of consecutive rounds counts.
     pub first: usize,
 }
 
-/// Returns the rounds that count: as many as the protocol has, from `first` on.
+/// Returns the counted rounds: as many as the protocol has, starting at `first`.
 pub(super) fn counted(first: usize, times: &[f64]) -> &[f64] {
     times.get(first..times.len().min(first + Rounds::PAPER.timed)).unwrap_or(times)
 }
 
-/// Whether the rounds that count of any of these times are noise.
+/// Returns whether the counted rounds of any of these times are unstable.
 pub(super) fn rests_on_noise(first: usize, times: [Option<&[f64]>; 2]) -> bool {
     let mut known = times.into_iter().flatten().filter_map(|times| TimeSpread::of(counted(first, times)));
     known.any(|spread| spread.is_noise())
 }
 
-/// Returns the number of passes of [`interleaved`] if the first rounds are stable.
+/// Returns the number of passes of [`interleaved`] if no additional rounds are needed.
 pub fn passes(programs: usize, rounds: Rounds) -> usize {
     programs * (rounds.warmups + rounds.timed)
 }
 
-/// Times each program's pass over the prompt, alone in its trie, the head at every position. A pass ends when its
-/// predictions are in this machine's memory: the device has nothing left to do. See [`in_rounds`].
+/// Times each program's pass over the prompt, in a separate trie, with the head at every position. A pass ends once its
+/// predictions are in host memory, so that the device has no work left. See [`in_rounds`].
 ///
 /// # Errors
-/// A step that fails for another reason than want of memory, or what `after` returns.
+/// Fails if a step fails for another reason than insufficient memory. Propagates errors of `after`.
 pub fn interleaved(
     engine: &dyn Engine,
     programs: &[Program],
@@ -85,18 +85,18 @@ pub fn interleaved(
     in_rounds(tries.len(), rounds, patience, &mut |index| pass(engine, &tries[index], &batch), after)
 }
 
-/// Builds a trie for each program.
+/// Builds a separate trie for each program.
 pub(super) fn alone(programs: &[Program]) -> Vec<Trie> {
     programs.iter().map(|program| Trie::new(std::slice::from_ref(program))).collect()
 }
 
-/// Runs rounds of `programs` passes; `pass` returns milliseconds. Every round starts with another program, so that the
-/// order varies. `after` runs after each pass and learns whether the pass was requested.
+/// Runs rounds of one pass per program. `pass` returns milliseconds. Every round starts with another program, so that
+/// the order varies. `after` runs after each pass and receives whether the pass was requested.
 ///
-/// While some program's last rounds are noise ([`TimeSpread::is_noise`]) more are made, as long as there is `patience`. What
-/// counts are the last ones, or, where the machine was never quiet, those in a row of which the fewest programs' are noise;
-/// the same for all programs. As Georges, Buytaert and Eeckhout have it: "Statistically rigorous Java performance
-/// evaluation", OOPSLA 2007, section 4.2.
+/// While the last rounds of any program are unstable ([`TimeSpread::is_noise`]), additional rounds follow up to the
+/// limits of `patience`. The last rounds count. If the times never stabilize, the consecutive rounds with the fewest
+/// unstable programs count, the same for all programs. Source: Georges, Buytaert and Eeckhout, "Statistically rigorous
+/// Java performance evaluation", OOPSLA 2007, section 4.2.
 pub(super) fn in_rounds(
     programs: usize,
     rounds: Rounds,
@@ -140,7 +140,7 @@ pub(super) fn in_rounds(
     Ok(Session { timed, first })
 }
 
-/// Returns, for `count` rounds from `first` on, the number of unstable programs and the sum of the relative deviations.
+/// Returns the number of unstable programs and the sum of relative deviations for `count` rounds starting at `first`.
 fn unrest(timed: &[Timed], first: usize, count: usize) -> (usize, f64) {
     let spreads: Vec<TimeSpread> = timed
         .iter()
@@ -166,7 +166,6 @@ fn quietest(timed: &[Timed], count: usize) -> usize {
     all.min_by(|(_, a), (_, b)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).map_or(0, |(first, _)| first)
 }
 
-/// Times one pass in milliseconds.
 fn pass(engine: &dyn Engine, trie: &Trie, batch: &Batch) -> Result<f64> {
     let started = Instant::now();
     let predictions = engine.run(trie, batch, &mut ())?;
@@ -175,12 +174,12 @@ fn pass(engine: &dyn Engine, trie: &Trie, batch: &Batch) -> Result<f64> {
     Ok(took)
 }
 
-/// Sequences of one length, read together.
+/// Batch of sequences of equal length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prompt {
-    /// Tokens of a sequence.
+    /// Tokens per sequence.
     pub length: usize,
-    /// Sequences.
+    /// Number of sequences.
     pub batch: usize,
 }
 
@@ -189,8 +188,8 @@ impl Prompt {
         self.length * self.batch
     }
 
-    /// Builds the prompt as a batch whose head runs at every position, as in the paper's code. Ids are fixed and cover the
-    /// vocabulary; time does not depend on them.
+    /// Builds the prompt as a batch with the head at every position, as in the paper's code. The ids are fixed and
+    /// spread over the vocabulary; the time does not depend on them.
     pub fn as_batch(&self, vocab: usize) -> Batch {
         let mut batch = Batch::default();
         for sequence in 0..self.batch {
@@ -207,7 +206,7 @@ fn sample_id(position: usize, vocab: usize) -> u32 {
     (position.wrapping_mul(STRIDE) % vocab.max(1)) as u32
 }
 
-/// A prime, larger than most steps between rows of one page of an embedding.
+/// Prime stride between ids, chosen so that consecutive ids rarely share a page of the embedding.
 const STRIDE: usize = 7919;
 
 #[cfg(test)]
@@ -219,7 +218,7 @@ mod tests {
     use crate::model::engine::tests::Adding;
     use crate::model::{Config, EngineId, HostRows, Observer, Prediction, ResidualStream, Step};
 
-    /// Notes the length of each program that it runs; has no room for one of more than `most` steps.
+    /// Engine that records the length of each program it runs. Programs with more than `most` steps run out of memory.
     struct Noting {
         inner: Adding,
         ran: Mutex<Vec<usize>>,
@@ -261,7 +260,7 @@ mod tests {
         }
     }
 
-    /// No round beyond those asked for.
+    /// No additional rounds.
     const NONE: Patience = Patience { rounds: 0, seconds: 0.0 };
 
     fn measured(most: usize) -> (Vec<Timed>, Vec<usize>, usize) {
@@ -281,7 +280,7 @@ mod tests {
     #[test]
     fn every_round_has_every_variant_and_warm_ups_do_not_count() {
         let (timed, ran, passes) = measured(usize::MAX);
-        // Steps: embedding, two a layer, head.
+        // Steps per program: embedding, two per layer, head.
         assert_eq!(ran, [10, 8, 6, 8, 6, 10, 6, 10, 8, 10, 8, 6]);
         assert_eq!(passes, 12);
         assert!(timed.iter().all(|variant| matches!(variant, Timed::Milliseconds(all) if all.len() == 3)), "{timed:?}");
@@ -298,7 +297,7 @@ mod tests {
         assert_eq!(ran.iter().filter(|&&steps| steps == 10).count(), 1, "it is not tried again");
     }
 
-    /// Takes so long over each pass in turn, then as long as the last one.
+    /// Engine whose passes take the given times in turn, then repeat the last one.
     struct Slow {
         inner: Noting,
         milliseconds: Mutex<Vec<u64>>,
@@ -338,8 +337,8 @@ mod tests {
         }
     }
 
-    /// Returns the number of rounds of one program with the given pass times (three requested after a warm-up), the first
-    /// that counts, and the number of extra passes.
+    /// Returns the number of rounds of one program with the given pass times (three requested after a warm-up), the
+    /// first counted round, and the number of additional passes.
     fn adapted(milliseconds: &[u64], patience: Patience) -> (usize, usize, usize) {
         let inner = Noting { inner: Adding::new(), ran: Mutex::default(), most: usize::MAX };
         let engine = Slow { inner, milliseconds: Mutex::new(milliseconds.to_vec()) };
@@ -358,7 +357,7 @@ mod tests {
     #[test]
     fn rounds_go_on_while_they_are_noise_and_the_quiet_ones_count() {
         let patience = Patience { rounds: 60, seconds: 60.0 };
-        // One pass of 200 ms among two of 40 is a deviation as large as the mean.
+        // One pass of 200 ms among two of 40 ms has a deviation as large as the mean.
         let (made, first, beyond) = adapted(&[40, 200, 40, 200, 40], patience);
         assert!(made >= 6 && first == made - 3, "{made} rounds, from {first}");
         assert_eq!(beyond, made - 3);
@@ -370,7 +369,7 @@ mod tests {
         let (made, first, beyond) = adapted(&noise, Patience { rounds: 4, seconds: 60.0 });
         assert_eq!((made, beyond), (7, 4));
         assert!(first <= 4);
-        // About as long as the first ones took.
+        // The additional rounds take about as long as the requested ones.
         assert!(adapted(&noise, Patience { rounds: 300, seconds: 0.0 }).0 < 303);
         assert_eq!(adapted(&noise, NONE).0, 3);
     }

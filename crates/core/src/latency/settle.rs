@@ -1,19 +1,19 @@
-//! Repeats a session of timed rounds while its times are unstable.
+//! Repetition of timing sessions while their times are unstable.
 
 use super::result::LatencyResult;
 use crate::error::Result;
 
-/// Sessions that a record of times may take per prompt.
+/// Maximum sessions per prompt for a recorded result.
 pub const MAX_SESSIONS: usize = 8;
 
-/// Measures a session of all variants, and again while a variant is unstable, at most `max_sessions` times.
+/// Measures a session of all variants and repeats it while a variant is unstable, at most `max_sessions` times.
 ///
-/// The last session counts, whatever its times are, with all of its variants: speedups compare times of one session. An
-/// earlier session never counts, so that no time is the best of several. `again` runs before each repetition with the
-/// number of unstable variants and the number of sessions so far.
+/// The last session counts for all variants even if it is unstable, because speedups compare times of one session.
+/// Earlier sessions never count, so that no time is the best of several attempts. `again` runs before each repetition
+/// with the number of unstable variants and the number of sessions so far.
 ///
 /// # Errors
-/// What `session` or `again` returns.
+/// Propagates errors of `session` and `again`.
 pub fn settled(
     max_sessions: usize,
     session: &mut dyn FnMut() -> Result<Vec<LatencyResult>>,
@@ -36,7 +36,6 @@ pub fn settled(
 mod tests {
     use super::*;
 
-    /// Creates a variant with the given times.
     fn variant(times: [f64; 2]) -> LatencyResult {
         LatencyResult {
             times: Some(times.to_vec()),
@@ -51,7 +50,7 @@ mod tests {
         }
     }
 
-    /// Runs sessions of two variants with the given first times, unstable where the second time is another.
+    /// Runs sessions of two variants, each given by its times. Unequal times are unstable.
     fn run(max_sessions: usize, sessions: &[[[f64; 2]; 2]]) -> (Vec<LatencyResult>, Vec<(usize, usize)>) {
         let mut left = sessions.iter();
         let mut repeated = Vec::new();
@@ -65,7 +64,7 @@ mod tests {
 
     #[test]
     fn last_session_counts_for_all_variants() {
-        // The second variant of the first session is faster and stable, and still does not count.
+        // In the first session the second variant is faster and stable, but does not count.
         let sessions = [[[10.0, 20.0], [5.0, 5.0]], [[11.0, 22.0], [6.0, 9.0]], [[12.0, 12.0], [7.0, 7.0]]];
         let (results, repeated) = run(8, &sessions);
         assert_eq!(results.iter().map(|of| of.times.clone().unwrap()[0]).collect::<Vec<_>>(), [12.0, 7.0]);
@@ -78,7 +77,7 @@ mod tests {
     fn sessions_that_never_settle_end_at_their_bound() {
         let sessions = [[[10.0, 11.0], [5.0, 5.0]], [[10.0, 90.0], [5.0, 9.0]], [[1.0, 1.0]; 2]];
         let (results, repeated) = run(2, &sessions);
-        // The last one is less stable than the first, and counts.
+        // The last session counts although it is less stable than the first.
         assert_eq!(results[1].times, Some(vec![5.0, 9.0]));
         assert!(results.iter().all(|of| of.is_unstable() && of.sessions == 2));
         assert_eq!(repeated, [(1, 1)]);

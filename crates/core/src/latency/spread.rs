@@ -1,19 +1,20 @@
 //! Statistics of timed rounds, and the stability criterion.
 
-/// A deviation above this part of the mean is another load's: nothing can be said by such a time. The paper's own are below
-/// 0.02, but for one of 0.13. Of ten rounds it is half a 95 % interval of 3.6 % of the mean.
+/// Maximum stable deviation relative to the mean. Larger deviations indicate load from other programs. The paper's
+/// deviations are below 0.02, except for one of 0.13. For ten rounds 0.05 corresponds to a 95 % confidence interval of
+/// ±3.6 % of the mean.
 pub const NOISE: f64 = 0.05;
 
-/// Mean and spread of some times.
+/// Mean and spread of times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TimeSpread {
     pub mean: f64,
-    /// Standard deviation of a sample; 0 of a single one.
+    /// Sample standard deviation, 0 for a single time.
     pub deviation: f64,
 }
 
 impl TimeSpread {
-    /// Computes mean and deviation. `None` for no times.
+    /// Computes mean and deviation. Returns `None` for an empty slice.
     pub fn of(times: &[f64]) -> Option<Self> {
         let count = times.len() as f64;
         let mean = times.iter().sum::<f64>() / count;
@@ -22,28 +23,27 @@ impl TimeSpread {
         (!times.is_empty()).then_some(Self { mean, deviation })
     }
 
-    /// Returns the deviation relative to the mean.
     pub fn relative(&self) -> f64 {
         self.deviation / self.mean
     }
 
-    /// Returns whether the timing is unstable. Tables mark it, and no claim uses it.
+    /// Returns whether the timing is unstable. Tables mark such times and claims exclude them.
     pub fn is_noise(&self) -> bool {
         self.relative() > NOISE
     }
 }
 
-/// How much faster one variant is than another.
+/// Speedup of one variant over another.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Speedup {
-    /// The ratio of the mean times.
+    /// Ratio of the mean times.
     pub ratio: f64,
-    /// Half the width of the 95 % interval of the ratio, from the ratios of the rounds; none of a single round.
+    /// Half width of the ratio's 95 % confidence interval, computed from the rounds. `None` for a single round.
     pub half_width: Option<f64>,
 }
 
 impl Speedup {
-    /// Computes the ratios of `times` to `base`, round by round. `None` if the rounds differ.
+    /// Computes the speedup of `times` over `base`, paired by round. Returns `None` if the numbers of rounds differ.
     pub fn of(base: &[f64], times: &[f64]) -> Option<Self> {
         if base.len() != times.len() {
             return None;
@@ -57,7 +57,7 @@ impl Speedup {
     }
 }
 
-/// Returns the 97.5 % quantile of Student's t, or of the normal distribution beyond the table.
+/// Returns the 97.5 % quantile of Student's t-distribution, approximated beyond the table.
 fn student(degrees: usize) -> f64 {
     const TABLE: [f64; 15] =
         [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131];
@@ -91,7 +91,7 @@ mod tests {
         let half: Vec<f64> = drifting.iter().map(|time| time / 2.0).collect();
         let speedup = Speedup::of(&drifting, &half).unwrap();
         assert!((speedup.ratio - 2.0).abs() < 1e-12 && speedup.half_width.unwrap() < 1e-12, "{speedup:?}");
-        // Ratios 1 and 3: mean 2, deviation √2, t 12.706 of one degree, over √2.
+        // Ratios 1 and 3: mean 2, deviation √2; half width 12.706 (t for one degree of freedom) · √2/√2.
         let speedup = Speedup::of(&[1.0, 3.0], &[1.0, 1.0]).unwrap();
         assert!((speedup.half_width.unwrap() - 12.706).abs() < 1e-9, "{speedup:?}");
         assert_eq!(Speedup::of(&[1.0], &[1.0, 2.0]), None);
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn beyond_the_table_the_point_stays_near_students() {
-        // R: qt(0.975, c(16, 30, 100)) is 2.1199, 2.0423, 1.9840.
+        // Expected values in R: qt(0.975, c(16, 30, 100)) is 2.1199, 2.0423, 1.9840.
         for (degrees, exact) in [(16, 2.1199), (30, 2.0423), (100, 1.9840)] {
             assert!((student(degrees) - exact).abs() < 0.01, "{degrees}");
         }

@@ -1,9 +1,9 @@
-//! Metrics of the time and the memory that a prompt takes, and the tokens behind it.
+//! Metrics of prefill and decoding time and of memory.
 
 use super::entry::{Direction, MetricEntry, Nearness, OF_PROMPT, Of, Spread, Unit};
 use crate::tasks::Measure;
 
-/// `prefill_ms`: the time of a pass over a prompt.
+/// `prefill_ms`: time of a forward pass over the prompt.
 pub static PREFILL: MetricEntry = MetricEntry {
     note: "milliseconds of a forward pass, with their standard deviation",
     unit: Unit::Milliseconds,
@@ -14,7 +14,7 @@ pub static PREFILL: MetricEntry = MetricEntry {
     ..OF_PROMPT.called("prefill_ms", "Prefill (ms)")
 };
 
-/// `speedup`: the dense backbone's time over the own.
+/// `speedup`: prefill time of the dense backbone divided by that of the variant.
 pub static SPEEDUP: MetricEntry = MetricEntry {
     note: "the dense backbone's mean time over the own, with half the 95 % interval of the rounds' ratios",
     spread: Some(Spread::Interval),
@@ -24,7 +24,7 @@ pub static SPEEDUP: MetricEntry = MetricEntry {
     ..TIMES.called("speedup", "Speedup (×)")
 };
 
-/// `peak_memory_percent`: the high-water mark of tensors in a pass over a prompt, of the dense backbone's.
+/// `peak_memory_percent`: peak memory of tensors during prefill, as a percentage of the dense backbone's.
 pub static MEMORY: MetricEntry = MetricEntry {
     note: "weights and the most intermediates at a time, in % of the dense backbone's",
     unit: Unit::Percent,
@@ -33,7 +33,7 @@ pub static MEMORY: MetricEntry = MetricEntry {
     ..OF_PROMPT.called("peak_memory_percent", "Memory (%)")
 };
 
-/// `peak_memory_mb`: the high-water mark of tensors in a pass over a prompt, in millions of bytes.
+/// `peak_memory_mb`: peak memory of tensors during prefill, in megabytes.
 pub static MEMORY_SIZE: MetricEntry = MetricEntry {
     note: "the same in millions of bytes",
     unit: Unit::Megabytes,
@@ -41,7 +41,7 @@ pub static MEMORY_SIZE: MetricEntry = MetricEntry {
     ..OF_PROMPT.called("peak_memory_mb", "Memory (MB)")
 };
 
-/// `decode_tps`: tokens that are decoded in a second behind a prompt.
+/// `decode_tps`: tokens decoded per second after the prompt.
 pub static DECODE: MetricEntry = MetricEntry {
     note: "tokens a second of all sequences together, behind the prompt, with their standard deviation",
     unit: Unit::PerSecond,
@@ -51,7 +51,7 @@ pub static DECODE: MetricEntry = MetricEntry {
     ..OF_PROMPT.called("decode_tps", "Decode (tokens/s)")
 };
 
-/// `decode_speedup`: the dense backbone's time to decode over the own.
+/// `decode_speedup`: decoding time of the dense backbone divided by that of the variant.
 pub static DECODE_SPEEDUP: MetricEntry = MetricEntry {
     note: "the dense backbone's mean time to decode the new tokens over the own, with half the 95 % interval of the rounds' ratios",
     spread: Some(Spread::Interval),
@@ -61,12 +61,12 @@ pub static DECODE_SPEEDUP: MetricEntry = MetricEntry {
     ..TIMES.called("decode_speedup", "Decode speedup (×)")
 };
 
-/// `decode_predicted`: the speedup at decoding by the cost model.
+/// `decode_predicted`: decoding speedup predicted by the cost model.
 pub(super) static DECODE_PREDICTED: MetricEntry = MetricEntry {
     note: "the dense backbone's operations for the new tokens over the own, by the cost model: nothing is measured",
     of: Of::Decode(|result| result.times.is_some().then(|| Measure { value: result.predicted(), stderr: None })),
     ..TIMES.called("decode_predicted", "Predicted (×)")
 };
 
-/// How many times as fast.
+/// Defaults of metrics that are speedup factors.
 const TIMES: MetricEntry = MetricEntry { unit: Unit::Times, direction: Direction::Higher, decimals: 2, ..OF_PROMPT };

@@ -1,36 +1,36 @@
-//! Metrics of what a repair leaves wrong behind a cut, and of its operators.
+//! Metrics of the error that remains after a repair, and of its operators.
 
 use super::entry::{Direction, MetricEntry, OF_REPAIR, Of, RepairSample, SHARE, mean};
 use crate::recovery::RepairMetrics;
 use crate::style::{Dash, Hue, Marker, Style};
 
-/// `boundary_mae`: the error that is left behind a cut, mean over tokens and channels (paper figure 1).
+/// `boundary_mae`: remaining error after a cut, averaged over tokens and channels (paper figure 1).
 pub static BOUNDARY_ERROR: MetricEntry = MetricEntry {
     of: Of::Repair(|sample| mean(&sample.boundaries, |boundary| boundary.boundary_mae)),
     ..OF_REPAIR.called("boundary_mae", "Boundary MAE")
 };
 
-/// `channel_mae_median`: the same of the channel in the middle (paper figure 4).
+/// `channel_mae_median`: remaining error after a cut, median over channels (paper figure 4).
 pub static CHANNEL_ERROR: MetricEntry = MetricEntry {
     of: Of::Repair(|sample| mean(&sample.boundaries, |boundary| median(&boundary.boundary_mae_by_channel))),
     ..OF_REPAIR.called("channel_mae_median", "Channel MAE, median")
 };
 
-/// `m_symmetric_share`: the symmetric part of what an operator adds to the identity (paper figure 3).
+/// `m_symmetric_share`: relative norm of the symmetric part of `M`, the operator minus the identity (paper figure 3).
 pub static SYMMETRIC: MetricEntry = MetricEntry {
     style: Some(Style::new(Hue::Teal, Marker::Square, Dash::Solid)),
     of: Of::Repair(|sample| part(sample, |boundary| boundary.m_symmetric_norm / boundary.m_norm)),
     ..SHARE.called("m_symmetric_share", "Symmetric part")
 };
 
-/// `m_antisymmetric_share`: the anti-symmetric part of what an operator adds to the identity (paper figure 3).
+/// `m_antisymmetric_share`: relative norm of the antisymmetric part of `M` (paper figure 3).
 pub static ANTISYMMETRIC: MetricEntry = MetricEntry {
     style: Some(Style::new(Hue::Plum, Marker::Diamond, Dash::Dashed)),
     of: Of::Repair(|sample| part(sample, |boundary| boundary.m_antisymmetric_norm / boundary.m_norm)),
     ..SHARE.called("m_antisymmetric_share", "Anti-symmetric part")
 };
 
-/// `channels_reduced_share`: channels with less error than without a repair, of all (paper figure 4).
+/// `channels_reduced_share`: share of channels with a smaller error than without repair (paper figure 4).
 pub static CHANNELS_REDUCED: MetricEntry = MetricEntry {
     direction: Direction::Higher,
     of: Of::Repair(channels_reduced),
@@ -47,13 +47,14 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Returns the relative norm of a part of `M`. `None` if no operator is added.
+/// Returns the relative norm of a part of `M`, or `None` without an operator.
 fn part(sample: &RepairSample<'_>, part: fn(&RepairMetrics) -> f64) -> Option<f64> {
     mean(&sample.boundaries, |boundary| boundary.m_norm).filter(|norm| *norm > 0.0)?;
     mean(&sample.boundaries, part)
 }
 
-/// Returns the share of channels with a smaller error. `None` if the channels differ.
+/// Returns the share of channels with a smaller error than without repair. Returns `None` if the number of channels
+/// differs.
 fn channels_reduced(sample: &RepairSample<'_>) -> Option<f64> {
     let repaired = error_by_channel(&sample.boundaries);
     let base = error_by_channel(sample.unrepaired.as_ref()?);

@@ -1,8 +1,8 @@
-//! A cache of values that are computed on demand within a number of bytes. Accesses are cyclic, so the value needed
-//! last is evicted, unless it is in use.
+//! Cache of values computed on demand, bounded in bytes. Values are requested cyclically, so the cache evicts the idle
+//! value whose next request is furthest away.
 //!
-//! Makers are threads of their own. Who waits for a value is often a worker of the shared pool, and holds it up: if
-//! making needed a free worker there, all could wait for each other.
+//! Values are computed on a separate thread pool. Callers of [`Cache::get`] are often workers of the global pool and
+//! block there: if the computation needed the same pool, it could deadlock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ pub(super) struct Cache<T> {
 
 struct Shared<T> {
     make: Box<dyn Fn(usize) -> Result<T> + Send + Sync>,
-    /// Size of each value.
+    /// Size of each value in bytes.
     bytes: Vec<u64>,
     budget: u64,
     state: Mutex<State<T>>,
@@ -30,9 +30,9 @@ struct Shared<T> {
 
 struct State<T> {
     slots: Vec<Slot<T>>,
-    /// Bytes of what is kept and of what is being made.
+    /// Bytes of all values that are cached or being computed.
     held: u64,
-    /// The last requested value, and how often the request changed.
+    /// Last requested index. `clock` counts how often it changed.
     last: usize,
     clock: u64,
 }
@@ -40,7 +40,7 @@ struct State<T> {
 enum Slot<T> {
     Absent,
     Making,
-    /// Stays until the value is requested.
+    /// Error of the last computation, kept until the value is requested.
     Failed(Error),
     Kept {
         value: Arc<T>,
@@ -49,10 +49,10 @@ enum Slot<T> {
 }
 
 impl<T: Send + Sync + 'static> Cache<T> {
-    /// Creates a cache of one value per entry of `bytes`, the sizes. Values in use are kept beyond the budget.
+    /// Creates a cache with one slot per entry of `bytes`, the value sizes. Values in use may exceed the budget.
     ///
     /// # Errors
-    /// No threads can be started.
+    /// Fails if the threads cannot be started.
     pub(super) fn new(
         bytes: Vec<u64>,
         budget: u64,
@@ -71,7 +71,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
     /// Returns a value, computing it if it is not cached.
     ///
     /// # Errors
-    /// What making it gave.
+    /// Propagates errors of the computation.
     pub(super) fn get(&self, index: usize) -> Result<Arc<T>> {
         let mut state = self.shared.lock();
         if state.last != index {
@@ -100,10 +100,10 @@ impl<T: Send + Sync + 'static> Cache<T> {
         }
     }
 
-    /// Starts computing the next value, if there is room besides `now`.
+    /// Starts computing value `next` in the background if it fits next to `now`.
     pub(super) fn ahead(&self, now: Option<usize>, next: usize) {
         let mut state = self.shared.lock();
-        // The caller of `now` is about to arrive and must not wait for the next value.
+        // Start `now` first: its caller is about to request it and must not wait for `next`.
         if let Some(now) = now.filter(|&now| matches!(state.slots[now], Slot::Absent)) {
             self.shared.make_room(&mut state, now, None);
             self.begin(&mut state, now);
@@ -116,7 +116,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
         }
     }
 
-    /// Returns the total seconds of computing values.
+    /// Returns the total time spent computing values, in seconds.
     pub(super) fn seconds_making(&self) -> f64 {
         self.shared.nanoseconds_making.load(Relaxed) as f64 * 1e-9
     }
@@ -150,10 +150,10 @@ impl<T> Shared<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when a value was last used, if it is not in use.
+    /// Returns the clock of the last use, or `None` if the value is in use or not cached.
     fn idle(&self, slot: &Slot<T>) -> Option<u64> {
         match slot {
-            // Values are handed out under the lock, so no other thread can start using one meanwhile.
+            // Values are handed out under the lock, so the reference count cannot increase meanwhile.
             Slot::Kept { value, used } if Arc::strong_count(value) == 1 => Some(*used),
             _ => None,
         }
@@ -167,15 +167,15 @@ impl<T> Shared<T> {
             .sum()
     }
 
-    /// Drops what will be asked for last until a value fits, or nothing is left to drop.
+    /// Evicts idle values, furthest next request first, until value `index` fits or no candidate is left.
     fn make_room(&self, state: &mut State<T>, index: usize, spared: Option<usize>) {
         let count = self.bytes.len();
         while state.held + self.bytes[index] > self.budget {
             let slots = state.slots.iter().enumerate().filter(|&(slot_index, _)| Some(slot_index) != spared);
             let last = slots.filter_map(|(slot_index, slot)| {
                 let unused = state.clock - self.idle(slot)?;
-                // All other values were requested since, so the cycle is shorter now and this value may not be needed
-                // again.
+                // All other values were requested since its last use, so the cycle may have shrunk and dropped this
+                // value.
                 let left_out = unused.saturating_sub(count as u64);
                 Some((left_out, (slot_index + count - index) % count, slot_index))
             });
@@ -213,7 +213,7 @@ mod tests {
         made.iter().map(|count| count.load(SeqCst)).collect()
     }
 
-    /// Waits until nothing is being made.
+    /// Waits until no value is being computed.
     fn settle<T>(cache: &Cache<T>) {
         while cache.shared.lock().slots.iter().any(|slot| matches!(slot, Slot::Making)) {
             std::thread::sleep(Duration::from_millis(1));
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn budget_just_below_total_recomputes_few_values_per_round() {
         let rounds = 10;
-        // Two places are for the value in use and the next one: what the others hold stays from round to round.
+        // Two slots serve the current and the next value. The other slots keep their values from round to round.
         for (capacity, most) in [(10, 10), (9, 10 + 3 * (rounds - 1)), (5, 10 + 7 * (rounds - 1))] {
             let (cache, made) = counting(10, 10 * capacity);
             for step in 0..10 * rounds {
@@ -247,7 +247,7 @@ mod tests {
     fn what_is_not_asked_for_any_more_goes_first() {
         let (cache, made) = counting(6, 40);
         (0..6).for_each(|index| assert_eq!(*cache.get(index).unwrap(), index));
-        // From now on only four of them, which fit.
+        // Now request only four values, which fit.
         for index in (0..8).flat_map(|_| 0..4) {
             assert_eq!(*cache.get(index).unwrap(), index);
         }

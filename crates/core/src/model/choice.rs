@@ -1,4 +1,4 @@
-//! Selection of the engine for a backbone: the request, and its resolution on this machine.
+//! Engine selection: the request and its resolution on this machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,42 +13,42 @@ use super::program::Program;
 use crate::error::{Error, Result};
 use crate::named::named;
 
-/// An engine by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineName {
-    /// Kernels of this crate: CPU, f32 or bf16.
+    /// Kernels of this project: CPU, f32 or bf16.
     Cpu,
-    /// candle's: any device, any float type.
+    /// candle: any device and float type.
     Candle,
 }
 
 named!(EngineName: Cpu = "cpu", Candle = "candle");
 
-/// The requested engine. `None` selects the best for machine and backbone.
+/// Requested engine. `None` fields select the best option for the machine and backbone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EngineRequest {
     pub engine: Option<EngineName>,
     pub device: Option<DeviceName>,
     pub dtype: Option<FloatType>,
-    /// Family of the own kernels.
+    /// Kernel family of the `cpu` engine.
     pub kernels: Option<KernelFamily>,
 }
 
-/// The engine that runs a backbone.
+/// Engine that runs a backbone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineChoice {
-    /// The own kernels, with the products of the layers and of the output projection in that type.
+    /// `cpu` engine with the given product type for layers and output projection.
     Cpu(Products),
     Candle(Placement),
 }
 
 impl EngineRequest {
-    /// Resolves the choice for a backbone: the best device; f32 on the CPU, else the stored type; our own kernels if
-    /// supported.
+    /// Resolves the request for a backbone. Defaults to the best device, f32 on the CPU and the stored dtype elsewhere,
+    /// and the `cpu` engine if supported.
     ///
     /// # Errors
-    /// The own kernels on another device or in another type, or a family of them that has no such products; weight files that
-    /// cannot be read. Whether this machine runs the choice, [`EngineChoice::check`] says.
+    /// Fails if the `cpu` engine is requested with an unsupported device or dtype, the kernel family has no such
+    /// products, or weight files cannot be read. [`EngineChoice::check`] checks whether this machine can run the
+    /// choice.
     pub fn choose(self, folder: &Path) -> Result<EngineChoice> {
         let device = match self.device {
             Some(device) => device,
@@ -86,7 +86,7 @@ impl EngineRequest {
         }
     }
 
-    /// Refuses a family of kernels that has no products of this type.
+    /// Fails if the requested kernel family does not support `products`.
     fn check_kernels(self, products: Products) -> Result<()> {
         if self.kernels.is_none_or(|kernels| kernels == products.kernels()) {
             return Ok(());
@@ -97,7 +97,7 @@ impl EngineRequest {
             .hint("add --dtype bf16, or leave --kernels out"))
     }
 
-    /// Returns why a GPU build does not compute on a GPU, unless the CPU was requested.
+    /// Returns why a GPU build does not use a GPU, unless the request selects the CPU or a device.
     pub fn without_gpu(self) -> Option<Error> {
         if self.device.is_some() || self.engine == Some(EngineName::Cpu) {
             return None;
@@ -115,7 +115,6 @@ impl EngineChoice {
         }
     }
 
-    /// Returns the device.
     pub fn device(self) -> DeviceName {
         match self {
             Self::Cpu(_) => DeviceName::Cpu,
@@ -123,13 +122,12 @@ impl EngineChoice {
         }
     }
 
-    /// Returns the default number of tokens that are scored and stored together. A device gets more, because launch costs
-    /// do not grow with them.
+    /// Returns the default number of tokens per batch. It is larger on a GPU, where launch overhead is amortized.
     pub fn batch_tokens(self) -> usize {
         if self.device() == DeviceName::Cpu { 2048 } else { candle::MAX_PIECE }
     }
 
-    /// Refuses what this machine's processor cannot run.
+    /// Checks that this machine's processor can run the choice.
     ///
     /// # Errors
     /// See [`KernelFamily::check`].
@@ -140,8 +138,8 @@ impl EngineChoice {
         }
     }
 
-    /// Loads a backbone: with `weights` bytes of weights in this machine's memory at a time, or `device` bytes of
-    /// everything on another device.
+    /// Loads a backbone. `weights` limits the bytes of weights in host memory, and `device` limits total memory on a
+    /// GPU.
     ///
     /// # Errors
     /// See [`Self::check`], [`Decoder::load_within`] and [`CandleEngine::load`].
@@ -156,7 +154,7 @@ impl EngineChoice {
         })
     }
 
-    /// Returns the size of all weights on their device.
+    /// Returns the total size of the weights on their device.
     pub fn weight_bytes(self, config: &Config) -> u64 {
         match self {
             Self::Cpu(products) => config.weight_bytes(products),
@@ -164,18 +162,19 @@ impl EngineChoice {
         }
     }
 
-    /// Returns the size of the weights that a program needs, on their device.
+    /// Returns the size of the weights that a program needs on their device.
     pub fn needed_bytes(self, config: &Config, program: &Program) -> u64 {
         let (of_layer, of_embedding, one_table) = match self {
-            // The own kernels have the output projection in another layout than the embedding.
+            // The `cpu` engine stores embedding and output projection in different layouts, so a tied table counts
+            // twice.
             Self::Cpu(products) => (products.bytes(), Products::F32.bytes(), false),
             Self::Candle(placement) => (placement.dtype.bytes(), placement.dtype.bytes(), true),
         };
         config.needed_bytes(program, of_layer, of_embedding, one_table)
     }
 
-    /// Returns the bytes of weights in host memory within a budget. The largest part is always needed, at least during
-    /// transfer.
+    /// Returns the bytes of weights held in host memory within a budget. At least the largest part must fit, because it
+    /// is loaded or transferred as a whole.
     pub fn held_bytes(self, config: &Config, budget: u64) -> u64 {
         let products = if let Self::Cpu(products) = self { products } else { Products::F32 };
         let largest = match self {
@@ -221,7 +220,7 @@ mod tests {
             let error = asked(engine, device, dtype).choose(&folder).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains("--engine candle"), "{error}");
         }
-        // For a device requested by name, the float type is the stored one.
+        // With an explicit device, the dtype defaults to the stored one.
         let placement = Placement { device: DeviceName::Cuda(1), dtype: FloatType::F32 };
         assert_eq!(asked("", "cuda:1", "").choose(&folder).unwrap(), EngineChoice::Candle(placement));
     }
@@ -288,7 +287,7 @@ mod tests {
         let pruned = Program::pruned(config.layers, &[1], |_| None);
         for dtype in FloatType::ALL {
             let choice = EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype });
-            // All that a dense backbone needs is all that is held.
+            // A dense backbone needs exactly the weights it holds.
             for config in [&config, &untied] {
                 assert_eq!(choice.needed_bytes(config, &dense), choice.weight_bytes(config), "{dtype:?}");
             }
@@ -297,7 +296,7 @@ mod tests {
             let of_operator = choice.needed_bytes(&config, &repaired) - choice.needed_bytes(&config, &pruned);
             assert_eq!(of_operator, 4 * (config.hidden * config.hidden) as u64, "{dtype:?}");
         }
-        // The own kernels hold the projection in another layout.
+        // The `cpu` engine holds the projection in a separate layout.
         let cpu = EngineChoice::Cpu(Products::F32);
         assert_eq!(cpu.needed_bytes(&config, &dense), cpu.weight_bytes(&untied));
     }

@@ -1,9 +1,9 @@
-//! Decoding with a cache (design §20): new tokens go through the trie of all programs and see the keys and values of the
-//! tokens before them, which were kept when those ran.
+//! KV-cached decoding (design §20): new tokens run through the trie of all programs and attend to the cached keys and
+//! values of earlier tokens.
 //!
-//! Keys and values are stored in blocks. The context of new tokens is a chain of blocks, each used from its start up to
-//! a length. Prompts with a common beginning share the first blocks of their chains, and programs share the blocks of
-//! shared layers. At a shared step the rows of all programs are one matrix.
+//! Keys and values are stored in blocks. The context of a token is a chain of blocks, each used up to a given length.
+//! Prompts with a common prefix share the first blocks of their chains, and programs share the blocks of shared layers.
+//! At a shared step the rows of all programs form one matrix.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -18,48 +18,46 @@ use super::program::Step;
 use super::trie::{Model, Trie};
 use crate::error::{Error, Result};
 
-/// Number of a block, assigned by the caller.
+/// Id of a block, assigned by the caller.
 pub type BlockId = usize;
 
 /// New tokens of one sequence.
 #[derive(Debug, Clone)]
 pub struct Run {
     pub ids: Vec<u32>,
-    /// The programs that run them, by their index; one at least.
+    /// Indices of the programs that run the tokens; at least one.
     pub programs: Vec<usize>,
-    /// Blocks before the run's own block, with the number of tokens of each. A block may belong to an earlier run of
-    /// the same call.
+    /// Blocks that precede `block`, each with the number of tokens used. They may belong to earlier runs of the same
+    /// call.
     pub before: Vec<(BlockId, usize)>,
-    /// Where the keys and values of the new tokens go, behind those that are there.
+    /// Block to which the keys and values of the new tokens are appended.
     pub block: BlockId,
-    /// Tokens that the block will hold at most.
+    /// Capacity of the block in tokens.
     pub room: usize,
 }
 
-/// A decoding session: the programs of one trie, and their keys and values.
+/// Decoding session: the programs of one trie and their KV cache.
 pub trait Decoding {
-    /// Runs new tokens through their programs: for each run, for each of its programs every logit of what follows its
-    /// last token, `[vocab]`.
+    /// Runs new tokens through their programs. Returns the next-token logits `[vocab]`, indexed by `[run][program]`.
     ///
     /// # Errors
-    /// A step that fails, an id that the embedding has not. What is cached is then of no use any more.
+    /// Fails if a step fails or an id is outside the vocabulary. The session must not be used afterwards.
     fn run(&mut self, runs: &[Run]) -> Result<Vec<Vec<Vec<f32>>>>;
 
-    /// Returns the likeliest token of the logits, the only value that leaves the engine: the lowest of equal ones, `None`
-    /// if a logit is NaN or infinite.
+    /// Returns the argmax of the next-token logits (lowest id on ties), or `None` if there is no finite logit or one is
+    /// NaN or +∞. Only the ids are transferred from the device.
     ///
     /// # Errors
-    /// As [`Self::run`].
+    /// See [`Self::run`].
     fn likeliest(&mut self, runs: &[Run]) -> Result<Vec<Vec<Option<u32>>>>;
 
-    /// Forgets a block.
     fn free(&mut self, block: BlockId);
 
-    /// Returns the bytes of keys and values per token of these programs.
+    /// Returns the KV-cache bytes per token for these programs.
     fn token_bytes(&self, programs: &[usize]) -> u64;
 }
 
-/// Returns the likeliest token, the lowest of equal ones. `None` if a logit is NaN or infinite, or without logits.
+/// Returns the argmax (lowest id on ties). Returns `None` if there is no finite logit or one is NaN or +∞.
 pub(crate) fn likeliest(logits: &[f32]) -> Option<u32> {
     let mut best = (None, f32::NEG_INFINITY);
     for (token, &logit) in (0..).zip(logits) {
@@ -73,66 +71,72 @@ pub(crate) fn likeliest(logits: &[f32]) -> Option<u32> {
     best.0
 }
 
-/// Operations that decoding needs of an engine.
+/// Engine operations required for decoding.
 pub(super) trait Cached: Model + Sync {
     /// Keys and values of all blocks.
     type Blocks: Default + Send;
-    /// Data shared by all steps of some runs.
+    /// Data shared by all steps of a group of runs.
     type Shared;
 
     fn backbone(&self) -> &Config;
 
+    /// Embeds tokens.
+    ///
     /// # Shapes
     /// Result `[tokens, C]`.
     fn embed(&self, ids: &[u32]) -> Result<Tensor>;
 
-    /// Makes what all steps of some runs need, such as what follows from their positions.
+    /// Computes the data that all steps of the runs need, such as rotary tables.
     ///
     /// # Errors
-    /// A block that is not there.
+    /// Fails if a block is not cached.
     fn shared(&self, runs: &[Placed<'_>], blocks: &Self::Blocks) -> Result<Self::Shared>;
 
+    /// Computes a step.
+    ///
     /// # Shapes
     /// `x [tokens, C]`; result the same.
     fn step(&self, step: &Step, x: &Tensor, past: &Past<'_, Self::Shared, Self::Blocks>) -> Result<Tensor>;
 
-    /// Allocates a new block of `tokens` tokens for the given nodes, in their order.
+    /// Allocates a block of `capacity` tokens for the given nodes, in ascending order.
     ///
     /// # Errors
-    /// Memory that is full.
+    /// Fails if memory is full.
     fn make_room(&self, blocks: &mut Self::Blocks, nodes: Vec<usize>, block: BlockId, capacity: usize) -> Result<()>;
 
     fn forget(blocks: &mut Self::Blocks, block: BlockId);
 
+    /// Computes the logits of each row.
+    ///
     /// # Shapes
     /// `x [rows, C]`; result `[rows][vocab]`.
     fn head(&self, x: &Tensor) -> Result<Vec<Vec<f32>>>;
 
-    /// Computes [`likeliest`] of each row.
+    /// Computes [`likeliest`] for each row.
     fn likeliest(&self, x: &Tensor) -> Result<Vec<Option<u32>>> {
         Ok(self.head(x)?.iter().map(|logits| likeliest(logits)).collect())
     }
 
-    /// Returns the bytes of a key and a value of all heads.
+    /// Returns the bytes of one token's keys and values across all heads.
     fn key_value_bytes(&self) -> u64;
 }
 
-/// A run among those that take a step together.
+/// Run within a batch of runs that share a step.
 pub(super) struct Placed<'a> {
-    /// Its rows of the stream.
+    /// Rows of the stream that belong to the run.
     pub(super) rows: Range<usize>,
-    /// The position of its first token.
+    /// Position of the first new token.
     pub(super) first: usize,
     pub(super) run: &'a Run,
 }
 
 impl Placed<'_> {
-    /// Returns the position of the first token in its own block.
+    /// Returns the position of the first new token within the run's own block.
     pub(super) fn place(&self) -> usize {
         self.first - self.run.before.iter().map(|(_, tokens)| tokens).sum::<usize>()
     }
 
-    /// Returns the blocks that the last row sees, with the number of tokens of each.
+    /// Returns the blocks visible to the last row, with the number of tokens used of each.
     pub(super) fn chain<'b, B>(&self, block: impl Fn(BlockId) -> Option<&'b B>) -> Result<Vec<(&'b B, usize)>> {
         let visible = self.place() + self.rows.len();
         let chain = self.run.before.iter().copied().chain([(self.run.block, visible)]);
@@ -141,7 +145,7 @@ impl Placed<'_> {
     }
 }
 
-/// Creates the error for a run whose blocks are missing.
+/// Creates the error for a run whose blocks are not cached.
 pub(super) fn not_cached() -> Error {
     Error::job("a sequence continues a block that is not in the cache")
 }
@@ -151,30 +155,30 @@ pub(super) struct Past<'a, S, B> {
     pub(super) runs: &'a [Placed<'a>],
     pub(super) shared: &'a S,
     pub(super) blocks: RefCell<&'a mut B>,
-    /// The step's.
+    /// Trie node of the step.
     pub(super) node: usize,
 }
 
-/// One trie on one engine.
+/// Decoding session over one trie on one engine.
 pub(super) struct TrieDecoding<'a, M: Cached> {
     model: &'a M,
     trie: &'a Trie,
     blocks: M::Blocks,
-    /// Tokens of each block.
+    /// Number of tokens in each block.
     lengths: HashMap<BlockId, usize>,
-    /// Regime that the keys of each block were turned in when it was made.
+    /// Length regime of each block's rotated keys, set when the block is created.
     regimes: HashMap<BlockId, LengthRegime>,
 }
 
-/// Runs that take steps together, and what these need of them.
+/// Runs that share steps, and the data that the steps need.
 struct Together<'r, S> {
     placed: Vec<Placed<'r>>,
-    /// Which of the call's they are.
+    /// Indices of the runs in the call.
     runs: Vec<usize>,
     shared: S,
 }
 
-/// A step that may run on the stream of some runs.
+/// Step that can run next, with its input.
 struct Ready<'r, S> {
     node: usize,
     depth: usize,
@@ -183,8 +187,10 @@ struct Ready<'r, S> {
 }
 
 impl<'a, M: Cached> TrieDecoding<'a, M> {
+    /// Creates an empty session.
+    ///
     /// # Errors
-    /// A program without a head.
+    /// Fails if a program has no head.
     pub(super) fn new(model: &'a M, trie: &'a Trie) -> Result<Self> {
         let headless =
             (0..trie.programs()).find(|&program| trie.path(program).last().map(|&n| trie.step(n)) != Some(&Step::Head));
@@ -194,19 +200,19 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         Ok(Self { model, trie, blocks: M::Blocks::default(), lengths: HashMap::new(), regimes: HashMap::new() })
     }
 
-    /// Returns the steps at which programs keep keys and values.
     fn attention(&self, programs: &[usize]) -> Vec<usize> {
         let nodes: BTreeSet<usize> = programs.iter().flat_map(|&program| self.trie.path(program)).copied().collect();
         nodes.into_iter().filter(|&node| self.trie.step(node).is_attention()).collect()
     }
 
-    /// Returns how many tokens of a sequence are cached.
+    /// Returns the number of cached tokens of a run's sequence.
     fn tokens_before(&self, run: &Run) -> usize {
         let before: usize = run.before.iter().map(|(_, tokens)| tokens).sum();
         before + self.lengths.get(&run.block).copied().unwrap_or(0)
     }
 
-    /// Notes the regime of a run's new block, and refuses cached keys of another regime where the backbone does not keep them.
+    /// Records the length regime of a new block. Fails if cached keys have another regime and the backbone recomputes
+    /// them in that case.
     fn check_regime(&mut self, run: &Run) -> Result<()> {
         let config = self.model.backbone();
         if !config.has_length_regimes() {
@@ -226,7 +232,7 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
             .hint("shorten the prompt or the new tokens: cached keys would have to be turned again"))
     }
 
-    /// Adds the steps that follow a node, each with the runs of its programs.
+    /// Adds the child steps of a node, each with the runs of its programs.
     fn branch<'r>(
         &self,
         from: &Ready<'r, M::Shared>,
@@ -253,7 +259,6 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         Ok(())
     }
 
-    /// Combines some runs of a call.
     fn together<'r>(&self, runs: &'r [Run], members: Vec<usize>) -> Result<Rc<Together<'r, M::Shared>>> {
         let mut start = 0;
         let placed = members.iter().map(|&member| {
@@ -267,13 +272,13 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         Ok(Rc::new(Together { placed, runs: members, shared }))
     }
 
-    /// Takes the step to run next, layer by layer, so that weights loaded on demand are loaded once.
+    /// Removes and returns the next step in layer order, so that weights loaded on demand are loaded once.
     fn take<'r>(&self, ready: &mut Vec<Ready<'r, M::Shared>>) -> Option<Ready<'r, M::Shared>> {
         let order = |ready: &Ready<'_, M::Shared>| (self.trie.step(ready.node).weights(), ready.node);
         let next = (0..ready.len()).min_by_key(|&next| order(&ready[next]))?;
         let taken = ready.remove(next);
         let now = self.trie.step(taken.node).weights();
-        // A program that passes through the node.
+        // Path of any program that contains the node.
         let path =
             (0..self.trie.programs()).map(|program| self.trie.path(program)).find(|path| path.contains(&taken.node));
         let after = path.unwrap_or(self.trie.path(0)).iter().copied();
@@ -289,7 +294,7 @@ fn select(x: &Tensor, rows: Vec<u32>) -> Result<Tensor> {
 }
 
 impl<M: Cached> TrieDecoding<'_, M> {
-    /// Runs the programs of each run, and applies `head` to the last row of each.
+    /// Runs every run through its programs and applies `head` to the last row of each.
     fn forward<T: Clone>(&mut self, runs: &[Run], head: impl Fn(&M, &Tensor) -> Result<Vec<T>>) -> Result<Vec<Vec<T>>> {
         if runs.is_empty() {
             return Ok(Vec::new());
@@ -338,7 +343,8 @@ impl<M: Cached> TrieDecoding<'_, M> {
 }
 
 impl<M: Cached> Decoding for TrieDecoding<'_, M> {
-    // On one of the pool's threads: from elsewhere each of a token's hundred small products wakes one, and waits for it.
+    // Enter the thread pool once: a token needs about a hundred small products, and submitting each from outside wakes
+    // a worker.
     fn run(&mut self, runs: &[Run]) -> Result<Vec<Vec<Vec<f32>>>> {
         rayon::scope(|_| self.forward(runs, M::head))
     }

@@ -1,4 +1,4 @@
-//! Typed, bounded access to a JSON object that someone else wrote.
+//! Typed, bounds-checked access to an untrusted JSON object.
 
 use std::ops::RangeInclusive;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result, shortened};
 
-/// The entries of an object, with errors that name them.
+/// Entries of a JSON object. Errors name the entry.
 pub(super) struct Entries<'a> {
     pub(super) map: &'a Map<String, Value>,
     pub(super) prefix: &'static str,
@@ -17,7 +17,7 @@ impl<'a> Entries<'a> {
         if self.prefix.is_empty() { key.to_string() } else { format!("{}.{key}", self.prefix) }
     }
 
-    /// Returns the entry, unless absent or null.
+    /// Returns the value of `key`, or `None` if it is absent or null.
     pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
@@ -27,7 +27,7 @@ impl<'a> Entries<'a> {
         Error::bad_input("a missing or mistyped entry").at(self.path(key)).expected(expected).found(found)
     }
 
-    /// Creates the error for an entry that would change the forward pass in an unsupported way.
+    /// Creates the error for a setting that changes the forward pass in an unsupported way.
     pub(super) fn unsupported(&self, key: &str, found: &Value, expected: &str) -> Error {
         Error::bad_input("the config asks for something that the decoder does not compute")
             .at(self.path(key))
@@ -35,12 +35,12 @@ impl<'a> Entries<'a> {
             .found(excerpt(found))
     }
 
-    /// Converts an entry with `convert`, unless absent or null.
+    /// Converts a value with `convert`. Returns `None` if it is absent or null.
     fn typed<T>(&self, key: &str, expected: &str, convert: impl FnOnce(&'a Value) -> Option<T>) -> Result<Option<T>> {
         self.get(key).map(|value| convert(value).ok_or_else(|| self.wrong(key, expected))).transpose()
     }
 
-    /// Reads an integer from 1 to `most`. The bound prevents later overflow.
+    /// Reads an integer from 1 to `most`. The bound prevents overflow in later arithmetic.
     pub(super) fn optional_count(&self, key: &str, most: usize) -> Result<Option<usize>> {
         self.typed(key, &counted(most), |value| {
             usize::try_from(value.as_u64()?).ok().filter(|count| (1..=most).contains(count))
@@ -51,7 +51,6 @@ impl<'a> Entries<'a> {
         self.optional_count(key, most)?.ok_or_else(|| self.wrong(key, &counted(most)))
     }
 
-    /// Reads a number within `range`.
     pub(super) fn optional_number(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>> {
         self.typed(key, &within(&range), |value| value.as_f64().filter(|x| range.contains(x)))
     }
@@ -82,7 +81,7 @@ fn within(range: &RangeInclusive<f64>) -> String {
     format!("a number from {:e} to {:e}", range.start(), range.end())
 }
 
-/// Shortens a value for a message.
+/// Shortens a value for an error message.
 pub(super) fn excerpt(value: &Value) -> String {
     shortened(&value.to_string(), 80)
 }

@@ -1,9 +1,9 @@
-//! Layers of experts (Mixtral, Qwen3-MoE): a router gives each token weights of all experts, and the token's MLP is the sum of
-//! the few with the greatest ones.
+//! Mixture-of-experts layers (Mixtral, Qwen3-MoE): a router weights the experts for each token, and the MLP output is
+//! the weighted sum of the top-k experts.
 //!
-//! A map `T` after the sum equals a map after each expert: `(Σ wₑ·yₑ)·T = Σ wₑ·(yₑ·T)` for scalar weights. So whatever
-//! folds into an MLP's last projection folds into every expert's, for any routing: ReplaceMe's map and Prune&Comp's
-//! factors.
+//! A linear map `T` after the sum equals `T` after each expert: `(Σ wₑ·yₑ)·T = Σ wₑ·(yₑ·T)` for scalar weights.
+//! Anything that folds into an MLP's down projection therefore folds into every expert's, for any routing: ReplaceMe's
+//! matrix and Prune&Comp's factors.
 
 use serde_json::Value;
 
@@ -13,38 +13,38 @@ use super::window::MAX_TOKENS;
 use crate::error::{Error, Result};
 use crate::linalg::simd;
 
-/// A router over more is none that is known.
+/// Sanity limit; no known router has more experts.
 const MAX_EXPERTS: usize = 1 << 14;
 const MAX_WIDTH: usize = 1 << 20;
 const USED: &str = "num_experts_per_tok";
-/// Layers without experts, and at which distance those with some stand.
+/// Config keys that select the layers without experts.
 pub(crate) const DENSE_LAYERS: &str = "mlp_only_layers";
 pub(crate) const STEP: &str = "decoder_sparse_step";
 
-/// The experts of a layer.
+/// Mixture-of-experts settings of a backbone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Experts {
-    /// `E`
+    /// Number of experts, `E`.
     pub count: usize,
-    /// How many a token goes through.
+    /// Experts per token.
     pub used: usize,
-    /// Width of an expert's MLP.
+    /// Intermediate size of an expert's MLP.
     pub width: usize,
-    /// Whether the weights of those that a token goes through are made to sum to 1.
+    /// Whether the weights of the selected experts are normalized to sum to 1.
     pub normalised: bool,
 }
 
-/// Parses the experts of a config, and the layers that have them.
+/// Parses the expert settings of a config and which layers have experts.
 ///
 /// # Errors
-/// A missing or wrong entry, more experts for a token than there are.
+/// Fails if an entry is missing or invalid, or a token uses more experts than exist.
 pub(super) fn of(
     entries: &Entries<'_>,
     architecture: &Architecture,
     layers: usize,
 ) -> Result<(Option<Experts>, Vec<bool>)> {
     let Some(names) = architecture.experts else { return Ok((None, vec![false; layers])) };
-    // transformers' own default of the class that has two names for it.
+    // transformers' default for the class that accepts two names of this key.
     let key = names.count.iter().find(|key| entries.get(key).is_some());
     let count = key.map_or(Ok(128), |key| entries.count(key, MAX_EXPERTS))?;
     let used = entries.count(USED, MAX_EXPERTS)?;
@@ -68,15 +68,15 @@ pub(super) fn of(
     Ok((Some(experts), sparse.collect()))
 }
 
-/// The tokens of each expert.
+/// Routing of tokens to experts.
 #[derive(Debug, PartialEq)]
 pub(super) struct Routes {
-    /// For each expert, its tokens in their order and the weight of each.
+    /// For each expert, its tokens in order and their weights.
     pub(super) of_expert: Vec<(Vec<u32>, Vec<f32>)>,
 }
 
 impl Experts {
-    /// Deals tokens out: a softmax over all experts in f32, the greatest few of it, of equal ones the first.
+    /// Routes each token to its top-k experts by an f32 softmax over all experts. Ties go to the lower index.
     ///
     /// # Shapes
     /// `logits [tokens, E]`.
@@ -105,7 +105,7 @@ impl Experts {
 mod tests {
     use super::*;
 
-    /// Computed by hand: softmax of (ln 1, ln 2, ln 5) is (1, 2, 5)/8.
+    /// Expected values by hand: softmax of (ln 1, ln 2, ln 5) is (1, 2, 5)/8.
     #[test]
     fn token_goes_to_largest_weights_and_first_of_equal_ones() {
         let logits = [1f32.ln(), 2f32.ln(), 5f32.ln(), 0.0, 0.0, 0.0];

@@ -1,14 +1,14 @@
-//! How a weight file holds a tensor.
+//! Storage format of a tensor in a weight file.
 
 use candle_core::quantized::GgmlDType;
 use safetensors::Dtype;
 
-/// How the numbers of a tensor are held.
+/// Encoding of a tensor's elements.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Held {
-    /// One by one.
+    /// Unquantized elements.
     Plain(Dtype),
-    /// In quantised blocks.
+    /// Quantized blocks.
     Blocks(GgmlDType),
 }
 
@@ -21,16 +21,16 @@ impl std::fmt::Display for Held {
     }
 }
 
-/// A tensor of a weight file.
+/// Metadata of a stored tensor.
 #[derive(Clone)]
 pub(super) struct TensorInfo {
     pub(super) held: Held,
     pub(super) shape: Vec<usize>,
-    /// Rows of a head whose first and second half take turns in the file, as llama.cpp's rotary embedding has them.
+    /// Head width if the rows of each head are interleaved, as in llama.cpp's rotary layout.
     pub(super) turns: Option<usize>,
-    /// Whether the file has one more than the weights, as llama.cpp has Gemma's norms.
+    /// Whether the stored values are the weights plus 1, as in llama.cpp's Gemma norms.
     pub(super) one_more: bool,
-    /// Its bytes, from the beginning of the file.
+    /// Byte offset from the start of the file.
     pub(super) start: u64,
     pub(super) bytes: u64,
 }

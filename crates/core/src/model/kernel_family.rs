@@ -1,22 +1,21 @@
-//! Families of the CPU engine's kernels: results of one family have the same bits on every processor that runs it.
+//! Kernel families of the CPU engine. A family gives bit-identical results on every processor that runs it.
 
 use crate::error::{Error, Result};
 use crate::linalg::amx::{self, AmxStatus};
 use crate::named::named;
 
-/// A family of kernels by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelFamily {
-    /// Runs on every processor.
+    /// Kernels for every processor.
     Portable,
-    /// Multiplies bf16 on the tile registers of Intel AMX.
+    /// bf16 products on the tile registers of Intel AMX.
     Amx,
 }
 
 named!(KernelFamily: Portable = "portable", Amx = "amx");
 
 impl KernelFamily {
-    /// Returns the class of device, as keys name it: one for all kernels whose results have the same bits.
+    /// Returns the device class used in cache keys. Kernels with bit-identical results share a class.
     pub const fn device_class(self) -> &'static str {
         match self {
             Self::Portable => "cpu",
@@ -24,15 +23,15 @@ impl KernelFamily {
         }
     }
 
-    /// Returns the fastest family for products in bf16 on this machine.
+    /// Returns the fastest family for bf16 products on this machine.
     pub fn best() -> Self {
         if amx::status() == AmxStatus::Ready { Self::Amx } else { Self::Portable }
     }
 
-    /// Refuses a family that this machine does not run.
+    /// Checks that this machine can run the family.
     ///
     /// # Errors
-    /// Kind `Missing`, with the reason.
+    /// Fails with kind `Missing` and the reason.
     pub fn check(self) -> Result<()> {
         match amx::status() {
             AmxStatus::Ready => Ok(()),

@@ -1,4 +1,4 @@
-//! The weights of a linear layer, or of the output projection, in memory: panels in f32 or bf16.
+//! Weights of a linear layer or of the output projection as f32 or bf16 panels.
 
 use std::sync::Arc;
 
@@ -13,19 +13,18 @@ use crate::linalg::bf16_amx::Bf16Amx;
 use crate::linalg::float32::F32;
 use crate::linalg::panels::Panels;
 
-/// Type of the CPU engine's products in layers, attention and output projection. Everything else is f32, including the
-/// sums of these products.
+/// Data type and kernels of the CPU engine's products in layers, attention and output projection. Everything else is
+/// f32, including the accumulators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Products {
     F32,
-    /// Weights in half the memory, multiplied by kernels that give the same numbers everywhere.
+    /// bf16 weights, with kernels that give identical results on every processor.
     Bf16,
-    /// Same weights on tile registers of Intel AMX, which round in their own order.
+    /// bf16 weights on Intel AMX, which rounds in a different order.
     Bf16Amx,
 }
 
 impl Products {
-    /// Returns products in bf16 by a family of kernels.
     pub const fn bf16(kernels: KernelFamily) -> Self {
         match kernels {
             KernelFamily::Portable => Self::Bf16,
@@ -33,7 +32,6 @@ impl Products {
         }
     }
 
-    /// Returns the family of kernels that multiplies.
     pub const fn kernels(self) -> KernelFamily {
         match self {
             Self::F32 | Self::Bf16 => KernelFamily::Portable,
@@ -41,7 +39,7 @@ impl Products {
         }
     }
 
-    /// Returns the float type as files and commands call it.
+    /// Returns the dtype name used in files and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -49,17 +47,16 @@ impl Products {
         }
     }
 
-    /// Returns the class of device, as keys name it: one for all kernels whose results have the same bits.
+    /// Returns the device class used in cache keys.
     pub const fn device_class(self) -> &'static str {
         self.kernels().device_class()
     }
 
-    /// Returns the identity of the CPU engine with these products.
+    /// Returns the id of the CPU engine with these products.
     pub const fn engine_id(self) -> EngineId {
         EngineId { name: CPU.name, dtype: self.name(), device: self.device_class() }
     }
 
-    /// Returns the kernels that multiply in bf16; none where products are in f32.
     pub(super) fn bf16_kernels(self) -> Option<Bf16Kernels> {
         match self {
             Self::F32 => None,
@@ -68,7 +65,6 @@ impl Products {
         }
     }
 
-    /// Returns the bytes of a weight.
     pub(super) fn bytes(self) -> u64 {
         match self {
             Self::F32 => 4,
@@ -77,7 +73,7 @@ impl Products {
     }
 }
 
-/// `[inner, outer]`, in panels.
+/// Matrix `[inner, outer]` as panels.
 #[derive(Clone)]
 pub(super) enum LayerMatrix {
     F32(Arc<Panels<F32>>),
@@ -86,10 +82,10 @@ pub(super) enum LayerMatrix {
 }
 
 impl LayerMatrix {
-    /// Reads several stored matrices `[outer, inner]` side by side, given by name and `outer`.
+    /// Reads stored matrices `[outer, inner]`, given by name and `outer`, and concatenates them along `outer`.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// See [`Weights::take`].
     pub(super) fn read<N: AsRef<str>>(
         products: Products,
         weights: &Weights,
@@ -103,12 +99,10 @@ impl LayerMatrix {
         })
     }
 
-    /// Borrows the weights.
     pub(super) fn weight(&self) -> Weight<'_> {
         Weight::Laid(self.laid())
     }
 
-    /// Borrows the weights of the output projection, which is always laid out.
     pub(super) fn laid(&self) -> Laid<'_> {
         match self {
             Self::F32(panels) => Laid::F32(panels),

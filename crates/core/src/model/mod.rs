@@ -1,4 +1,18 @@
 //! Backbones: reading them, running their steps, and running many variants of one backbone together.
+//!
+//! ```
+//! use ghostlab_core::model::{Config, Decoder, Program};
+//!
+//! # fn main() -> ghostlab_core::error::Result<()> {
+//! let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/tiny/llama");
+//! let config: Config = Decoder::load(folder.as_ref())?.config().clone();
+//! let dense = Program::dense(config.layers);
+//! let pruned = Program::pruned(config.layers, &[3, 4], |_| None);
+//! // Each layer is two steps: attention and MLP.
+//! assert_eq!(dense.0.len() - pruned.0.len(), 4);
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod architecture;
 pub(crate) mod attached;

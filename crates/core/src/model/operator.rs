@@ -1,4 +1,5 @@
-//! Maps of the residual stream, row vectors times matrix, that recoveries insert at a boundary.
+//! Operators on the residual stream that recoveries insert at a boundary. Rows of the stream multiply the matrix from
+//! the left.
 
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use super::slice::{elements, tensor};
 use crate::error::{Error, Result};
 use crate::files::sha256;
 
-/// A map of the residual stream, `x·W + b` or `x + RMSNorm(x)·M + b`, where `b` may be absent. Known by its content.
+/// Map of the residual stream: `x·W + b` or `x + RMSNorm(x)·M + b`, where `b` is optional. Identified by its content
+/// hash.
 #[derive(Debug)]
 pub struct Operator {
     key: [u8; 32],
@@ -22,30 +24,30 @@ pub struct Operator {
 
 #[derive(Debug)]
 pub(super) enum Matrix {
-    /// `W = I`: only the bias is added.
+    /// `W = I`: the operator only adds a bias.
     Identity,
     /// `W [C, C]`
     Dense(Tensor),
-    /// The diagonal of `W`, `[C]`: one multiplication a channel instead of a matrix product.
+    /// Diagonal of `W`, `[C]`: one multiplication per channel.
     Diagonal(Tensor),
-    /// `W = I + D·U` with `D [C, r]` and `U [r, C]`: two thin products.
+    /// `W = I + D·U` with `D [C, r]` and `U [r, C]`.
     LowRank { down: Tensor, up: Tensor },
     /// `x + RMSNorm(x)·M` with `M [C, C]`.
     Normed { norm: DeviceNorm, matrix: Tensor },
 }
 
-/// The norm of a [`Matrix::Normed`] on its device.
+/// Norm of a [`Matrix::Normed`] on its device.
 #[derive(Debug)]
 pub(super) struct DeviceNorm {
-    /// `[C]`. Ones if the norm has no weight.
+    /// Weight `[C]`, all ones if the norm has no weight.
     pub(super) weight: Tensor,
     pub(super) eps: f32,
-    /// Whether the weight is part of the operator.
+    /// Whether the weight is stored with the operator.
     pub(super) weighted: bool,
 }
 
 impl Operator {
-    /// Creates a full matrix, row-major.
+    /// Creates an operator from a full row-major matrix.
     ///
     /// # Shapes
     /// `matrix [channels, channels]`.
@@ -55,7 +57,7 @@ impl Operator {
         Ok(Arc::new(Self { key, channels, matrix, bias: None }))
     }
 
-    /// Creates a diagonal matrix from its diagonal.
+    /// Creates an operator that scales each channel.
     pub fn diagonal(diagonal: Vec<f32>) -> Result<Arc<Self>> {
         let key = key_of(DIAGONAL, [&diagonal]);
         let channels = diagonal.len();
@@ -63,7 +65,7 @@ impl Operator {
         Ok(Arc::new(Self { key, channels, matrix, bias: None }))
     }
 
-    /// Creates a full matrix, row-major, with a bias.
+    /// Creates an operator from a full row-major matrix and a bias.
     ///
     /// # Shapes
     /// `matrix [channels, channels]`, `bias [channels]`.
@@ -73,7 +75,7 @@ impl Operator {
         Ok(Arc::new(Self { key, channels, matrix, bias: Some(tensor(bias, &[channels])?) }))
     }
 
-    /// Creates `I + D·U`, both row-major.
+    /// Creates `I + D·U` from row-major factors.
     ///
     /// # Shapes
     /// `down [channels, rank]`, `up [rank, channels]`.
@@ -84,7 +86,7 @@ impl Operator {
         Ok(Arc::new(Self { key, channels, matrix, bias: None }))
     }
 
-    /// Creates a map that only adds a bias: `x + b`.
+    /// Creates an operator that only adds a bias: `x + b`.
     ///
     /// # Shapes
     /// `bias [channels]`.
@@ -94,7 +96,7 @@ impl Operator {
         Ok(Arc::new(Self { key, channels, matrix: Matrix::Identity, bias: Some(tensor(bias, &[channels])?) }))
     }
 
-    /// Creates `x + norm(x)·M`, or `x + norm(x)·M + b`, with a row-major matrix.
+    /// Creates `x + norm(x)·M`, optionally `+ b`, from a row-major matrix.
     ///
     /// # Shapes
     /// `matrix [channels, channels]`, `bias [channels]`.
@@ -112,10 +114,10 @@ impl Operator {
         Ok(Arc::new(Self { key, channels, matrix, bias }))
     }
 
-    /// Returns the full matrix, `[C, C]` row-major.
+    /// Returns the operator as a row-major matrix `[C, C]`.
     ///
     /// # Errors
-    /// The map has a bias or a norm, so it is more than a matrix.
+    /// Fails if the operator has a bias or a norm.
     pub fn to_dense(&self) -> Result<Vec<f32>> {
         match self.bias {
             None => self.linear(),
@@ -125,10 +127,10 @@ impl Operator {
         }
     }
 
-    /// Returns the matrix `W` of a map that may have a bias, `[C, C]` row-major.
+    /// Returns the row-major matrix `W` `[C, C]`, ignoring any bias.
     ///
     /// # Errors
-    /// The map has a norm.
+    /// Fails if the operator has a norm.
     pub fn linear(&self) -> Result<Vec<f32>> {
         let channels = self.channels;
         match &self.matrix {
@@ -144,7 +146,7 @@ impl Operator {
         }
     }
 
-    /// Returns the matrix that a checkpoint stores: `M` of a map of the normed stream, else `W`; `[C, C]` row-major.
+    /// Returns the row-major matrix `[C, C]` that a checkpoint stores: `M` if the operator has a norm, otherwise `W`.
     pub fn matrix(&self) -> Result<Vec<f32>> {
         match &self.matrix {
             Matrix::Normed { matrix, .. } => Ok(elements(matrix)?.to_vec()),
@@ -152,7 +154,7 @@ impl Operator {
         }
     }
 
-    /// Returns the matrix `M` of the change `x·M` or `norm(x)·M` that the map makes besides its bias, `[C, C]` row-major.
+    /// Returns the row-major matrix `M` `[C, C]` of the update `x·M` or `norm(x)·M`, without the bias.
     pub fn change(&self) -> Result<Vec<f64>> {
         let mut change: Vec<f64> = self.matrix()?.into_iter().map(f64::from).collect();
         if !self.is_normed() {
@@ -161,29 +163,27 @@ impl Operator {
         Ok(change)
     }
 
-    /// Returns the norm that the map reads the stream through, if any.
+    /// Returns the norm applied to the input, if any.
     pub fn norm(&self) -> Result<Option<RmsNorm>> {
         let Matrix::Normed { norm, .. } = &self.matrix else { return Ok(None) };
         let weight = norm.weighted.then(|| elements(&norm.weight).map(|weight| weight.to_vec())).transpose()?;
         Ok(Some(RmsNorm { eps: norm.eps, weight }))
     }
 
-    /// Returns whether the map is a matrix product and nothing else, so that a weight can absorb it.
+    /// Returns whether the operator is a pure matrix product, which can be folded into a weight.
     pub fn is_linear(&self) -> bool {
         self.bias.is_none() && !self.is_normed()
     }
 
-    /// Returns whether the map reads the norm of the stream.
+    /// Returns whether the operator normalizes its input.
     pub fn is_normed(&self) -> bool {
         matches!(self.matrix, Matrix::Normed { .. })
     }
 
-    /// Returns whether the map only adds a bias.
     pub fn is_bias_only(&self) -> bool {
         matches!(self.matrix, Matrix::Identity)
     }
 
-    /// Returns whether the map has a bias.
     pub fn has_bias(&self) -> bool {
         self.bias.is_some()
     }
@@ -193,7 +193,7 @@ impl Operator {
         self.bias.as_ref().map(|bias| Ok(elements(bias)?.to_vec())).transpose()
     }
 
-    /// Applies the map to each row.
+    /// Applies the operator to each row.
     ///
     /// # Shapes
     /// `x [rows, C]`; result the same.
@@ -233,7 +233,6 @@ impl Operator {
         }
     }
 
-    /// Copies the operator to a device.
     pub(super) fn to_device(&self, device: &Device) -> Result<Self> {
         let matrix = match &self.matrix {
             Matrix::Identity => Matrix::Identity,
@@ -250,10 +249,10 @@ impl Operator {
         Ok(Self { matrix, bias: self.bias.as_ref().map(|part| move_part(part, device)).transpose()?, ..*self })
     }
 
-    /// Composes this map with the next one: `(x·W + b)·V + c`.
+    /// Composes this operator with the next one: `(x·W + b)·V + c`.
     ///
     /// # Errors
-    /// One of the maps has a norm, so no single operator is their composition.
+    /// Fails if either operator has a norm, because the composition is not a single operator.
     pub fn then(&self, next: &Self) -> Result<Arc<Self>> {
         if let Some(normed) = [self, next].into_iter().find(|map| map.is_normed()) {
             return Err(normed.not_linear());
@@ -274,13 +273,13 @@ impl Operator {
         }
     }
 
-    /// Returns the multiplications and additions of [`Self::apply`] on `rows` rows.
+    /// Returns the floating-point operations of [`Self::apply`] on `rows` rows.
     pub(super) fn flops(&self, rows: usize) -> f64 {
         let rows = rows as f64;
         let channels = self.channels as f64;
         let product = match &self.matrix {
             Matrix::Identity => 0.0,
-            // Squares, their sum and two factors of the norm, and the sum with the stream.
+            // Five operations per channel: squares, their sum, two factors of the norm, and the residual sum.
             Matrix::Normed { .. } => rows * channels * (2.0 * channels + 5.0),
             Matrix::Dense(_) => 2.0 * rows * channels.powi(2),
             Matrix::Diagonal(_) => rows * channels,
@@ -289,7 +288,7 @@ impl Operator {
         product + if self.bias.is_some() { rows * channels } else { 0.0 }
     }
 
-    /// Returns the number of stored values.
+    /// Returns the number of parameters.
     pub(super) fn numbers(&self) -> usize {
         let matrix = match &self.matrix {
             Matrix::Identity => 0,
@@ -306,19 +305,19 @@ impl Operator {
         self.channels
     }
 
-    /// Returns whether the map is one factor per channel.
+    /// Returns whether the operator scales each channel.
     pub fn is_diagonal(&self) -> bool {
         matches!(self.matrix, Matrix::Diagonal(_))
     }
 
-    /// Returns the common factor of all channels, if it is such a map with a positive factor.
+    /// Returns the common factor if the operator scales all channels by the same positive factor.
     pub fn factor(&self) -> Result<Option<f32>> {
         let Matrix::Diagonal(diagonal) = &self.matrix else { return Ok(None) };
         let diagonal = elements(diagonal)?;
         Ok(diagonal.first().copied().filter(|first| *first > 0.0 && diagonal.iter().all(|entry| entry == first)))
     }
 
-    /// Returns the content key. Equal keys mean equal operators.
+    /// Returns the content hash in hexadecimal.
     pub fn key(&self) -> String {
         sha256::hex(self.key)
     }
@@ -334,7 +333,7 @@ impl Operator {
     }
 }
 
-/// Returns the identity matrix, `[C, C]`.
+/// Returns the identity matrix `[C, C]`.
 fn identity(channels: usize) -> Vec<f32> {
     let mut identity = vec![0.0; channels * channels];
     identity.iter_mut().step_by(channels + 1).for_each(|d| *d = 1.0);
@@ -345,7 +344,7 @@ fn move_part(part: &Tensor, device: &Device) -> candle_core::Result<Tensor> {
     part.to_device(device)
 }
 
-/// Computes `x·W`, or adds it to a residual stream.
+/// Computes `x·W`, plus `residual` if given.
 ///
 /// # Shapes
 /// `x [rows, inner]`, `matrix [inner, outer]`, `residual [rows, outer]`.
@@ -359,7 +358,7 @@ fn linear(x: &[f32], inner: usize, matrix: &Tensor, residual: Option<&[f32]>) ->
 pub(super) mod tests {
     use super::*;
 
-    /// Returns a map of each form that is a matrix and a bias.
+    /// Returns an operator of each form without a norm.
     pub(in crate::model) fn affine_forms() -> [Arc<Operator>; 5] {
         [
             Operator::diagonal(vec![2.0, 3.0]).unwrap(),
@@ -419,7 +418,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Returns maps of the normed stream with and without weight and bias.
+    /// Returns normed operators with and without weight and bias.
     pub(in crate::model) fn normed_forms() -> Vec<Arc<Operator>> {
         let matrix = vec![1.0, 2.0, 3.0, 4.0];
         let made = [None, Some(vec![3.0, 5.0])].into_iter().flat_map(|weight| {
@@ -433,7 +432,7 @@ pub(super) mod tests {
 
     #[test]
     fn normed_maps_add_their_change_to_the_stream() {
-        // The norm of (2, −2) is (1, −1), times (3, 5) with its weight: (3, −5).
+        // The norm of (2, −2) is (1, −1), and (3, −5) with the weight (3, 5).
         let expected = [[0.0, -4.0], [10.0, 16.0], [-10.0, -16.0], [0.0, 4.0]];
         for (operator, expected) in normed_forms().iter().zip(expected) {
             assert_eq!(operator.apply(&[2.0, -2.0]).unwrap(), expected);

@@ -1,4 +1,4 @@
-//! Names of the forms of operators, and the key of a form with its numbers.
+//! Names of operator forms, and content hashes.
 
 use sha2::{Digest, Sha256};
 
@@ -6,25 +6,24 @@ pub(super) const DENSE: &str = "dense";
 pub(super) const DIAGONAL: &str = "diagonal";
 pub(super) const AFFINE: &str = "affine";
 pub(super) const BIAS: &str = "bias";
-/// Followed by the rank.
+/// Prefix, followed by the rank.
 pub(super) const LOW_RANK: &str = "rank-";
-/// `normed`, then `-unweighted` if the norm has no weight, then `-affine` if the map has a bias.
+/// Prefix, followed by `-unweighted` if the norm has no weight and `-affine` if the operator has a bias.
 pub(super) const NORMED: &str = "normed";
 const UNWEIGHTED: &str = "-unweighted";
 const WITH_BIAS: &str = "-affine";
 
-/// Returns the form of a normed map.
 pub(super) fn normed_form(weighted: bool, has_bias: bool) -> String {
     format!("{NORMED}{}{}", if weighted { "" } else { UNWEIGHTED }, if has_bias { WITH_BIAS } else { "" })
 }
 
-/// Parses the form of a normed map: whether its norm has a weight, and whether it has a bias.
+/// Parses the form name of a normed operator. Returns whether its norm has a weight and whether it has a bias.
 pub(super) fn parse_normed(form: &str) -> Option<(bool, bool)> {
     let forms = [(true, false), (true, true), (false, false), (false, true)];
     forms.into_iter().find(|&(weighted, has_bias)| normed_form(weighted, has_bias) == form)
 }
 
-/// Hashes a form and its numbers.
+/// Hashes a form name and its parameters.
 pub(super) fn key_of<const N: usize>(form: &str, parts: [&Vec<f32>; N]) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(form);

@@ -1,4 +1,4 @@
-//! Operators as the store keeps them: the name of a form, and numbers in a fixed order.
+//! Serialization of operators: a form name and a flat list of parameters.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::slice::elements;
 use crate::error::{Error, Result};
 
 impl Operator {
-    /// Returns the form and its numbers: epsilon and weight of a norm, then the row-major matrix, the diagonal or the two
-    /// factors, then the bias.
+    /// Returns the form name and the parameters: epsilon and weight of a norm, then the row-major matrix, the diagonal
+    /// or the two factors, then the bias.
     pub fn parts(&self) -> Result<(String, Vec<f32>)> {
         let (form, mut values) = match &self.matrix {
             Matrix::Identity => (BIAS.to_owned(), Vec::new()),
@@ -35,7 +35,7 @@ impl Operator {
     /// Restores an operator from its [`Self::parts`].
     ///
     /// # Errors
-    /// An unknown form, or another number of values than it has.
+    /// Fails if the form is unknown or the number of values does not match it.
     pub fn from_parts(form: &str, mut values: Vec<f32>) -> Result<Arc<Self>> {
         let count = values.len();
         let misfit = || Error::damaged("an operator has another number of values").at(form).found(count);
@@ -47,7 +47,7 @@ impl Operator {
             DIAGONAL => Self::diagonal(values),
             BIAS => Self::bias_only(values),
             AFFINE => {
-                // C² + C is between C² and (C + 1)².
+                // Solve C² + C = count: C is its integer square root.
                 let channels = count.isqrt();
                 if channels * channels + channels != count {
                     return Err(misfit());
@@ -58,7 +58,7 @@ impl Operator {
             normed if normed.starts_with(NORMED) => {
                 let (weighted, has_bias) = parse_normed(normed).ok_or_else(|| unknown_form(normed))?;
                 let vectors = usize::from(weighted) + usize::from(has_bias);
-                // 1 + C² + vectors·C numbers, where C² + 2C is below (C + 1)².
+                // Solve 1 + C² + vectors·C = count: C² + 2C < (C + 1)², so C is the integer square root of count − 1.
                 let channels = count.saturating_sub(1).isqrt();
                 if 1 + channels * channels + vectors * channels != count {
                     return Err(misfit());
@@ -96,7 +96,7 @@ mod tests {
         for operator in affine_forms().into_iter().chain(normed_forms()) {
             let (form, mut values) = operator.parts().unwrap();
             let back = Operator::from_parts(&form, values.clone()).unwrap();
-            // The epsilon of a norm is no parameter.
+            // The epsilon of a norm does not count as a parameter.
             let parameters = values.len() - usize::from(operator.is_normed());
             assert_eq!((back.key(), back.numbers()), (operator.key(), parameters), "{form}");
             keys.push(back.key());

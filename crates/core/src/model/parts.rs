@@ -1,4 +1,4 @@
-//! The weights of a decoder, part by part: all in memory, or made from the stored tensors when they are needed.
+//! Decoder weights by part, either all in memory or loaded on demand.
 
 use std::sync::Arc;
 
@@ -19,13 +19,13 @@ use crate::error::{Error, Result};
 pub(super) enum ModelPart {
     Layer(Layer),
     Expert(Gated),
-    /// `[C, vocab]`
+    /// Output projection `[C, vocab]`.
     Head(LayerMatrix),
 }
 
 #[derive(Clone)]
 pub(super) struct Layer {
-    /// Before and after attention, before and after the MLP; each `[C]`.
+    /// Norms before and after attention, then before and after the MLP, each `[C]`.
     pub(super) norms: [Option<Tensor>; 4],
     pub(super) qkv: LayerMatrix,     // [C, (H + 2K)·D]
     pub(super) bias: Option<Tensor>, // [(H + 2K)·D]
@@ -34,18 +34,17 @@ pub(super) struct Layer {
     pub(super) output: LayerMatrix,         // [H·D, C]
     pub(super) output_bias: Option<Tensor>, // [C]
     pub(super) mlp: Mlp,
-    /// How many tokens a query sees.
+    /// Sliding-window width; `None` is full attention.
     pub(super) window: Option<usize>,
 }
 
 #[derive(Clone)]
 pub(super) enum Mlp {
     Dense(Gated),
-    /// The router's weights, `[C, E]`; the experts are parts of their own.
+    /// Router weights `[C, E]`. The experts are separate parts.
     Experts(Tensor),
 }
 
-/// An MLP with a gate.
 #[derive(Clone)]
 pub(super) struct Gated {
     pub(super) gate_up: LayerMatrix,         // [C, 2F]
@@ -54,18 +53,17 @@ pub(super) struct Gated {
     pub(super) down_bias: Option<Tensor>,    // [C]
 }
 
-/// The parts of one backbone: its layers in order, behind each its experts, then the head. A clone shares them.
+/// Parts of one backbone: each layer followed by its experts, then the head. Clones share them.
 #[derive(Clone)]
 pub(super) struct Parts {
     held: HeldParts,
-    /// Factor of embeddings.
     embedding_factor: Option<f32>,
 }
 
 #[derive(Clone)]
 enum HeldParts {
     Kept {
-        /// `[vocab, C]`
+        /// Token embeddings `[vocab, C]`.
         embedding: Tensor,
         parts: Vec<Option<Arc<ModelPart>>>,
     },
@@ -76,7 +74,8 @@ enum HeldParts {
 }
 
 impl Parts {
-    /// Makes all parts, if they fit into `budget` bytes. Else each is made when it is needed, and kept within the budget.
+    /// Loads all parts if they fit into `budget` bytes. Otherwise parts are loaded on demand and cached within the
+    /// budget.
     pub(super) fn new(config: &Config, products: Products, weights: Weights, budget: u64) -> Result<Self> {
         let c = config.hidden;
         let vocab = config.vocab;
@@ -99,7 +98,6 @@ impl Parts {
         Ok(Self { held: HeldParts::ByNeed { weights, cache: Arc::new(cache) }, embedding_factor })
     }
 
-    /// Returns whether all parts are in memory.
     pub(super) fn kept(&self) -> bool {
         matches!(self.held, HeldParts::Kept { .. })
     }
@@ -126,16 +124,16 @@ impl Parts {
         }
     }
 
-    /// Announces which weights are needed now and next. The next are loaded in the background.
+    /// Announces the layers needed now and next, and loads the next one in the background.
     pub(super) fn expect(&self, config: &Config, now: Option<usize>, next: Option<usize>) {
         if let (HeldParts::ByNeed { cache, .. }, Some(next)) = (&self.held, next) {
-            // The head stands after the last layer.
+            // Indices beyond the last layer are the head.
             let part = |weights: usize| config.layer_part(weights.min(config.layers));
             cache.ahead(now.map(part), part(next));
         }
     }
 
-    /// Returns the total seconds spent loading parts on demand.
+    /// Returns the total time spent loading parts on demand, in seconds.
     pub(super) fn seconds_making(&self) -> f64 {
         match &self.held {
             HeldParts::Kept { .. } => 0.0,
@@ -143,7 +141,7 @@ impl Parts {
         }
     }
 
-    /// Returns the embeddings of existing tokens, concatenated.
+    /// Returns the concatenated embeddings of the ids, which must be in the vocabulary.
     pub(super) fn embeddings(&self, config: &Config, ids: &[u32]) -> Result<Vec<f32>> {
         let c = config.hidden;
         let mut rows = match &self.held {
@@ -161,10 +159,10 @@ impl Parts {
         Ok(rows)
     }
 
-    /// Puts another layer or expert into the place of one; `index` counts all parts.
+    /// Replaces a layer or an expert. `index` is a part number.
     ///
     /// # Errors
-    /// Not all parts are in memory: the next use would make the old one again.
+    /// Fails if parts are loaded on demand, because the next load would restore the old one.
     pub(super) fn replace(&mut self, index: usize, part: ModelPart) -> Result<()> {
         let HeldParts::Kept { parts, .. } = &mut self.held else {
             return Err(Error::job("weights loaded on demand cannot be changed").at(format!("part {index}")));
@@ -175,7 +173,7 @@ impl Parts {
 }
 
 impl ModelPart {
-    /// Reads a layer, an expert, or the head after the last layer. `None` for expert slots of a dense layer.
+    /// Reads a layer, an expert or the head. Returns `None` for an expert of a dense layer.
     fn read(config: &Config, products: Products, weights: &Weights, part: usize) -> Result<Option<Self>> {
         let c = config.hidden;
         let vocab = config.vocab;
@@ -214,21 +212,21 @@ impl ModelPart {
     }
 }
 
-/// Which part of a backbone a number is of.
+/// Meaning of a part number.
 pub(super) enum NamedPart {
     Layer(usize),
-    /// Layer, and number of the expert in it.
+    /// Layer index, and index of the expert within the layer.
     Expert(usize, usize),
     Head,
 }
 
 impl Config {
-    /// Returns the slots of a layer: its own, and one per possible expert.
+    /// Returns the number of parts per layer: the layer itself and its experts.
     fn places(&self) -> usize {
         1 + self.experts.map_or(0, |experts| experts.count)
     }
 
-    /// Returns the part number of a layer, or of the head for the layer after the last.
+    /// Returns the part number of a layer, or of the head for the index after the last layer.
     pub(super) fn layer_part(&self, layer: usize) -> usize {
         layer * self.places()
     }
@@ -247,7 +245,7 @@ impl Config {
 }
 
 impl Layer {
-    /// Returns the norm that ends a sublayer's branch, if any.
+    /// Returns the post-norm of a sublayer, if any.
     pub(super) fn norm_after(&self, half: Sublayer) -> Option<&Tensor> {
         self.norms[half.norms()[1]].as_ref()
     }
@@ -278,7 +276,6 @@ impl Layer {
     }
 }
 
-/// Reads the parts of a layer.
 struct Reader<'a> {
     config: &'a Config,
     products: Products,
@@ -296,7 +293,7 @@ impl<'a> Reader<'a> {
         self.parts.iter().find(|(known, _)| known == part).map(|(_, shape)| shape.as_slice())
     }
 
-    /// Reads the vectors that the architecture has, concatenated.
+    /// Reads and concatenates the vectors that the architecture has. Returns `None` if there are none.
     fn vectors(&self, names: impl Iterator<Item = String>) -> Result<Option<Tensor>> {
         let mut values = Vec::new();
         for part in names {
@@ -318,7 +315,7 @@ impl<'a> Reader<'a> {
         tensor(values, shape).map(Some)
     }
 
-    /// Reads several projections of one input as a single `[inner, Σ outer]` matrix, for one product instead of three.
+    /// Reads several projections of one input as a single matrix `[inner, Σ outer]`, so that they need one product.
     fn join(&self, names: &[String], inner: usize) -> Result<LayerMatrix> {
         let matrices: Vec<(String, usize)> =
             names.iter().filter_map(|part| Some((name(self.index, part), self.shape(part)?[0]))).collect();

@@ -1,19 +1,19 @@
-//! Number of tokens that pass through the layers together if weights are loaded on demand. It grows until loading is a
-//! small part of the time, within the memory for streams. Results do not depend on it.
+//! Batch size for weights that are loaded on demand. The number of tokens per pass grows until loading takes a small
+//! share of the time, limited by the memory for streams. Results do not depend on it.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Maximum share of loading in the time of a pass. Above it the next pass is longer.
+/// Maximum share of time spent loading. If a pass exceeds it, the next one is longer.
 const MAX_LOADING_SHARE: f64 = 0.1;
-/// Minimum number of streams that batches are counted with.
+/// Minimum number of streams assumed to fit.
 const MIN_STREAMS: usize = 4;
 
 pub(super) struct Passes {
-    /// Memory for streams.
+    /// Bytes available for streams.
     bytes: u64,
-    /// Bytes of one token's stream.
+    /// Bytes of one token's residual stream.
     row: u64,
-    /// Tokens that would suffice, as far as is known.
+    /// Current estimate of the tokens per pass.
     tokens: AtomicUsize,
 }
 
@@ -22,7 +22,7 @@ impl Passes {
         Self { bytes, row: (4 * channels).max(1) as u64, tokens: AtomicUsize::new(0) }
     }
 
-    /// Returns the tokens of the next pass with `streams` streams each.
+    /// Returns the number of tokens of the next pass, given `streams` streams.
     pub(super) fn tokens(&self, streams: usize) -> usize {
         self.tokens.load(Relaxed).min(self.rows() / streams.max(1))
     }
@@ -32,7 +32,7 @@ impl Passes {
         (self.rows() / tokens.max(1)).max(MIN_STREAMS)
     }
 
-    /// Takes note of a pass: its tokens, its seconds, and those in which weights were made.
+    /// Updates the estimate after a pass from its tokens, its duration and the time spent loading weights, in seconds.
     pub(super) fn learn(&self, tokens: usize, seconds: f64, making: f64) {
         if making > MAX_LOADING_SHARE * seconds {
             self.tokens.fetch_max(2 * tokens, Relaxed);
@@ -57,7 +57,7 @@ mod tests {
         passes.learn(2000, 10.0, 4.0);
         assert_eq!(passes.tokens(1), 4000);
         passes.learn(4000, 18.0, 4.0);
-        // A short one at the end of a text.
+        // A short pass at the end of a text does not lower the estimate.
         passes.learn(100, 2.0, 4.0);
         assert_eq!((passes.tokens(1), passes.tokens(8), passes.tokens(16)), (8000, 8000, 4000));
         assert_eq!((passes.streams(8000), passes.streams(1_000_000)), (8, MIN_STREAMS));

@@ -1,10 +1,10 @@
-//! Root-mean-square norm of a map that reads the normed stream.
+//! RMS norm of operators with a normed input.
 
-/// A root-mean-square norm, `x / √(mean(x²) + eps) · weight`.
+/// RMS norm, `x / √(mean(x²) + eps) · weight`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RmsNorm {
     pub eps: f32,
-    /// `[C]`. `None` if the norm has no weight.
+    /// Weight `[C]`, or `None` if the norm has no weight.
     pub weight: Option<Vec<f32>>,
 }
 

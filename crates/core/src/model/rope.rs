@@ -1,8 +1,9 @@
-//! Tables of the rotary position embedding.
+//! Rotary position embedding tables.
 //!
-//! The rope types `dynamic` and `longrope` turn a long sequence by other frequencies than a short one. transformers takes the
-//! longest sequence of a batch for all of it. Here each sequence goes by its own length, as if it ran alone. Sequences that
-//! share a prefix have one regime ([`Config::length_regime`]): the code that makes a batch separates other regimes.
+//! The rope types `dynamic` and `longrope` use other frequencies for long sequences than for short ones. transformers
+//! applies the frequencies of the longest sequence to the whole batch. This crate applies those of each sequence's own
+//! length, as if it ran alone. Sequences that share a prefix must have the same regime ([`Config::length_regime`]),
+//! which the code that builds batches ensures.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,16 +18,16 @@ use super::decoding::Placed;
 use super::rope_config::{Llama3Scaling, Rope, Scaling, Yarn};
 use crate::error::{Error, Result};
 
-/// Regimes of sequence length that tables are kept of.
+/// Maximum number of cached tables, one per regime.
 const KEPT: usize = 8;
 
-/// Cosines and sines of some rows on a device, each `[rows, R/2]`; none where nothing turns.
+/// Returns the cosines and sines of table rows on a device, each `[rows, R/2]`, or `None` if no channels rotate.
 pub(super) fn tensors(table: &RotaryTable, rows: &[usize], device: &Device) -> Result<Option<(Tensor, Tensor)>> {
     if table.half == 0 || rows.is_empty() {
         return Ok(None);
     }
     let longest = rows.iter().max().map_or(0, |last| last + 1);
-    // Where many rows have the same positions, a device is given each once.
+    // Transfer each position once if many rows share positions.
     let once = !device.is_cpu() && longest < rows.len();
     let all: Vec<usize> = if once { (0..longest).collect() } else { Vec::new() };
     let places =
@@ -40,16 +41,16 @@ pub(super) fn tensors(table: &RotaryTable, rows: &[usize], device: &Device) -> R
     Ok(Some((rows_of_table(|table, row| table.at(row).0)?, rows_of_table(|table, row| table.at(row).1)?)))
 }
 
-/// A rotary embedding; its tables grow with the longest segment seen.
+/// Rotary embedding with tables that grow with the longest sequence seen.
 pub(super) struct Rotary {
     rope: Rope,
-    /// Channels of a head that turn; none where a layer has no rotary embedding.
+    /// Number of rotated channels per head, 0 for layers without rotary embedding.
     width: usize,
-    /// Tables by the regime of a sequence's length.
+    /// Tables by length regime.
     tables: RwLock<BTreeMap<usize, Arc<RotaryTable>>>,
 }
 
-/// The distinct rotary embeddings of a backbone, and which of them each layer uses.
+/// Distinct rotary embeddings of a backbone and their assignment to layers.
 pub(super) struct Rotaries {
     all: Vec<Rotary>,
     of_layer: Vec<usize>,
@@ -62,7 +63,7 @@ impl Rotaries {
         let all = vec![
             Rotary::new(&config.rope, width),
             Rotary::new(of_windows, width),
-            // Positions make no difference.
+            // Layers without rotary embedding.
             Rotary::new(&config.rope, 0),
         ];
         Self {
@@ -77,12 +78,11 @@ impl Rotaries {
         }
     }
 
-    /// Returns the rotary embedding of a layer.
     pub(super) fn of(&self, layer: usize) -> &Rotary {
         &self.all[self.of_layer[layer]]
     }
 
-    /// Applies `make` to each distinct rotary embedding, by its index.
+    /// Applies `make` to each rotary embedding that a layer uses.
     pub(super) fn turned<T>(&self, make: impl Fn(&Rotary) -> Result<Option<T>>) -> Result<Vec<Option<T>>> {
         self.all
             .iter()
@@ -102,15 +102,15 @@ impl Rotary {
         Self { rope: rope.clone(), width, tables: RwLock::new(BTreeMap::new()) }
     }
 
-    /// Returns a table for at least the first `positions` positions of a sequence of that length.
+    /// Returns a table that covers at least `positions` positions, for a sequence of that length.
     pub(super) fn table(&self, positions: usize) -> Arc<RotaryTable> {
         self.of_regime(self.regime(positions), positions)
     }
 
-    /// Returns a table, and the row in it of each row of a batch.
+    /// Returns a table and the table row of each row of a batch.
     ///
     /// # Errors
-    /// Sequences of unlike regimes that share a prefix.
+    /// Fails if sequences of different regimes share a prefix.
     pub(super) fn rows(&self, batch: &Batch) -> Result<(Arc<RotaryTable>, Vec<usize>)> {
         let mut rows = batch.positions();
         let longest = batch.longest();
@@ -134,13 +134,13 @@ impl Rotary {
         Ok((Arc::new(all), rows))
     }
 
-    /// Returns for each segment of a batch the length of the sequences that it is a part of.
+    /// Returns, for each segment, the length of the sequences that contain it.
     fn sequence_lengths(&self, batch: &Batch) -> Result<Vec<usize>> {
         let ends = (0..batch.segments.len()).map(|s| batch.prefix(s).len() + batch.segments[s].len());
         let mut lengths: Vec<usize> = ends.collect();
         for (segment, parent) in batch.parents.iter().enumerate() {
             let Some(parent) = *parent else { continue };
-            // Segments with one parent follow it directly.
+            // The first continuation of a segment follows it directly.
             if segment == parent + 1 {
                 lengths[parent] = lengths[segment];
             } else if self.regime(lengths[segment]) != self.regime(lengths[parent]) {
@@ -152,8 +152,8 @@ impl Rotary {
         Ok(lengths)
     }
 
-    /// Returns a table for the rows of runs that are decoded together, and the row in it of each. A run turns by the frequencies
-    /// of its length so far. Cached keys keep their rotation, as in transformers.
+    /// Returns a table and its row for each row of runs that are decoded together. Each run uses the frequencies of its
+    /// current length. Cached keys keep their rotation, as in transformers.
     pub(super) fn continued(&self, runs: &[Placed<'_>]) -> (Arc<RotaryTable>, Vec<usize>) {
         let spans = || runs.iter().map(|run| run.first..run.first + run.rows.len());
         let longest = spans().map(|span| span.end).max().unwrap_or(0);
@@ -166,15 +166,15 @@ impl Rotary {
         (Arc::new(all), (0..rows).collect())
     }
 
-    /// Returns what the frequencies of a sequence depend on ([`Rope::regime`]).
+    /// Returns the regime of a sequence length ([`Rope::regime`]).
     fn regime(&self, length: usize) -> usize {
         if self.width == 0 { 0 } else { self.rope.regime(length) }
     }
 
-    /// Appends the rows of some positions under a regime.
+    /// Appends the rows of `positions` under a regime.
     fn extend(&self, table: &mut RotaryTable, regime: usize, positions: Range<usize>) {
         let (frequencies, attention) = frequencies(&self.rope, self.width, regime);
-        // The angle is formed in f32 like in transformers, then its cosine exactly.
+        // Compute the angle in f32 like transformers, then its cosine and sine exactly.
         let angles = positions.flat_map(|p| frequencies.iter().map(move |f| f64::from(p as f32 * f)));
         for angle in angles {
             table.cos.push(angle.cos() as f32 * attention);
@@ -188,7 +188,7 @@ impl Rotary {
         if let Some(known) = known.filter(|table| table.cos.len() >= positions * half) {
             return known;
         }
-        // A text that grows token by token finds room for as many again.
+        // Grow geometrically, because generated text extends by one token at a time.
         let positions = positions.next_power_of_two();
         let mut grown = RotaryTable { cos: Vec::new(), sin: Vec::new(), half };
         self.extend(&mut grown, regime, 0..positions);
@@ -202,8 +202,8 @@ impl Rotary {
     }
 }
 
-/// Angular frequency of each pair of channels, and what cosines and sines are multiplied by: as transformers' modeling_rope_utils.py
-/// has them. `regime` is that of the sequence's length ([`Rope::regime`]).
+/// Returns the angular frequency of each channel pair and the factor of cosines and sines, following transformers'
+/// `modeling_rope_utils.py`.
 fn frequencies(rope: &Rope, width: usize, regime: usize) -> (Vec<f32>, f32) {
     let powers = |theta: f64| (0..width / 2).map(move |i| theta.powf(f64::from((2 * i) as f32 / width as f32)));
     let plain = || powers(rope.theta).map(|power| (1.0 / power) as f32);

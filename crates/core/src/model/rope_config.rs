@@ -1,5 +1,5 @@
-//! The rotary embedding's settings in a config, in both dialects, as transformers 5 reads them: base, rope type,
-//! layers, and the number of rotating channels.
+//! Rotary embedding settings of a config: base, rope type, layers and rotated channels. Supports the old and new config
+//! formats, with the semantics of transformers 5.
 
 use std::ops::RangeInclusive;
 
@@ -8,28 +8,28 @@ use super::entries::Entries;
 use super::window::MAX_TOKENS;
 use crate::error::{Error, Result};
 
-/// Between 1 (no rotation differs from another) and far beyond any context.
+/// Valid bases. The upper bound exceeds any useful context length.
 const THETAS: RangeInclusive<f64> = 1.0..=1e15;
 const FACTORS: RangeInclusive<f64> = 1e-3..=1e6;
-/// Entries that say which of the layers have no rotary embedding.
+/// Config keys that select the layers without rotary embedding.
 const LAYERS: &str = "no_rope_layers";
 const INTERVAL: &str = "no_rope_layer_interval";
 
-/// Frequencies of a rotary embedding.
+/// Parameters of a rotary embedding's frequencies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
     pub theta: f64,
     pub scaling: Option<Scaling>,
 }
 
-/// Change of the frequencies by a rope type other than `default`.
+/// Frequency scaling of a rope type other than `default`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scaling {
-    /// All are divided by the factor.
+    /// Divides all frequencies by `factor`.
     Linear {
         factor: f64,
     },
-    /// The base grows with sequences longer than `positions`.
+    /// Increases the base for sequences longer than `positions`.
     Dynamic {
         factor: f64,
         positions: usize,
@@ -40,7 +40,7 @@ pub enum Scaling {
 }
 
 impl Scaling {
-    /// Returns the rope type in a config.
+    /// Returns the rope type name used in configs.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Linear { .. } => "linear",
@@ -52,7 +52,7 @@ impl Scaling {
     }
 }
 
-/// The `llama3` rope type: long wavelengths are stretched by `factor`, short ones kept, those between blended.
+/// The `llama3` rope type: stretches long wavelengths by `factor`, keeps short ones and interpolates in between.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Llama3Scaling {
     pub factor: f64,
@@ -61,46 +61,44 @@ pub struct Llama3Scaling {
     pub original_max_position_embeddings: f64,
 }
 
-/// The `yarn` rope type (arXiv 2309.00071): pairs that turn less than `beta_slow` times in the original context are stretched,
-/// those that turn more than `beta_fast` times kept, those between blended by a ramp.
+/// The `yarn` rope type (arXiv 2309.00071): stretches channel pairs with fewer than `beta_slow` rotations in the
+/// original context, keeps those with more than `beta_fast`, and interpolates linearly in between.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Yarn {
     pub factor: f64,
     pub beta_fast: f64,
     pub beta_slow: f64,
     pub original_max_position_embeddings: f64,
-    /// Whether the ramp's ends are whole numbers.
+    /// Whether the bounds of the interpolation are rounded to integers.
     pub truncate: bool,
-    /// Factor of cosines and sines.
+    /// Factor applied to cosines and sines.
     pub attention: f64,
 }
 
-/// The `longrope` rope type (arXiv 2402.13753): each frequency is divided by a number of its own, one for sequences up to the
-/// original context, another for longer ones.
+/// The `longrope` rope type (arXiv 2402.13753): divides each frequency by its own factor, with separate factors for
+/// sequences within and beyond the original context.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LongRope {
     pub short: Vec<f64>,
     pub long: Vec<f64>,
     pub original_max_position_embeddings: usize,
-    /// Factor of cosines and sines at every length.
+    /// Factor applied to cosines and sines at every length.
     pub attention: f64,
 }
 
-/// The rotary embeddings of a backbone.
 pub(super) struct Ropes {
     pub(super) rope: Rope,
-    /// Embedding of layers with a window, if it differs.
+    /// Embedding of sliding-window layers, if it differs.
     pub(super) of_windows: Option<Rope>,
-    /// Channels of a head that turn.
+    /// Rotated channels per head.
     pub(super) width: usize,
-    /// Whether each layer has one.
     pub(super) rotated: Vec<bool>,
 }
 
-/// Reads them.
+/// Parses the rotary embeddings of a config.
 ///
 /// # Errors
-/// An unknown rope type; an entry that is missing, mistyped, out of range, or that nothing would be computed from.
+/// Fails if the rope type is unknown, or an entry is missing, mistyped, out of range or unsupported.
 pub(super) fn of(
     entries: &Entries<'_>,
     architecture: &Architecture,
@@ -118,8 +116,8 @@ pub(super) fn of(
     Ok(Ropes { rope, of_windows, width, rotated })
 }
 
-/// Returns the map of the rotary embedding (`convert_rope_params_to_dict`): a nonempty `rope_scaling` replaces
-/// `rope_parameters`; `rope_theta` is its own, else that of the config.
+/// Parses a single rotary embedding, following transformers' `convert_rope_params_to_dict`: a nonempty `rope_scaling`
+/// replaces `rope_parameters`, and an inner `rope_theta` takes precedence over the outer one.
 fn one(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize, notes: &mut Vec<String>) -> Result<Rope> {
     let (old, new) = both(entries)?;
     if old.is_some() && new.is_some() {
@@ -128,7 +126,7 @@ fn one(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize, note
     let inner = old.or(new);
     let theta_entry = inner.as_ref().map_or(Ok(None), |section| section.optional_number("rope_theta", THETAS))?;
     let theta = theta_entry.or(entries.optional_number("rope_theta", THETAS)?).unwrap_or_else(|| {
-        // transformers' own default; Llama-2's hub config relies on it. Said, not silent.
+        // transformers' default, which Llama-2's hub config relies on.
         notes.push("config.json has no rope_theta: taken as 10000".into());
         10_000.0
     });
@@ -138,14 +136,14 @@ fn one(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize, note
     Ok(Rope { theta, scaling })
 }
 
-/// Parses Gemma 3's two embeddings. In the old dialect `rope_theta` and `rope_scaling` belong to layers without a window
-/// and `rope_local_base_freq` to those with one; in the new one each kind of layer has a map.
+/// Parses Gemma 3's two embeddings. In the old format `rope_theta` and `rope_scaling` apply to full-attention layers
+/// and `rope_local_base_freq` to sliding-window layers. The new format has a map for each layer type.
 fn by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Option<Rope>)> {
     let (old, new) = both(entries)?;
     if let Some(flat) =
         new.as_ref().filter(|section| section.map.values().any(|value| !value.is_object() && !value.is_null()))
     {
-        // transformers ignores such entries next to two default maps.
+        // transformers ignores such entries and uses two default maps.
         let expected = "full_attention and sliding_attention, each a map";
         return Err(Error::bad_input("the config asks for something that the decoder does not compute")
             .at("rope_parameters")
@@ -167,12 +165,12 @@ fn by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Option<Rop
     Ok((full, Some(rope_of_kind("sliding_attention", "rope_local_base_freq", 1e4, None)?)))
 }
 
-/// Returns the map of the older dialect, unless empty, and that of the newer one.
+/// Returns the old-format map, unless empty, and the new-format map.
 fn both<'a>(entries: &Entries<'a>) -> Result<(Option<Entries<'a>>, Option<Entries<'a>>)> {
     Ok((entries.map_at("rope_scaling")?.filter(|map| !map.map.is_empty()), entries.map_at("rope_parameters")?))
 }
 
-/// Returns the channels of a head that rotate, `int(head_dim · partial_rotary_factor)`.
+/// Returns the rotated channels per head, `int(head_dim · partial_rotary_factor)`.
 fn width(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize) -> Result<usize> {
     const KEY: &str = "partial_rotary_factor";
     if architecture.rope != RopeEntries::Partial {
@@ -189,7 +187,7 @@ fn width(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize) ->
     Ok(width)
 }
 
-/// Parses `no_rope_layers`: 1 for each layer with a rotary embedding, 0 for one without.
+/// Parses `no_rope_layers`, which holds 1 for a layer with a rotary embedding and 0 for one without.
 fn rotated(entries: &Entries<'_>, layers: usize) -> Result<Vec<bool>> {
     let Some(value) = entries.get(LAYERS) else {
         let every = entries.count(INTERVAL, MAX_TOKENS)?;
@@ -205,7 +203,7 @@ fn rotated(entries: &Entries<'_>, layers: usize) -> Result<Vec<bool>> {
     list.iter().map(|flag| flag.as_u64().filter(|flag| *flag < 2).map(|flag| flag == 1).ok_or_else(wrong)).collect()
 }
 
-/// Returns the context before scaling. For Phi-3 it is the config's own entry, or 4096, whatever the map says.
+/// Returns the original context length. For Phi-3 the config's top-level entry takes precedence.
 fn original(inner: &Entries<'_>, config: &Entries<'_>) -> Result<usize> {
     const KEY: &str = "original_max_position_embeddings";
     let outer = config.optional_count(KEY, MAX_TOKENS)?;
@@ -216,11 +214,11 @@ fn original(inner: &Entries<'_>, config: &Entries<'_>) -> Result<usize> {
 }
 
 fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: usize) -> Result<Option<Scaling>> {
-    // "type" is what configs before `rope_type` wrote.
+    // Older configs call the key `type`.
     let rope_type = inner.text("rope_type")?;
     let older = inner.text("type")?;
     let named = match rope_type.or(older) {
-        // Former name of Phi-3's type.
+        // `su` is the former name of `longrope`.
         Some("su" | "yarn") if partial => "longrope",
         other => other.unwrap_or("default"),
     };
@@ -252,7 +250,7 @@ fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: u
         let known = match key.as_str() {
             "type" | "rope_type" | "rope_theta" => true,
             "partial_rotary_factor" => partial || value.as_f64() == Some(1.0),
-            // transformers does not read these entries.
+            // transformers does not read this entry.
             "finetuned" => true,
             key => known_keys.contains(&key),
         };
@@ -307,7 +305,7 @@ fn yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
     let all = number_or("mscale_all_dim", 0.0, inner)?;
     let attention = match inner.optional_number("attention_factor", FACTORS)? {
         Some(attention) => attention,
-        // One of the two alone changes nothing.
+        // A single nonzero value has no effect.
         None if mscale != 0.0 && all != 0.0 => attention_scale(factor, mscale) / attention_scale(factor, all),
         None => attention_scale(factor, 1.0),
     };
@@ -316,7 +314,7 @@ fn yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
         beta_fast: number_or("beta_fast", 32.0, inner)?,
         beta_slow: number_or("beta_slow", 1.0, inner)?,
         original_max_position_embeddings: original,
-        // Where there is a map for each kind of layer transformers does not see it in there.
+        // transformers does not find this entry in maps per layer type.
         truncate: if inner.prefix == "rope_parameters" || inner.prefix == "rope_scaling" {
             inner.flag("truncate")?.unwrap_or(true)
         } else {
@@ -326,7 +324,7 @@ fn yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
     })
 }
 
-/// In Python's `or` a zero is as good as nothing.
+/// Returns the entry, or `otherwise` if it is absent or zero, like Python's `or`.
 fn number_or(key: &str, otherwise: f64, inner: &Entries<'_>) -> Result<f64> {
     Ok(inner.optional_number(key, 0.0..=1e6)?.filter(|value| *value != 0.0).unwrap_or(otherwise))
 }

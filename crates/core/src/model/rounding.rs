@@ -1,15 +1,16 @@
-//! Weights rounded as they are read: each matrix to what a quantised file of its type would give back.
+//! Weight quantization at load time: each matrix is rounded to the values that a quantized file of its type would
+//! decode to.
 //!
-//! Which type a matrix gets is llama.cpp's rule (`llama_tensor_get_type` in its `llama-quant.cpp`) without what depends on
-//! a layer's number: a cut changes the numbers, and all variants of a backbone share its weights. So `q4_k` is `Q4_K` in
-//! every layer where `llama-quantize Q4_K_M` has `Q6_K` in some. Norms, biases and routers stay as they are.
+//! Types follow llama.cpp's `llama_tensor_get_type` (`llama-quant.cpp`), except for rules that depend on the layer
+//! index. Pruning changes indices, and all variants of a backbone share its weights. So `q4_k` uses `Q4_K` in every
+//! layer, where `llama-quantize Q4_K_M` uses `Q6_K` in some. Norms, biases and routers are not quantized.
 
 use candle_core::quantized::GgmlDType;
 use serde::{Deserialize, Serialize};
 
 use crate::named::named;
 
-/// Type that the matrices of a backbone are quantised to.
+/// Quantization type of a backbone's matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum WeightType {
     #[serde(rename = "q8_0")]
@@ -20,7 +21,7 @@ pub enum WeightType {
     Q4K,
 }
 
-// Names in grids and keys. If a type's rule changes, its name in keys must change.
+// Names used in grids and cache keys. If the rule of a type changes, change its name too.
 named!(WeightType: Q8_0 = "q8_0", Q4_0 = "q4_0", Q4K = "q4_k");
 
 impl WeightType {
@@ -32,8 +33,8 @@ impl WeightType {
         }
     }
 
-    /// Returns the type for rows of `row` numbers of the output projection or another matrix. Rows that are not whole
-    /// blocks get a type with smaller blocks.
+    /// Returns the quantized type for a matrix with rows of `row` elements. Rows that are not a multiple of the block
+    /// size use a type with smaller blocks.
     pub fn of(self, row: usize, is_head: bool) -> GgmlDType {
         let wanted = match self.blocks() {
             dtype if is_head && !is_whole_blocks(dtype, row) => GgmlDType::Q8_0,
@@ -54,7 +55,7 @@ fn is_whole_blocks(dtype: GgmlDType, row: usize) -> bool {
     row.is_multiple_of(dtype.block_size())
 }
 
-/// Returns llama.cpp's name of a quantised type.
+/// Returns llama.cpp's name of a type.
 pub(super) fn word(dtype: GgmlDType) -> &'static str {
     match dtype {
         GgmlDType::Q4_0 => "Q4_0",

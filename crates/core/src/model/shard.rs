@@ -1,4 +1,4 @@
-//! One weight file, safetensors or GGUF: its header, and the bytes of its tensors by their position.
+//! Single weight file (safetensors or GGUF): its header and positioned tensor reads.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata as FileMetadata};
@@ -15,18 +15,18 @@ use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::regular;
 use crate::files::stamp::Stamp;
 
-/// Longer headers are refused, as the format's own reader does.
+/// Maximum header size, as in the safetensors library.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// Length, modification time, and further metadata that programs cannot reset.
+/// Length, modification time, and metadata that programs cannot reset.
 type Seen = (u64, Option<SystemTime>, Option<Stamp>);
 
 pub(super) struct Shard {
     pub(super) path: PathBuf,
-    /// Tensors by their Hugging Face name.
+    /// Tensors by Hugging Face name.
     pub(super) tensors: BTreeMap<String, TensorInfo>,
     file: File,
-    /// Metadata when the file was opened.
+    /// Metadata at the time of opening.
     opened: Seen,
 }
 
@@ -41,7 +41,7 @@ impl Shard {
         Ok(Self { path: path.to_path_buf(), tensors, file, opened })
     }
 
-    /// Parses the tensors of a file of `bytes` bytes.
+    /// Parses the header of a safetensors file of `bytes` bytes.
     fn of_safetensors(path: &Path, file: &mut File, bytes: u64) -> Result<BTreeMap<String, TensorInfo>> {
         let short = |error: std::io::Error| match error.kind() {
             ErrorKind::UnexpectedEof => damaged_file(format!("{bytes} bytes"), path),
@@ -81,12 +81,12 @@ impl Shard {
             .collect())
     }
 
-    /// Names file and tensor, for messages.
+    /// Returns the file and tensor name for error messages.
     pub(super) fn place(&self, tensor: &str) -> String {
         format!("{}, tensor {tensor}", self.path.display())
     }
 
-    /// Fills `bytes` with those of a tensor from `first` on. Several threads may read at a time.
+    /// Reads the bytes of a tensor from offset `first`. Safe to call from several threads.
     pub(super) fn read(&self, tensor: &str, info: &TensorInfo, first: usize, bytes: &mut [u8]) -> Result<()> {
         let position = info.start + first as u64;
         read_exact_at(&self.file, bytes, position).map_err(|error| match error.kind() {
@@ -99,7 +99,7 @@ impl Shard {
         })
     }
 
-    /// Rejects a file that changed since it was opened, because its content may belong to another backbone.
+    /// Fails if the file changed since it was opened, because its content may belong to another backbone.
     pub(super) fn unchanged(&self) -> Result<()> {
         let now = seen(&self.file.metadata().map_err(|error| Error::io("read", &self.path, &error))?);
         if now == self.opened {

@@ -1,4 +1,4 @@
-//! The f32 elements of a CPU tensor, borrowed.
+//! Borrowed access to the elements of an f32 CPU tensor.
 
 use std::ops::Deref;
 
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// Borrows the elements of a tensor, holding its read lock.
 ///
 /// # Errors
-/// The tensor is not a contiguous f32 tensor in this machine's memory.
+/// Fails unless the tensor is a contiguous f32 tensor on the CPU.
 pub fn elements(tensor: &Tensor) -> Result<impl Deref<Target = [f32]> + Sync + '_> {
     let (storage, layout) = tensor.storage_and_layout();
     let is_f32 = matches!(&*storage, Storage::Cpu(CpuStorage::F32(_)));
@@ -38,7 +38,7 @@ impl<S: Deref<Target = Storage>> Deref for Elements<S> {
     }
 }
 
-/// Creates a tensor from `values` without copying.
+/// Creates a CPU tensor from `values` without copying.
 pub(super) fn tensor(values: Vec<f32>, shape: &[usize]) -> Result<Tensor> {
     Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
 }

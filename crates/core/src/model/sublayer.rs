@@ -1,8 +1,8 @@
-//! The halves of a layer.
+//! Sublayers of a decoder layer.
 
 use crate::named::named;
 
-/// A half of a layer: a branch that is computed from the residual stream and added to it.
+/// Sublayer of a decoder layer: a residual branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sublayer {
     Attention,
@@ -14,17 +14,17 @@ named!(Sublayer: Attention = "attention", Mlp = "mlp");
 impl Sublayer {
     pub const BOTH: [Self; 2] = [Self::Attention, Self::Mlp];
 
-    /// Returns the position of the sublayer among those of a backbone: `2·layer`, plus 1 for an MLP.
+    /// Returns the index of the sublayer in the backbone: `2·layer`, plus 1 for an MLP.
     pub fn number(self, layer: usize) -> usize {
         2 * layer + usize::from(self == Self::Mlp)
     }
 
-    /// Returns the sublayer at a position.
+    /// Returns the layer and sublayer at an index.
     pub fn numbered(number: usize) -> (usize, Self) {
         (number / 2, Self::BOTH[number % 2])
     }
 
-    /// Returns the indices of the norms before and after the sublayer among a layer's four.
+    /// Returns the indices of the pre-norm and post-norm among a layer's four norms.
     pub(super) fn norms(self) -> [usize; 2] {
         match self {
             Self::Attention => [0, 1],

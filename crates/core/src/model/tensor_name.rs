@@ -1,31 +1,29 @@
-//! Names of a backbone's tensors in its weight files.
+//! Tensor names in weight files.
 
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
 pub(crate) const FINAL_NORM: &str = "model.norm.weight";
 pub(crate) const HEAD: &str = "lm_head.weight";
 pub(super) const QUERY_NORM: &str = "self_attn.q_norm";
 pub(super) const KEY_NORM: &str = "self_attn.k_norm";
-/// Queries, keys and values.
+/// Query, key and value projections.
 pub(super) const INPUTS: [&str; 3] = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
 pub(crate) const OUTPUT: &str = "self_attn.o_proj";
-/// Gate and up of an MLP, below it.
+/// Gate and up projections, relative to the MLP.
 pub(super) const GATED: [&str; 2] = ["gate_proj", "up_proj"];
 pub(crate) const DOWN: &str = "down_proj";
 pub(crate) const MLP: &str = "mlp";
 pub(super) const ROUTER: &str = "mlp.gate";
 
-/// Returns the tensor name of a layer's part.
+/// Returns the tensor name of a part of a layer.
 pub(crate) fn name(layer: usize, part: &str) -> String {
     let suffix = if part.ends_with(".bias") { "" } else { ".weight" };
     format!("model.layers.{layer}.{part}{suffix}")
 }
 
-/// Returns the tensor prefix of an expert's MLP.
 pub(crate) fn expert(number: usize) -> String {
     format!("{MLP}.experts.{number}")
 }
 
-/// Returns the name of a projection's bias.
 pub(crate) fn bias(part: &str) -> String {
     format!("{part}.bias")
 }

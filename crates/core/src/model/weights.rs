@@ -1,7 +1,7 @@
-//! Weight files: one `model.safetensors`, shards with an index, or one GGUF file, checked tensor by tensor.
+//! Weight files of a backbone: one `model.safetensors`, shards with an index, or one GGUF file.
 //!
-//! They are read and not mapped: where a mapped file becomes shorter while it is in use, the process is killed without a
-//! word, and a file that is read is an error with its name.
+//! Files are read instead of memory-mapped: if a mapped file is truncated while in use, the process dies from `SIGBUS`,
+//! whereas a failed read gives an error that names the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -20,28 +20,27 @@ use crate::linalg::panels::{Kind, Panels};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// The weights of one backbone.
 pub struct Weights {
     folder: PathBuf,
     shards: Vec<Shard>,
-    /// Tensor name → position in `shards`.
+    /// Index in `shards` of each tensor.
     holder: BTreeMap<String, usize>,
     taken: BTreeSet<String>,
-    /// Names that tensors are asked for by → where they are stored, where that is under others.
+    /// Stored location of tensors whose requested name differs from the stored one.
     stored: BTreeMap<String, Place>,
-    /// Types that tensors are quantised to when they are read, by requested name.
+    /// Quantization type of tensors that are quantized at load time, by requested name.
     rounded: BTreeMap<String, GgmlDType>,
 }
 
-/// A stored tensor, or some of its rows.
+/// Stored tensor or a row range of it.
 struct Place {
     stored: String,
     rows: Option<Rows>,
 }
 
-/// Rows of a stored tensor, all of whose dimensions but the last count them.
+/// Row range of a stored tensor. Rows count all dimensions except the last.
 struct Rows {
-    /// The whole tensor's shape.
+    /// Shape of the complete tensor.
     shape: Vec<usize>,
     first: usize,
 }
@@ -50,7 +49,7 @@ impl Weights {
     /// Opens the weight files of a folder, or a GGUF file.
     ///
     /// # Errors
-    /// No weight file; a truncated or malformed one; an index that names a file or tensor that is not there.
+    /// Fails if there is no weight file, a file is truncated or malformed, or the index names a missing file or tensor.
     pub fn open(folder: &Path) -> Result<Self> {
         let (files, index) = files_of(folder)?;
         let shards = files.iter().map(|file| Shard::open(file)).collect::<Result<Vec<_>>>()?;
@@ -87,10 +86,10 @@ impl Weights {
         Ok(files_of(folder)?.0)
     }
 
-    /// Refuses a tensor that is missing, of another shape, or of no float type; none of its numbers is read.
+    /// Checks that a tensor exists with the given shape and a float type, without reading its data.
     ///
     /// # Errors
-    /// Named with file and place.
+    /// Fails with an error that names the file and tensor.
     pub fn check(&mut self, name: &str, shape: &[usize]) -> Result<()> {
         self.locate(name, shape)?;
         self.taken.insert(self.stored_name(name).to_string());
@@ -102,24 +101,24 @@ impl Weights {
         self.stored.insert(name.to_owned(), Place { stored: stored.to_owned(), rows: None });
     }
 
-    /// Makes rows of the tensor `stored` of that shape, from `first` on, available as `name`. Each request sets the number
-    /// of rows.
+    /// Makes rows of the tensor `stored` of the given shape, starting at `first`, available as `name`. The shape of
+    /// each request sets the number of rows.
     pub(super) fn call_rows(&mut self, stored: &str, shape: &[usize], first: usize, name: &str) {
         let rows = Some(Rows { shape: shape.to_vec(), first });
         self.stored.insert(name.to_owned(), Place { stored: stored.to_owned(), rows });
     }
 
-    /// Quantises these matrices, by requested name, to the given types when they are read.
+    /// Quantizes these matrices, by requested name, when they are read.
     pub(super) fn round(&mut self, matrices: Vec<(String, GgmlDType)>) {
         self.rounded.extend(matrices);
     }
 
-    /// Returns whether the files have a tensor of that name.
+    /// Returns whether the files contain a tensor named `name`.
     pub(super) fn holds(&self, name: &str) -> bool {
         self.holder.contains_key(name)
     }
 
-    /// Iterates over the checked tensors: requested name, name in the file, and file.
+    /// Iterates over the checked tensors as requested name, stored name and file.
     pub(super) fn taken(&self) -> impl Iterator<Item = (&str, &str, &Path)> {
         self.taken.iter().filter_map(|stored| {
             let asked = self
@@ -135,7 +134,7 @@ impl Weights {
         self.stored.get(name).map_or(name, |entry| entry.stored.as_str())
     }
 
-    /// Returns the type that a tensor is stored in, or read as if it is quantised. `None` if it does not exist.
+    /// Returns the stored dtype of a tensor, or f32 if it is quantized. Returns `None` if the tensor does not exist.
     pub fn dtype(&self, name: &str) -> Option<Dtype> {
         if self.rounded.contains_key(name) {
             return Some(Dtype::F32);
@@ -147,24 +146,23 @@ impl Weights {
         })
     }
 
-    /// Returns whether the weights are a GGUF file.
     pub(super) fn is_gguf(&self) -> bool {
         is_gguf(&self.folder)
     }
 
-    /// Reads a tensor as f32 from any float type.
+    /// Reads a tensor of any float type as f32.
     ///
     /// # Errors
-    /// The tensor is missing, of another shape or of no float type, or holds a value that is not finite, or its file
-    /// changed: named with file and place.
+    /// Fails if the tensor is missing, has another shape or dtype, or contains a non-finite value, or if its file
+    /// changed. The error names the file and tensor.
     pub fn take(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         self.locate(name, shape)?.values()
     }
 
-    /// Reads a tensor in its stored order, at most `most` numbers at a time.
+    /// Reads a tensor in storage order in blocks of at most `most` elements.
     ///
     /// # Errors
-    /// As [`Self::take`], and what `each` reports.
+    /// Fails like [`Self::take`], or if `each` fails.
     pub fn blocks(
         &self,
         name: &str,
@@ -175,18 +173,18 @@ impl Weights {
         self.locate(name, shape)?.blocks(most, each)
     }
 
-    /// Reads some rows of a matrix as f32, concatenated.
+    /// Reads rows of a matrix as f32, concatenated. `rows` must be in bounds.
     ///
     /// # Errors
-    /// As [`Self::take`]; only what is read can be found not finite. A row beyond the last is a programming error.
+    /// Fails like [`Self::take`]. Only the rows read are checked for non-finite values.
     pub fn rows(&self, name: &str, shape: [usize; 2], rows: &[u32]) -> Result<Vec<f32>> {
         self.locate(name, &shape)?.rows(rows)
     }
 
-    /// Reads stored matrices `[outer, inner]` as one `[inner, Σ outer]` in f32, given by name and `outer`.
+    /// Reads stored matrices `[outer, inner]`, given by name and `outer`, as one f32 matrix `[inner, Σ outer]`.
     ///
     /// # Errors
-    /// As [`Self::take`].
+    /// See [`Self::take`].
     pub fn transposed<N: AsRef<str>>(&self, matrices: &[(N, usize)], inner: usize) -> Result<Vec<f32>> {
         let total: usize = matrices.iter().map(|(_, outer)| outer).sum();
         let mut out = vec![0.0; inner * total];
@@ -198,11 +196,11 @@ impl Weights {
         Ok(out)
     }
 
-    /// Reads stored matrices `[outer, inner]` as panels of one `[inner, Σ outer]`, given by name and `outer`. Other types
-    /// are converted or rounded.
+    /// Reads stored matrices `[outer, inner]`, given by name and `outer`, as panels of one matrix `[inner, Σ outer]`.
+    /// Elements are converted or rounded to the panels' type.
     ///
     /// # Errors
-    /// As [`Self::take`].
+    /// See [`Self::take`].
     pub(super) fn panels<K: Kind, N: AsRef<str>>(&self, matrices: &[(N, usize)], inner: usize) -> Result<Panels<K>> {
         let located = matrices.iter().map(|(name, outer)| self.locate(name.as_ref(), &[*outer, inner]));
         stored::panels(&located.collect::<Result<Vec<_>>>()?, inner)
@@ -241,7 +239,7 @@ impl Weights {
         Ok(Stored { shard, name, info, first, float: rounded.map_or(float, |_| Float::F32), rounded })
     }
 
-    /// Refuses tensors that nothing asked for: a bias left out would be a wrong result without a word.
+    /// Fails if a stored tensor was never requested: silently ignoring a bias, for example, would give wrong results.
     pub fn finish(&self, ignorable: impl Fn(&str) -> bool) -> Result<()> {
         let left: Vec<&str> = self
             .holder
@@ -267,10 +265,10 @@ impl Weights {
     }
 }
 
-/// Tensor name → shard file, as an index lists them.
+/// Tensor name and shard file of each entry of an index.
 type ShardIndex = Vec<(String, String)>;
 
-/// Returns the weight files of a folder, and the index, if there is one.
+/// Returns the weight files of a folder, and its index if present.
 fn files_of(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
     if is_gguf(folder) {
         return Ok((vec![folder.to_owned()], None));
@@ -304,7 +302,7 @@ fn files_of(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
         .ok_or_else(|| Error::bad_input("an index of shards needs a map weight_map of names").at(&location))?;
     let files: BTreeSet<String> = entries.iter().map(|(_, file)| file.clone()).collect();
     for file in &files {
-        // An index comes with a download: it may not name what lies elsewhere on this machine.
+        // The index is untrusted input and must not name files outside its folder.
         if !Path::new(file).components().all(|part| matches!(part, Component::Normal(_))) {
             return Err(Error::bad_input("the index names a file outside its folder")
                 .at(location)

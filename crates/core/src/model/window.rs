@@ -1,5 +1,5 @@
-//! Sliding windows of attention, as a config asks for them and transformers reads it: a query sees the last `width` tokens,
-//! itself among them (`sliding_window_overlay` in transformers' masking_utils.py).
+//! Sliding-window attention settings of a config, as interpreted by transformers: a query sees the last `width` tokens
+//! including itself (`sliding_window_overlay` in `masking_utils.py`).
 
 use serde_json::{Map, Value};
 
@@ -10,7 +10,7 @@ use crate::error::Result;
 /// Upper bound of a context length.
 pub(super) const MAX_TOKENS: usize = 1 << 30;
 
-/// transformers' default width.
+/// transformers' defaults.
 const WIDTH: usize = 4096;
 const FIRST_LAYER: usize = 28;
 
@@ -21,10 +21,10 @@ const LAYERS: &str = "layer_types";
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
-/// Returns the window of each layer; `rotated` says which have a rotary embedding.
+/// Returns the window of each layer. `rotated` tells which layers have a rotary embedding.
 ///
 /// # Errors
-/// A window that the architecture has not in transformers; a wrong entry.
+/// Fails if transformers does not support such a window for the architecture, or an entry is invalid.
 pub(super) fn of(
     entries: &Entries<'_>,
     architecture: &Architecture,
@@ -58,7 +58,7 @@ pub(super) fn of(
         }
         SlidingWindow::Always => {
             let window = width(entries, notes)?;
-            // transformers ignores the other entries here, so a config that sets them is rejected.
+            // transformers ignores the other entries here, so reject a config that sets them.
             if let Some(found) = entries.get(SWITCH).filter(|_| switch != Some(window.is_some())) {
                 return refused(SWITCH, found, &format!("what `{KEY}` says: null is no window"));
             }
@@ -72,7 +72,7 @@ pub(super) fn of(
             if let Some(kinds) = &kinds {
                 return by_kind(kinds, width, &format!("a `{KEY}` next to it"));
             }
-            // 0 is a number of layers too.
+            // `count` rejects 0, which is a valid number of layers here.
             let first = match entries.get(FIRST) {
                 Some(zero) if zero.as_u64() == Some(0) => 0,
                 Some(_) => entries.count(FIRST, MAX_TOKENS)?,
@@ -85,7 +85,7 @@ pub(super) fn of(
             alike(window, &format!("the same in every layer, as `{SWITCH}` says"))
         }
         SlidingWindow::Patterned { every, key } => {
-            // Its masks are made whatever the layers ask for: transformers takes no null.
+            // transformers builds the window masks unconditionally, so null is not allowed here.
             let width = entries.count(KEY, MAX_TOKENS)?;
             let named = key.and_then(|key| Some(key).filter(|key| entries.get(key).is_some()));
             let every = named.map_or(Ok(every), |key| entries.count(key, MAX_TOKENS))?;
@@ -113,19 +113,19 @@ fn is_sliding(kind: &Value) -> bool {
     kind.as_str() == Some(SLIDING)
 }
 
-/// Returns `layer_types` for layers with these windows.
+/// Returns the value of `layer_types` for the given windows.
 pub(crate) fn layer_types(windows: impl Iterator<Item = Option<usize>>) -> Value {
     windows.map(|window| if window.is_some() { SLIDING } else { FULL }).collect::<Vec<_>>().into()
 }
 
-/// Returns the first layer with a window, if a config describes windows by one number, or leaves it to transformers'
+/// Returns the first sliding-window layer, if the config sets it as a single number or leaves it to transformers'
 /// default.
 pub(crate) fn first_window(config: &Map<String, Value>, architecture: &Architecture) -> Option<u64> {
     let switched = architecture.window == SlidingWindow::Switched && config.get(SWITCH) == Some(&Value::Bool(true));
     config.get(FIRST).and_then(Value::as_u64).or(switched.then_some(FIRST_LAYER as u64))
 }
 
-/// Parses a window width. Null means none.
+/// Parses a window width. Null means no window.
 fn width(entries: &Entries<'_>, notes: &mut Vec<String>) -> Result<Option<usize>> {
     match entries.map.get(KEY) {
         Some(_) => entries.optional_count(KEY, MAX_TOKENS),
@@ -138,7 +138,7 @@ fn taken(key: &str, value: usize, notes: &mut Vec<String>) -> usize {
     value
 }
 
-/// Parses `layer_types`, if the config has it: a known name for each layer.
+/// Parses `layer_types`, if present.
 fn kinds<'a>(entries: &Entries<'a>, layers: usize) -> Result<Option<Vec<&'a Value>>> {
     let Some(value) = entries.get(LAYERS) else { return Ok(None) };
     let Some(kinds) = value.as_array().filter(|kinds| kinds.len() == layers) else {
@@ -165,7 +165,7 @@ mod tests {
             .map(|windows| (windows, notes))
     }
 
-    /// Expected: `config.sliding_window` and `config.layer_types` of transformers 5.23.0 on three layers.
+    /// Expected values: `config.sliding_window` and `config.layer_types` of transformers 5.23.0 for three layers.
     #[test]
     fn a_window_is_where_transformers_has_it() {
         let full = vec![None; 3];

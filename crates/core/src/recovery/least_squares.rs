@@ -1,4 +1,4 @@
-//! Solves normal equations with a fixed or cross-validated ridge, and reports rank deficiency.
+//! Solution of normal equations with a fixed or cross-validated ridge, and rank diagnostics.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
 use crate::model::Operator;
 
-/// Added to the diagonal of `XᵀX`, as in the reference code of ghosted.
+/// Default ridge added to the diagonal of `XᵀX`, as in the reference code of ghosted.
 pub(super) const RIDGE: f64 = 1e-6;
 
-/// A solved least-squares problem.
+/// Solution of a least-squares problem.
 pub(super) struct Solved {
-    /// `[C, C]`, row-major.
+    /// Row-major matrix `[C, C]`.
     pub(super) matrix: Vec<f64>,
     pub(super) system: System,
     pub(super) notes: Vec<String>,
 }
 
 impl Solved {
-    /// Returns the solution that applies `operator` to the residual stream.
+    /// Converts to a solution that applies `operator` to the residual stream.
     pub(super) fn on_stream(self, operator: Arc<Operator>) -> Solution {
         let Self { system, notes, .. } = self;
         Solution { repair: Repair::Stream(operator), notes, system: Some(system), losses: Vec::new() }
@@ -43,7 +43,7 @@ pub(super) fn solve(normal: &NormalEquations, channels: usize, ridge: f64) -> Re
     let system = System { rank: spectrum.rank, condition: spectrum.condition };
     let is_deficient = spectrum.rank < channels;
     let rank = format!("rank {} of {channels} ({} tokens)", spectrum.rank, normal.rows());
-    // A ridge makes the system regular unless it vanishes in f64 rounding.
+    // A ridge makes the system regular unless it vanishes by rounding in f64.
     if !is_deficient || ridge > 0.0 {
         match normal.solve(ridge) {
             Ok(matrix) => {
@@ -58,21 +58,21 @@ pub(super) fn solve(normal: &NormalEquations, channels: usize, ridge: f64) -> Re
     Ok(Solved { matrix: solution.solution, system, notes: vec![format!("{rank}: the solution of least norm")] })
 }
 
-/// The ridge: a value added to the diagonal of `XᵀX`.
+/// Ridge added to the diagonal of `XᵀX`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Value", into = "Value")]
 pub(super) enum Ridge {
     Fixed(f64),
-    /// Chosen on held-out windows.
+    /// Selected by cross-validation on held-out windows.
     Auto,
 }
 
 const AUTO: &str = "auto";
 
-/// Candidate ridges, as fractions of the mean eigenvalue.
+/// Candidate ridges as fractions of the mean eigenvalue.
 const SHARES: [f64; 9] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0];
 
-/// One in this many windows is held out.
+/// Stride of the held-out windows.
 const HOLDOUT_STRIDE: usize = 4;
 
 impl Default for Ridge {
@@ -122,13 +122,15 @@ impl JsonSchema for Ridge {
 /// Solves with the ridge that is best on held-out windows.
 ///
 /// `M_λ = (XᵀX + λI)⁻¹XᵀΔ` shrinks the map along directions with little variance in the calibration: for the singular
-/// value `σ_i` of `X` by the factor `σ_i² / (σ_i² + λ)`. One window of four is held out, each `λ` is solved on the rest,
-/// and the `λ` with the smallest `‖X_h·M_λ − Δ_h‖²` on the held-out windows wins. It then solves the sums of all windows.
-/// Windows are drawn at random: a window that shares tokens with a held-out one takes no part in the choice. Candidates
-/// are the paper's 1e-6, and fractions of the mean eigenvalue `tr(XᵀX) / C`, which do not depend on the number of windows.
+/// value `σ_i` of `X` by the factor `σ_i² / (σ_i² + λ)`. Every fourth window is held out. Each `λ` is solved on the
+/// others, and the one with the smallest `‖X_h·M_λ − Δ_h‖²` on the held-out windows is selected. The system of all
+/// windows is then solved with it. Windows are drawn at random, so windows that share tokens with a held-out one are
+/// excluded from the selection. Candidates are the paper's 1e-6 and fractions of the mean eigenvalue `tr(XᵀX) / C`,
+/// which do not depend on the number of windows.
 ///
 /// # Errors
-/// Fewer than two windows, every other window shares tokens with a held-out one, or the activations are not finite.
+/// Fails if there are fewer than two windows, every other window shares tokens with a held-out one, or the activations
+/// are not finite.
 pub(super) fn cross_validated(boundary: &Boundary<'_>) -> Result<Solved> {
     let channels = boundary.channels();
     let windows = boundary.fitted;
@@ -160,7 +162,7 @@ pub(super) fn cross_validated(boundary: &Boundary<'_>) -> Result<Solved> {
     Ok(solved)
 }
 
-/// Sums over the training windows, the held-out windows, and the windows that share tokens with a held-out one.
+/// Sums over three disjoint sets of windows: training, held out, and those that share tokens with a held-out window.
 struct Split {
     training: NormalEquations,
     held_out: NormalEquations,
@@ -222,9 +224,9 @@ fn is_held_out(window: usize, windows: usize) -> bool {
     (window + 1).is_multiple_of(HOLDOUT_STRIDE) || (windows < HOLDOUT_STRIDE && window + 1 == windows)
 }
 
-/// The winning candidate. Excesses are `‖X_h·M − Δ_h‖² − ‖Δ_h‖²` on the held-out windows.
+/// Selected candidate. Excesses are `‖X_h·M − Δ_h‖² − ‖Δ_h‖²` on the held-out windows.
 struct RidgeChoice {
-    /// Fraction of the mean eigenvalue; `None` is the paper's ridge.
+    /// Fraction of the mean eigenvalue, or `None` for the paper's ridge.
     share: Option<f64>,
     excess: f64,
     /// Excess of the paper's ridge. NaN if its system is singular.
@@ -248,7 +250,7 @@ fn best_ridge(training: &NormalEquations, held_out: &NormalEquations) -> Option<
     best
 }
 
-/// Returns the ridge of a candidate: the paper's, or a fraction of the mean eigenvalue of `normal`.
+/// Returns the ridge of a candidate: the paper's value, or a fraction of the mean eigenvalue of `normal`.
 fn ridge_of(share: Option<f64>, normal: &NormalEquations) -> f64 {
     share.map_or(RIDGE, |share| share * normal.mean_eigenvalue())
 }
@@ -263,9 +265,9 @@ mod tests {
 
     #[test]
     fn auto_ridge_is_chosen_on_the_held_out_window() {
-        // One channel, four windows of one token, x = 1. Three have Δ = 2, the held-out one has Δ = 1. The three give
-        // M = 6 / (3 + λ), which matches the held-out window for λ = 3, the mean eigenvalue. The mean eigenvalue of all
-        // four is 4: M = 7 / (4 + 4), W = 1.875.
+        // One channel, four windows of one token, x = 1. Δ is 2 in three windows and 1 in the held-out one. Training
+        // gives M = 6 / (3 + λ), which fits the held-out window at λ = 3, the mean eigenvalue. With all four windows
+        // the mean eigenvalue is 4: M = 7 / (4 + 4), W = 1.875.
         let streams: [(usize, &[f32]); 2] = [(1, &[1.0; 4]), (2, &[3.0, 3.0, 3.0, 2.0])];
         let written = Written::new(1, 4, &streams);
         let solution = written.solve((1, 2), &[], "ghosted", &json!({"ridge": "auto"})).unwrap();
@@ -285,8 +287,8 @@ mod tests {
 
     #[test]
     fn overlapping_windows_take_no_part_in_the_ridge_choice() {
-        // Like the test above, but one of the three windows with Δ = 2 overlaps the held-out one. If it counted, the
-        // mean eigenvalue would not be the best candidate.
+        // Like the previous test, but one of the windows with Δ = 2 overlaps the held-out one. If it counted, the mean
+        // eigenvalue would not be selected.
         let streams: [(usize, &[f32]); 2] = [(1, &[1.0; 8]), (2, &[3.0, 3.0, 2.0, 2.0, 3.0, 3.0, 2.0, 2.0])];
         let mut written = Written::new(1, 4, &streams);
         written.starts = vec![
@@ -298,7 +300,7 @@ mod tests {
         let solution = written.solve((1, 2), &[], "ghosted", &json!({"ridge": "auto"})).unwrap();
         let note = &solution.notes[0];
         assert!(note.contains("ridge 1e0 of") && note.contains("of 4 (1 that share tokens with these"), "{note}");
-        // All windows, with the chosen fraction: the mean eigenvalue is 8 and Σ xΔ = 12.
+        // The final system has all windows: mean eigenvalue 8 and Σ xΔ = 12.
         near(&solution.repair.operator().unwrap().to_dense().unwrap(), &[1.0 + 12.0 / 16.0]);
         // Windows of different documents, or a full length apart, share no tokens.
         written.starts = vec![

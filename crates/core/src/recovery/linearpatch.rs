@@ -1,4 +1,5 @@
-//! LinearPatch: one scale per channel, in the given basis or in a rotated one (reference: the LinearPatch repository; design §7).
+//! LinearPatch: scales each channel of the stream, optionally in a rotated basis (reference: the LinearPatch
+//! repository; design §7).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,7 +25,7 @@ pub(super) const ROTATE_ENTRY: RecoveryEntry = RecoveryEntry::new::<LinearPatchO
     .style(Style::new(Hue::Orange, Marker::Plus, Dash::Long))
     .deviations(DEVIATIONS);
 
-/// Found by running the official repository at commit 680c8a7; `docs/methods.md` has their effect.
+/// Found by running the official repository at commit 680c8a7. `docs/methods.md` describes their effect.
 const DEVIATIONS: &[Deviation] = &[
     Deviation {
         applies: |case| case.one_block && case.sequences < OFFICIAL_SEQUENCES,
@@ -40,15 +41,16 @@ const DEVIATIONS: &[Deviation] = &[
     },
 ];
 
-/// The sequences that the scales are measured on.
+/// Returns the number of sequences on which the scales are fitted.
 fn fitted_sequences(case: &PruneCase<'_>) -> usize {
     if case.one_block { case.sequences } else { case.operator_sequences }
 }
 
-/// Added to the magnitude before a removed layer by the reference code when it repairs layer by layer.
+/// Epsilon that the reference code adds to the mean magnitude before a removed layer in the layer-by-layer repair.
 const MAGNITUDE_EPSILON: f64 = 1e-8;
 
-/// A scale for each channel of the stream (`diag`) or of the stream rotated by a Hadamard matrix (`rotate`).
+/// LinearPatch: one scale per channel of the stream (`linearpatch-diag`), or of the stream rotated by a Hadamard matrix
+/// (`linearpatch-rotate`).
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LinearPatchOptions {
@@ -60,9 +62,10 @@ struct LinearPatchOptions {
 ///
 /// Follows the reference code:
 ///
-/// - by region, `d` is the mean over sequences of `mean_t|X_post| / mean_t|X_pre|`;
-/// - layer by layer, `d` is `mean|X_post| / (mean|X_pre| + 1e-8)` over all tokens, of the unrotated `X` even for `rotate`;
-/// - if the criterion removes one block, `d` is measured on all sequences, otherwise on the operator sequences.
+/// - By region, `d` is the mean over sequences of `mean_t|X_post| / mean_t|X_pre|`.
+/// - Layer by layer, `d` is `mean|X_post| / (mean|X_pre| + 1e-8)` over all tokens, of the unrotated `X` even for
+///   `rotate`.
+/// - If the criterion removes one block, `d` is measured on all sequences, otherwise on the operator sequences.
 struct LinearPatch {
     rotate: bool,
     placement: Placement,
@@ -92,13 +95,14 @@ impl Recovery for LinearPatch {
         self.placement.spans(region)
     }
 
-    /// Depends on the criterion and not on the selected layers, as in the reference code (design §1).
+    /// Returns the sequences on which the scales are fitted. They depend on the criterion but not on the layers it
+    /// selects, as in the reference code (design §1).
     fn fitted_on(&self, one_block: bool) -> Fitted {
         if one_block && self.placement == Placement::Region { Fitted::All } else { Fitted::First }
     }
 
     fn operations(&self, channels: usize, rows: usize) -> f64 {
-        // A rotation takes log2(C) additions per element.
+        // A Hadamard transform takes log2(C) additions per element.
         let rotation = if self.rotate { ELEMENT_COST / 2.0 * (channels as f64).log2() } else { 0.0 };
         2.0 * (ELEMENT_COST + rotation) * (rows * channels) as f64
     }
@@ -112,7 +116,7 @@ impl Recovery for LinearPatch {
     }
 }
 
-/// Computes `H·diag(d)·Hᵀ [C, C]`, row-major. `Hᵀ` differs from `H` for some sizes.
+/// Computes the row-major matrix `H·diag(d)·Hᵀ [C, C]`. For some sizes `Hᵀ` differs from `H`.
 fn rotated(scale: &[f32]) -> Vec<f32> {
     let mut matrix = hadamard::matrix(scale.len());
     for row in matrix.chunks_exact_mut(scale.len()) {
@@ -123,7 +127,7 @@ fn rotated(scale: &[f32]) -> Vec<f32> {
 }
 
 impl LinearPatch {
-    /// Computes `d [C]`, and notes about zero channels.
+    /// Computes `d [C]` and notes about zero channels.
     fn scale(&self, boundary: &Boundary<'_>) -> Result<(Vec<f32>, Vec<String>)> {
         let channels = boundary.channels();
         let mut ratios = Ratios::new(channels);
@@ -140,7 +144,7 @@ impl LinearPatch {
         })
     }
 
-    /// Computes `Σ_t |x|` of each channel of one sequence, rotated if the method asks for it.
+    /// Computes `Σ_t |x|` per channel of one sequence, rotated if the options require it.
     fn magnitudes(&self, x: &[f32], channels: usize) -> Vec<f64> {
         let rotated = (self.rotate && self.placement == Placement::Region).then(|| {
             let mut x = x.to_vec();
@@ -153,9 +157,9 @@ impl LinearPatch {
     }
 }
 
-/// Magnitudes before and after a span, by channel.
+/// Magnitudes before and after a span, per channel.
 struct Ratios {
-    /// Sum of the per-sequence ratios, and the number of sequences whose ratio is defined.
+    /// Sum of the per-sequence ratios, and number of sequences with a defined ratio.
     per_sequence: Vec<(f64, usize)>,
     pre: Vec<f64>,
     post: Vec<f64>,
@@ -182,8 +186,8 @@ impl Ratios {
 
     /// Averages the ratios over sequences.
     ///
-    /// A sequence in which a channel is zero before the region does not count for that channel; the reference code would
-    /// divide by zero. A channel that is zero in all sequences keeps scale 1.
+    /// Skips a channel in sequences where it is zero before the region; the reference code would divide by zero. A
+    /// channel that is zero in all sequences keeps scale 1.
     fn mean_over_sequences(&self) -> (Vec<f32>, Vec<String>) {
         let always = self.per_sequence.iter().filter(|(_, count)| *count == 0).count();
         let sometimes = self.per_sequence.iter().filter(|(_, count)| (1..self.sequences).contains(count)).count();
@@ -203,7 +207,7 @@ impl Ratios {
         )
     }
 
-    /// Divides the mean magnitudes over all tokens.
+    /// Computes the ratios of the mean magnitudes over all tokens.
     fn over_tokens(&self, tokens: f64) -> Vec<f32> {
         let magnitudes = self.pre.iter().zip(&self.post);
         magnitudes.map(|(pre, post)| ((post / tokens) / (pre / tokens + MAGNITUDE_EPSILON)) as f32).collect()
@@ -259,7 +263,7 @@ mod tests {
         let mut ratios = Ratios::new(1);
         ratios.add(&[1.0], &[2.0]);
         ratios.add(&[100.0], &[400.0]);
-        // Computed by hand: the mean of 2 and 4; and 402 / 101.
+        // Computed by hand: the mean of 2 and 4, and 402 / 101.
         assert_eq!(ratios.mean_over_sequences(), (vec![3.0], Vec::new()));
         assert!((ratios.over_tokens(2.0)[0] - 402.0 / 101.0).abs() < 1e-6);
     }

@@ -1,4 +1,4 @@
-//! No recovery: the layers are only removed.
+//! Removal of layers without recovery.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,14 +8,14 @@ use super::method::{Place, Recovery, RecoveryEntry, build};
 use crate::error::Result;
 use crate::style::{Dash, Hue, Marker, Style};
 
-/// Name of the unrepaired cut, the baseline of every repair.
+/// Name of the recovery without repair, the baseline of all others.
 pub const NAME: &str = "none";
 const SOURCE: &str = "";
 pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<None>(NAME, SOURCE, build::<None>)
     .label("Pruned")
     .style(Style::new(Hue::Grey, Marker::Cross, Dash::Dashed));
 
-/// The layers are only removed.
+/// Removal without repair.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct None {}

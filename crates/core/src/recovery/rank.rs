@@ -1,9 +1,9 @@
-//! Ghosted of low rank, beyond the paper.
+//! Low-rank variant of ghosted, beyond the paper.
 //!
-//! Among all maps `N` of rank `r`, `(M·V)·Vᵀ` minimises `‖X·(N − M)‖` for ghosted's `M`, where `V` has the first `r`
-//! eigenvectors of `MᵀXᵀΔ` (derivation at [`NormalEquations::thin`]). Ghosted's residual is orthogonal to the columns of
-//! `X`, so `N` also minimises `‖X·N − Δ‖² = ‖X·(N − M)‖² + ‖X·M − Δ‖²`.
-//! `x + (x·D)·U` stores `2·C·r` numbers instead of `C²` and takes as many multiplications per token.
+//! Among all maps `N` of rank `r`, `(M·V)·Vᵀ` minimizes `‖X·(N − M)‖` for ghosted's `M`, where `V` holds the first `r`
+//! eigenvectors of `MᵀXᵀΔ` (derivation at [`NormalEquations::thin`]). Ghosted's residual is orthogonal to the columns
+//! of `X`, so `N` also minimizes `‖X·N − Δ‖² = ‖X·(N − M)‖² + ‖X·M − Δ‖²`. `x + (x·D)·U` stores `2·C·r` numbers instead
+//! of `C²` and takes as many multiplications per token.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ const NAME: &str = "rank";
 pub(super) const ENTRY: RecoveryEntry =
     RecoveryEntry::new::<Rank>(NAME, "", build).label("Ghost Layer, low rank").beyond();
 
-/// `W = I + D·U`: ghosted's map restricted to the directions that change the stream most.
+/// Ghosted's map `W = I + D·U`, restricted to the directions that change the stream most.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Rank {
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn low_rank_keeps_the_direction_of_largest_change() {
-        // XᵀX = diag(16, 1) and M = diag(1, 3): rows move by 4 along the first channel and by 3 along the second.
+        // XᵀX = diag(16, 1) and M = diag(1, 3), so rows move by 4 along the first channel and by 3 along the second.
         let streams: [(usize, &[f32]); 2] = [(1, &[4.0, 0.0, 0.0, 1.0]), (2, &[8.0, 0.0, 0.0, 4.0])];
         let written = Written::new(2, 1, &streams);
         let matrix = |rank: usize| {

@@ -1,4 +1,5 @@
-//! ReplaceMe by cosine distance: a map of the MLP output trained with Adam (reference: the ReplaceMe repository; design §7).
+//! ReplaceMe with cosine distance: a linear map of the MLP output, trained with Adam (reference: the ReplaceMe
+//! repository; design §7).
 
 use rayon::prelude::*;
 use schemars::JsonSchema;
@@ -24,10 +25,11 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Cosine>(NAME, SOURC
 const MAX_EPOCHS: usize = 100_000;
 const MAX_BATCH: usize = 1 << 20;
 
-/// Lower bound of a norm, as in `torch.nn.functional.cosine_similarity`.
+/// Lower bound of norms, as in `torch.nn.functional.cosine_similarity`.
 const NORM_EPSILON: f32 = 1e-8;
 
-/// `T` from `I` by Adam on `1 − mean cos(A·T, Y)`, over all sequences; `A` and `Y` as in `replaceme-ls`.
+/// Map `T`, initialized to `I` and trained with Adam on the loss `1 − mean cos(A·T, Y)` over all sequences. `A` and `Y`
+/// are those of `replaceme-ls`.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Cosine {
@@ -37,7 +39,7 @@ struct Cosine {
     epochs: usize,
     /// Tokens per step.
     batch: usize,
-    /// Order of the tokens.
+    /// Order in which tokens are visited.
     order: TokenOrder,
     /// Seed of the shuffle.
     seed: u64,
@@ -51,12 +53,12 @@ enum TokenOrder {
     /// A new random order in each epoch.
     #[default]
     Shuffled,
-    /// The order of the calibration sequences.
+    /// Order of the calibration sequences.
     Sequential,
 }
 
 impl Default for Cosine {
-    /// Returns the official implementation's values.
+    /// Returns the defaults of the official implementation.
     fn default() -> Self {
         Self {
             learning_rate: 1e-4,
@@ -136,7 +138,7 @@ impl Recovery for Cosine {
     }
 }
 
-/// Shuffles by Fisher and Yates.
+/// Shuffles in place (Fisher-Yates).
 fn shuffle(order: &mut [usize], random: &mut PythonRandom) -> Result<()> {
     for last in (1..order.len()).rev() {
         order.swap(last, random.randint(0, last as u64)? as usize);
@@ -144,7 +146,7 @@ fn shuffle(order: &mut [usize], random: &mut PythonRandom) -> Result<()> {
     Ok(())
 }
 
-/// One batch: `A`, `Y`, `A·T` and the gradient.
+/// Buffers of one batch: `A`, `Y`, `A·T` and the gradient.
 struct BatchStep {
     channels: usize,
     branch: Vec<f32>,   // [batch, C]
@@ -180,7 +182,8 @@ impl BatchStep {
         })
     }
 
-    /// Returns the batch's loss `1 − mean cos(A·T, Y)` at `T`, and writes its derivative by `T` to `self.gradient`.
+    /// Returns the loss `1 − mean cos(A·T, Y)` of the batch at `T`, and writes its derivative with respect to `T` to
+    /// `self.gradient`.
     ///
     /// For `p = A·T` of one token: `∂cos/∂p = y/(‖p‖‖y‖) − cos·p/‖p‖²`, and `∂p/∂T = Aᵀ`.
     fn loss_and_gradient(&mut self, map: &[f32]) -> f64 {
@@ -195,19 +198,17 @@ impl BatchStep {
         );
         let by_token = self.mapped.par_chunks_mut(c).zip(self.target.par_chunks(c));
         let cosines: Vec<f64> = by_token.map(|(mapped, target)| cosine_to_gradient(mapped, target, rows)).collect();
-        // [C, C]
         let mapped = MatrixView::rows(&self.mapped, rows, c);
         gemm_parallel(MatrixViewMut::rows(&mut self.gradient, c, c), Update::Replace, branch.t(), mapped);
         1.0 - cosines.iter().sum::<f64>() / rows as f64
     }
 }
 
-/// Computes `out = x − y`.
 fn subtract(out: &mut [f32], x: &[f32], y: &[f32]) {
     out.iter_mut().zip(x.iter().zip(y)).for_each(|(out, (x, y))| *out = x - y);
 }
 
-/// Returns the cosine of one token, and replaces `mapped` by the derivative of the batch's loss by it.
+/// Returns the cosine of one token, and replaces `mapped` with the derivative of the batch's loss with respect to it.
 fn cosine_to_gradient(mapped: &mut [f32], target: &[f32], rows: usize) -> f64 {
     let mut dot = 0.0f64;
     let mut pp = 0.0f64;

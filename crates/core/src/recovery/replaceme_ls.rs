@@ -1,4 +1,5 @@
-//! ReplaceMe by least squares: a linear map of the MLP output before the region (reference: the ReplaceMe repository; design §7).
+//! ReplaceMe with least squares: a linear map of the MLP output before the region (reference: the ReplaceMe repository;
+//! design §7).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,8 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<LeastSquares>(NAME,
     .label("ReplaceMe (LS)")
     .style(Style::new(Hue::Green, Marker::Square, Dash::Long));
 
-/// `T = (AᵀA + αI)⁻¹AᵀY` with `A` the MLP output of layer `s − 1` and `Y = X_post − (X_pre − A)`, over all sequences.
+/// Map `T = (AᵀA + αI)⁻¹AᵀY`, where `A` is the MLP output of layer `s − 1` and `Y = X_post − (X_pre − A)`, over all
+/// sequences.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LeastSquares {
@@ -38,13 +40,14 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     Ok(Box::new(settings))
 }
 
-/// Returns the streams that ReplaceMe reads: both sides of the span, and the stream before the MLP of the preceding layer.
+/// Returns the streams that ReplaceMe needs: both sides of the span, and the stream before the MLP of the preceding
+/// layer.
 pub(super) fn sites(span: Span) -> Vec<HookPoint> {
     let middle = span.start.checked_sub(1).map(HookPoint::Middle);
     [HookPoint::Stream(span.start), HookPoint::Stream(span.end)].into_iter().chain(middle).collect()
 }
 
-/// Returns a map of the MLP output, with a note if it cannot be folded into `down_proj`.
+/// Returns a solution that maps the MLP output, with a note if the map cannot be folded into `down_proj`.
 pub(super) fn on_branch(map: Vec<f32>, boundary: &Boundary<'_>) -> Result<Solution> {
     let operator = Operator::dense(boundary.channels(), map)?;
     let solution = Solution::of(Repair::Branches { operator, attention: false });
@@ -89,7 +92,7 @@ impl Recovery for LeastSquares {
             sums.add(&branch, &target)?;
         }
         let mut normal = sums.finish()?;
-        // The branch is a difference of streams, so its rounding error scales with theirs.
+        // The branch is a difference of two streams, so its rounding error scales with their magnitude.
         normal.made_from(squares);
         let Solved { matrix, system, notes } = least_squares::solve(&normal, channels, self.alpha)?;
         let mut solution = on_branch(matrix.into_iter().map(|v| v as f32).collect(), boundary)?;

@@ -1,7 +1,8 @@
-//! Sums `XᵀX` and `XᵀY` of a least-squares problem, computed on the backbone's device.
+//! Accumulation of `XᵀX` and `XᵀY` for least squares on the backbone's device.
 //!
-//! A device with f64 (CUDA) keeps the sums until the last row. A device without f64 (Metal) multiplies blocks of rows in
-//! f32, and the CPU adds them in f64. The system is solved on the CPU. When a device runs out of memory, the CPU continues.
+//! Devices with f64 (CUDA) accumulate until the last row. Devices without f64 (Metal) multiply blocks of rows in f32,
+//! and the CPU accumulates them in f64. The CPU solves the system. If the device runs out of memory, the CPU takes
+//! over.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -9,23 +10,22 @@ use crate::error::Result;
 use crate::linalg::solve::NormalEquations;
 use crate::model::is_out_of_memory;
 
-/// Running sums `XᵀX` and `XᵀY`.
+/// Running sums of `XᵀX` and `XᵀY`.
 pub(super) struct Sums {
-    /// Sums on the CPU, including those fetched from the device.
+    /// Sums on the CPU, including those already fetched from the device.
     normal: NormalEquations,
     device: Option<OnDevice>,
 }
 
 struct OnDevice {
     device: Device,
-    /// Type of the products.
     dtype: DType,
-    /// `XᵀX` and `YᵀX [C, C]`, and their number of rows.
+    /// `XᵀX` and `YᵀX`, each `[C, C]`, and their number of rows.
     sums: Option<([Tensor; 2], usize)>,
 }
 
 impl Sums {
-    /// Creates empty sums for `channels` channels, on a device or on the CPU.
+    /// Creates empty sums for `channels` channels, on a device if given and otherwise on the CPU.
     pub(super) fn new(channels: usize, device: Option<Device>) -> Self {
         let device = device.map(|device| {
             let dtype = if device.is_metal() { DType::F32 } else { DType::F64 };
@@ -58,7 +58,7 @@ impl Sums {
     pub(super) fn add_difference(&mut self, x: &[f32], y: &[f32]) -> Result<()> {
         let c = self.normal.channels();
         let added = self.device.as_mut().map(|device_sums| -> Result<()> {
-            // Transferring f32 takes half the bytes of f64.
+            // f32 halves the transferred bytes.
             let [x, y] = [x, y].map(|rows| Tensor::from_slice(rows, (rows.len() / c, c), &device_sums.device));
             let [x, y] = [x?.to_dtype(device_sums.dtype)?, y?.to_dtype(device_sums.dtype)?];
             let difference = (y - &x)?;
@@ -70,13 +70,13 @@ impl Sums {
         Ok(())
     }
 
-    /// Returns all sums, on the CPU.
+    /// Returns the total sums on the CPU.
     pub(super) fn finish(mut self) -> Result<NormalEquations> {
         self.fetch()?;
         Ok(self.normal)
     }
 
-    /// Returns whether the device took the rows. A device that runs out of memory is not used again.
+    /// Returns whether the device added the rows. After running out of memory, a device is not used again.
     fn on_device(&mut self, added: Option<Result<()>>) -> Result<bool> {
         match added {
             None => Ok(false),
@@ -103,8 +103,10 @@ impl OnDevice {
         Ok(rows.to_dtype(self.dtype)?.to_device(&self.device)?)
     }
 
+    /// Adds rows that are on the device.
+    ///
     /// # Shapes
-    /// `x`, `y [rows, C]`, on the device.
+    /// `x`, `y [rows, C]`.
     fn add(&mut self, here: &mut NormalEquations, x: &Tensor, y: &Tensor) -> Result<()> {
         let (gram, cross) = (x.t()?.matmul(x)?, y.t()?.matmul(x)?); // [C, C]
         let rows = x.dim(0)?;
@@ -141,7 +143,8 @@ mod tests {
         rows.iter().map(|&v| f64::from(v)).collect()
     }
 
-    /// Adds two f32 blocks and one f64 block. Returns the solution, the number of rows, and how many were on the device.
+    /// Adds two f32 blocks and one f64 block. Returns the solution, the number of rows, and the number of rows on the
+    /// device.
     fn solved(mut sums: Sums) -> (Vec<f64>, usize, usize) {
         let c = sums.normal.channels();
         for (count, seed) in [(70, 71), (33, 83)] {

@@ -1,15 +1,17 @@
-//! Whether one mean of means differs from another: Student's t on pairs within strata, and Holm's correction for many tests.
+//! Test of a mean over strata, such as the mean of task accuracies: Student's t-test on paired items within strata, and
+//! Holm's correction for multiple tests.
 //!
-//! A stratum is a task or a text; each has the same weight, however many items of it were seen. Items are drawn without order
-//! within their stratum, so the error of the mean of means is that of a stratified sample (Cochran, Sampling Techniques, §5).
+//! A stratum is a task or a text. Strata have equal weight regardless of their number of items. Items are sampled
+//! randomly within their stratum, so the standard error is that of a stratified sample (Cochran, Sampling Techniques,
+//! §5).
 
-/// A mean of the means of strata, and how well it is known.
+/// Mean of the stratum means, with its standard error.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stratified {
     pub mean: f64,
-    /// The standard error of the mean; 0 where no item differs from its stratum's mean.
+    /// Standard error of the mean, 0 if the items of each stratum are equal.
     pub error: f64,
-    /// Degrees of freedom: items less strata.
+    /// Degrees of freedom: number of items minus number of strata.
     pub freedom: f64,
 }
 
@@ -17,9 +19,9 @@ pub struct Stratified {
 const SMOOTHING: f64 = 5.0;
 
 impl Stratified {
-    /// Estimates the mean over strata. With T strata of nₜ values, sums of squares SSₜ about their means and the pooled
-    /// variance s̄² = ΣSSₜ / Σ(nₜ − 1): error² = Σ s²ₜ / (nₜ T²) with s²ₜ = (SSₜ + 5 s̄²) / (nₜ + 4). `None` if a stratum
-    /// is empty or all have a single value.
+    /// Estimates the mean over strata. With T strata of nₜ values, sums of squares SSₜ about the stratum means and the
+    /// pooled variance s̄² = ΣSSₜ / Σ(nₜ − 1), error² = Σ s²ₜ / (nₜ T²) with s²ₜ = (SSₜ + 5 s̄²) / (nₜ + 4). Returns
+    /// `None` if a stratum is empty or all strata have a single value.
     pub fn of<S: AsRef<[f64]>>(strata: &[S]) -> Option<Self> {
         let strata: Vec<(f64, f64, f64)> = strata.iter().map(|values| count_mean_squares(values.as_ref())).collect();
         let weight = 1.0 / strata.len() as f64;
@@ -41,7 +43,7 @@ impl Stratified {
         })
     }
 
-    /// Estimates the mean of the differences `a − b` of pairs.
+    /// Estimates the mean of the paired differences `a − b`.
     pub fn paired<S: AsRef<[f64]>>(a: &[S], b: &[S]) -> Option<Self> {
         Self::of(
             &a.iter()
@@ -51,12 +53,12 @@ impl Stratified {
         )
     }
 
-    /// Computes the two-sided p of the mean being zero; 1 if nothing varies.
+    /// Computes the two-sided p-value of the mean being zero. Returns 1 if nothing varies.
     pub fn p(&self) -> f64 {
         if self.error > 0.0 { two_sided(self.mean / self.error, self.freedom) } else { 1.0 }
     }
 
-    /// Computes half the width of the confidence interval of the mean, for a confidence such as 0.95.
+    /// Computes the half width of the mean's confidence interval for a confidence level such as 0.95.
     pub fn half_width(&self, confidence: f64) -> f64 {
         self.error * critical(1.0 - confidence, self.freedom)
     }
@@ -68,8 +70,8 @@ fn count_mean_squares(values: &[f64]) -> (f64, f64, f64) {
     (count, mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>())
 }
 
-/// Returns which tests reject with family-wise error rate `level` (Holm 1979): the smallest p is compared with level / m,
-/// the next with level / (m − 1), until one does not reject.
+/// Returns which tests reject at family-wise error rate `level` (Holm 1979): the smallest p-value is compared with
+/// level / m, the next with level / (m − 1), until one does not reject.
 pub fn holm(p: &[f64], level: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|&a, &b| p[a].total_cmp(&p[b]));
@@ -83,13 +85,13 @@ pub fn holm(p: &[f64], level: f64) -> Vec<bool> {
     rejected
 }
 
-/// Computes P(|T| ≥ |t|) of Student's t: the incomplete beta function I_x(ν/2, 1/2) at x = ν/(ν + t²) (Abramowitz and
-/// Stegun 26.7.1).
+/// Computes P(|T| ≥ |t|) of Student's t-distribution as the incomplete beta function I_x(ν/2, 1/2) at x = ν/(ν + t²)
+/// (Abramowitz and Stegun 26.7.1).
 pub fn two_sided(t: f64, freedom: f64) -> f64 {
     if t.is_nan() || freedom.is_nan() || freedom <= 0.0 {
         return f64::NAN;
     }
-    // Both arguments are made where they do not cancel.
+    // Compute x and 1 − x separately to avoid cancellation.
     let square = t * t;
     if square.is_infinite() {
         return 0.0;
@@ -97,7 +99,7 @@ pub fn two_sided(t: f64, freedom: f64) -> f64 {
     incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + square), square / (freedom + square))
 }
 
-/// Computes the t whose two-sided p is `p`, by bisection.
+/// Computes the t whose two-sided p-value is `p`, by bisection.
 fn critical(p: f64, freedom: f64) -> f64 {
     let mut low = 0.0;
     let mut high = 1.0;
@@ -111,8 +113,8 @@ fn critical(p: f64, freedom: f64) -> f64 {
     f64::midpoint(low, high)
 }
 
-/// Computes I_x(a, b), with y = 1 − x, by the continued fraction on its converging side (A&S 26.5.8, evaluated by Lentz'
-/// method).
+/// Computes I_x(a, b), with y = 1 − x, by the continued fraction on its converging side (A&S 26.5.8, evaluated by
+/// Lentz's method).
 fn incomplete_beta(a: f64, b: f64, x: f64, y: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
@@ -129,7 +131,7 @@ fn incomplete_beta(a: f64, b: f64, x: f64, y: f64) -> f64 {
     }
 }
 
-/// Replaces a zero denominator of the continued fraction.
+/// Replacement for a zero denominator in the continued fraction.
 const TINY: f64 = 1e-300;
 
 fn fraction(a: f64, b: f64, x: f64) -> f64 {
@@ -158,7 +160,7 @@ fn at_least_tiny(value: f64) -> f64 {
     if value.abs() < TINY { TINY } else { value }
 }
 
-/// Computes ln Γ(x) for x > 0 by Stirling's series from 16 on, and the recurrence below.
+/// Computes ln Γ(x) for x > 0 by Stirling's series from 16 on, and by the recurrence below.
 fn ln_gamma(x: f64) -> f64 {
     let mut x = x;
     let mut product = 1.0;
@@ -179,7 +181,7 @@ mod tests {
 
     #[test]
     fn tails_of_students_t_are_scipys() {
-        // scipy.stats.t.sf(t, df) * 2, and of one degree the arcus tangens by hand: 1 − 2/π·atan(t).
+        // Expected values: scipy.stats.t.sf(t, df) * 2; for one degree of freedom 1 − 2/π·atan(t).
         for (t, freedom, p) in [
             (1.0, 1.0, 0.5),
             (2.0, 10.0, 0.073_388_034_770_740_4),
@@ -198,14 +200,14 @@ mod tests {
 
     #[test]
     fn an_interval_is_as_wide_as_the_quantile_says() {
-        // scipy.stats.t.ppf(0.975, 10) = 2.228138851986274.
+        // Expected value: scipy.stats.t.ppf(0.975, 10) = 2.228138851986274.
         let known = Stratified { mean: 0.0, error: 2.0, freedom: 10.0 };
         assert!((known.half_width(0.95) - 2.0 * 2.228_138_851_986_274).abs() < 1e-9);
     }
 
     #[test]
     fn strata_have_equal_weight_and_share_variance() {
-        // Computed by hand: means 0.5 and 1, so 0.75. SS = 1 and 0, freedom 3 + 1 = 4, pooled 0.25.
+        // Computed by hand: means 0.5 and 1, so 0.75. SS = 1 and 0, 3 + 1 = 4 degrees of freedom, pooled variance 0.25.
         let found = Stratified::of(&[vec![1.0, 0.0, 1.0, 0.0], vec![1.0, 1.0]]).unwrap();
         let variances: [f64; 2] = [(1.0 + 5.0 * 0.25) / 8.0 / 4.0 / 4.0, (5.0 * 0.25) / 6.0 / 2.0 / 4.0];
         assert_eq!((found.mean, found.freedom), (0.75, 4.0));

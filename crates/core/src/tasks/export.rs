@@ -1,19 +1,19 @@
-//! Results in the layout of lm-eval's results file, for the tools that read it.
+//! Export of results in the format of lm-eval's results file.
 
 use serde_json::{Map, Value, json};
 
 use super::result::TaskResult;
 use crate::error::{Error, Result};
 
-/// A part of the file with an entry for each task.
+/// Section of the file with an entry per task: its name, and the function that computes the entry.
 type ExportPart<'a> = (&'a str, &'a dyn Fn(&TaskResult) -> Value);
 
-/// Builds a results file as lm-eval writes it: `results.<task>."acc,none"` and so on, `versions`, `n-shot`, `n-samples`,
-/// `higher_is_better`, `group_subtasks`, `configs` and `config`. `config` is the caller's record of model and run. `none`
-/// in the keys means no filter.
+/// Builds a results file like lm-eval's, with the sections `results`, `versions`, `n-shot`, `n-samples`,
+/// `higher_is_better`, `group_subtasks`, `configs` and `config`. `config` is the caller's record of model and run. The
+/// suffix `none` of keys such as `acc,none` is the name of the default filter.
 ///
 /// # Errors
-/// When a task is there twice: the layout has one place for it.
+/// Fails if a task occurs twice, because the format has one entry per task.
 pub fn export(results: &[TaskResult], config: Value) -> Result<Value> {
     let mut file = Map::new();
     let parts: [ExportPart; 6] = [
@@ -50,7 +50,7 @@ fn values(result: &TaskResult) -> Value {
         let measure = result.measure(*metric);
         let metric = metric.name();
         values.insert(format!("{metric},none"), json!(measure.value));
-        // The harness' word for a standard error that cannot be told.
+        // lm-eval writes "N/A" if the standard error is undefined.
         values.insert(format!("{metric}_stderr,none"), measure.stderr.map_or(json!("N/A"), |stderr| json!(stderr)));
     }
     Value::Object(values)

@@ -1,21 +1,21 @@
-//! How many tokens a model can see.
+//! Maximum input length of a model.
 
 use serde_json::Value;
 
 use crate::error::{Error, Result};
 
-/// Where a `config.json` says it, in this order.
+/// Keys of `config.json` that may set the length, in order of precedence.
 const KEYS: [&str; 3] = ["n_positions", "max_position_embeddings", "n_ctx"];
-/// The harness' default.
+/// lm-eval's default.
 const DEFAULT: usize = 2048;
-/// From here on a tokenizer's length only means that there is none: the library writes int(1e30).
+/// Value of `model_max_length` that means no limit. transformers writes int(1e30).
 const ENDLESS: f64 = 1e30;
 
-/// Returns the maximum input length in tokens, as the harness determines it: the model's `config.json` (its `text_config`
-/// if present), else `model_max_length` of `tokenizer_config.json`, else 2048.
+/// Returns the maximum input length in tokens as lm-eval determines it: from the model's `config.json` (its
+/// `text_config` if present), then `model_max_length` of `tokenizer_config.json`, then 2048.
 ///
 /// # Errors
-/// A length that is not a whole number from 1.
+/// Fails if the length is not a positive integer.
 pub fn max_length(config: &Value, tokenizer_config: Option<&Value>) -> Result<usize> {
     let text = &config["text_config"];
     let config = if text.as_object().is_some_and(|text| !text.is_empty()) { text } else { config };
@@ -26,7 +26,7 @@ pub fn max_length(config: &Value, tokenizer_config: Option<&Value>) -> Result<us
     });
     let Some((key, value)) = stated else { return Ok(DEFAULT) };
     let length = value.as_u64().and_then(|length| usize::try_from(length).ok()).filter(|length| *length > 0);
-    // The harness reads such a number as endless; what is longer than any text is.
+    // lm-eval treats such a number as unlimited, which a length beyond any text is as well.
     let length = length.map(|length| length.min(MAX_LENGTH));
     length.ok_or_else(|| {
         Error::bad_input(format!("the model's length `{key}` cannot be used"))
@@ -35,7 +35,7 @@ pub fn max_length(config: &Value, tokenizer_config: Option<&Value>) -> Result<us
     })
 }
 
-/// More tokens than any text here has; sums with it do not wrap.
+/// Upper bound that exceeds any text and prevents overflow of sums.
 const MAX_LENGTH: usize = 1 << 30;
 
 #[cfg(test)]

@@ -1,19 +1,19 @@
-//! How many of a task's documents are scored.
+//! Limit on the number of scored documents of a task.
 
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
 use crate::quantity::{self, MAX};
 
-/// Number of documents, or share of all documents.
+/// Number of documents, or fraction of all documents.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DocumentLimit(f64);
 
 impl DocumentLimit {
-    /// Parses a limit: an integer from 1 is a number of documents, a number below 1 a fraction of them.
+    /// Parses a limit: an integer of at least 1 is a number of documents, a number below 1 a fraction.
     ///
     /// # Errors
-    /// Any other number, and more than anyone counts.
+    /// Fails for any other number, or if the number is too large.
     pub fn new(value: f64) -> Result<Self> {
         let part = value > 0.0 && value < 1.0;
         let count = value >= 1.0 && value <= MAX as f64 && value.fract() == 0.0;
@@ -23,12 +23,12 @@ impl DocumentLimit {
         Err(Error::bad_input("the limit of documents cannot be used").expected(EXPECTED).found(value))
     }
 
-    /// Returns the limit as written.
+    /// Returns the limit as given by the user.
     pub fn value(self) -> f64 {
         self.0
     }
 
-    /// Returns how many of `documents` are scored; a fraction is rounded up.
+    /// Returns how many of `documents` documents are scored. Fractions are rounded up.
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     pub fn of(self, documents: usize) -> usize {
         let wanted = if self.0 < 1.0 { (documents as f64 * self.0).ceil() } else { self.0 };
@@ -57,7 +57,7 @@ mod tests {
         {
             assert_eq!(DocumentLimit::new(value).unwrap().of(documents), wanted, "{value} of {documents}");
         }
-        // 0.07 · 100 is 7.000000000000001 in floating point, in Python too.
+        // In floating point 0.07 · 100 is 7.000000000000001, in Python as well.
         assert_eq!(DocumentLimit::new(0.07).unwrap().of(100), 8);
     }
 

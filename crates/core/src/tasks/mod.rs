@@ -4,6 +4,26 @@
 //! texts come from definitions (the crate `ghostlab-definitions`). [`continuation`], [`rolling`] and [`prompt`] convert
 //! texts to token ids, a model returns a [`Score`] for each, [`Solutions`] and [`TaskResult::of`] convert scores to
 //! accuracies, and [`export`] writes the harness' format.
+//!
+//! ```
+//! use ghostlab_core::tasks::{ChoiceResult, DocumentResult, Task, TaskResult};
+//!
+//! # fn main() -> ghostlab_core::error::Result<()> {
+//! // The second of two choices is likelier, and right.
+//! let choice = |log_likelihood: f64| ChoiceResult {
+//!     log_likelihood,
+//!     characters: 4,
+//!     bytes: 4,
+//!     tokens: 1,
+//!     truncated_left: 0,
+//!     greedy: false,
+//! };
+//! let document = DocumentResult::new(0, 1, vec![choice(-2.0), choice(-1.0)]);
+//! let result = TaskResult::of(Task::find("copa")?, 1, &[document])?;
+//! assert_eq!(result.acc.value, 1.0);
+//! # Ok(())
+//! # }
+//! ```
 
 mod export;
 mod length;

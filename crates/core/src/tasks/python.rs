@@ -1,7 +1,7 @@
-//! Text as Python sees it, where Rust sees it otherwise.
+//! Python string methods whose behavior differs from Rust's.
 
 /// Implements `str.isspace` for one character: Unicode's White_Space and the separators U+001C to U+001F, which Rust's
-/// `trim` keeps.
+/// `trim` does not remove.
 pub fn is_space(character: char) -> bool {
     character.is_whitespace() || ('\u{1C}'..='\u{1F}').contains(&character)
 }
@@ -21,47 +21,48 @@ pub fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(is_space).filter(|word| !word.is_empty())
 }
 
-/// Implements `str.capitalize()`: the first character in title case, the others in lower case.
+/// Implements `str.capitalize()`: the first character in title case, the rest in lower case.
 pub fn capitalize(text: &str) -> String {
     let Some(head) = text.chars().next() else { return String::new() };
-    // The whole text is lowered, then the head replaced: a final sigma looks at the characters before it, the head too.
+    // Lowercase the whole text before replacing the first character: the form of a final sigma depends on the preceding
+    // characters, including the first.
     let lower = text.to_lowercase();
     let lowered_head: usize = head.to_lowercase().map(char::len_utf8).sum();
-    // Every form of a capital sigma has the same length, so this holds for a text that starts with one as well.
+    // This also holds for texts that start with a sigma, whose forms all have the same length.
     let rest = lower.get(lowered_head..).unwrap_or_default();
     let mut capital = titlecase(head);
     capital.push_str(rest);
     capital
 }
 
-/// Lowercases the first character: `text[0].lower() + text[1:]`. `None` for an empty text.
+/// Implements `text[0].lower() + text[1:]`. Returns `None` for an empty text.
 pub fn lower_first(text: &str) -> Option<String> {
     let mut characters = text.chars();
     let head = characters.next()?;
     Some(head.to_lowercase().chain(characters).collect())
 }
 
-/// Title case of one character. The standard library has upper case only; this lists where the two differ
-/// (UnicodeData.txt and SpecialCasing.txt: digraphs, Georgian, iota subscripts, ligatures).
+/// Returns the title case of a character. The standard library only has upper case; the match lists where the two
+/// differ (UnicodeData.txt and SpecialCasing.txt: digraphs, Georgian, iota subscripts, ligatures).
 pub fn titlecase(character: char) -> String {
     match character {
         '\u{1C4}'..='\u{1C6}' => capital_text('\u{1C5}'),
         '\u{1C7}'..='\u{1C9}' => capital_text('\u{1C8}'),
         '\u{1CA}'..='\u{1CC}' => capital_text('\u{1CB}'),
         '\u{1F1}'..='\u{1F3}' => capital_text('\u{1F2}'),
-        // Georgian has capitals, but no text is titled with them.
+        // Georgian capitals are not used in title case.
         '\u{10D0}'..='\u{10FA}' | '\u{10FD}'..='\u{10FF}' => capital_text(character),
-        // Letters with an iota below: small ones in the first half of each row of 16, titled ones in the second.
+        // Greek letters with iota subscript: each row of 16 has the small letters first, then the title-case ones.
         '\u{1F80}'..='\u{1FAF}' => capital_text(char::from_u32(u32::from(character) | 8).unwrap_or(character)),
         '\u{1FB3}' | '\u{1FBC}' => capital_text('\u{1FBC}'),
         '\u{1FC3}' | '\u{1FCC}' => capital_text('\u{1FCC}'),
         '\u{1FF3}' | '\u{1FFC}' => capital_text('\u{1FFC}'),
         '\u{1FB2}' | '\u{1FB4}' | '\u{1FB7}' | '\u{1FC2}' | '\u{1FC4}' | '\u{1FC7}' | '\u{1FF2}' | '\u{1FF4}'
         | '\u{1FF7}' => {
-            // The iota stays below the capital as a mark of its own.
+            // The iota remains a combining mark below the capital.
             character.to_uppercase().map(|part| if part == '\u{399}' { '\u{345}' } else { part }).collect()
         }
-        // Ligatures come apart, and only the first letter is large: "ß" is "Ss".
+        // Ligatures decompose, and only the first letter is capitalized: "ß" becomes "Ss".
         '\u{DF}' | '\u{587}' | '\u{FB00}'..='\u{FB06}' | '\u{FB13}'..='\u{FB17}' => {
             let mut parts = character.to_uppercase();
             parts.next().into_iter().chain(parts.flat_map(char::to_lowercase)).collect()
@@ -115,7 +116,7 @@ mod tests {
         }
     }
 
-    /// CPython 3.11 has 135 characters whose title case is not their upper case.
+    /// CPython 3.11 has 135 characters whose title case differs from their upper case.
     #[test]
     fn title_case_differs_from_upper_case_where_it_does_in_python() {
         let all: Vec<char> = (0..=0x10_FFFF)

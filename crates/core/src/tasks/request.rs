@@ -1,4 +1,4 @@
-//! Requests: a context and a continuation as token ids, cut to what the model can see.
+//! Scoring requests: token ids of a context and a continuation, truncated to the model's maximum length.
 
 use std::collections::HashMap;
 
@@ -8,60 +8,60 @@ use super::python::strip_end;
 use crate::error::{Error, Result};
 use crate::named::named;
 
-/// Operations required of a tokenizer.
+/// Tokenizer operations required for requests.
 pub trait Encoder: Sync {
-    /// Encodes a text; with `add_special`, the tokenizer's post-processor adds its tokens.
+    /// Encodes a text. With `add_special`, the post-processor adds its special tokens.
     ///
     /// # Errors
-    /// When the text cannot be tokenised.
+    /// Fails if the text cannot be tokenized.
     fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>>;
 
-    /// Returns the token for an empty context.
+    /// Returns the token that represents an empty context.
     fn prefix(&self) -> Option<&Prefix>;
 }
 
-/// The token that stands for an empty context: the model's BOS, or else its EOS.
+/// Token that represents an empty context: the model's BOS, or its EOS if it has no BOS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prefix {
     pub id: u32,
-    /// The id decoded, such as `<s>`: a text that begins with it is encoded without special tokens.
+    /// Decoded token, such as `<s>`. Texts that begin with it are encoded without special tokens.
     pub text: String,
 }
 
-/// Whether contexts begin with the tokenizer's special tokens. Part of the protocol: published values of Llama models
-/// made before lm-eval 0.4.9.2 are those of [`Bos::Never`].
+/// Whether contexts begin with the tokenizer's special tokens. Part of the evaluation protocol: published results of
+/// Llama models before lm-eval 0.4.9.2 correspond to [`Bos::Never`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Bos {
     /// The tokenizer's default.
     #[default]
     Tokenizer,
-    /// No special tokens.
+    /// Without special tokens.
     Never,
-    /// Special tokens are asked for, and a tokenizer that then does not begin with the prefix token is refused.
+    /// With special tokens. Tokenizers whose output then does not begin with the prefix token are rejected.
     Always,
 }
 
 named!(Bos: Tokenizer = "tokenizer", Never = "never", Always = "always");
 
-/// Token ids of a context and its continuation, as the model gets them.
+/// Token ids of a context and its continuation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tokenised {
-    /// Input of the model: context and continuation, truncated from the left to one more than the maximum length,
-    /// without the last id. The logits of its last `continuation_ids.len()` positions score the continuation.
+    /// Model input: context and continuation, truncated from the left to the maximum length plus 1, without the last id.
+    /// The logits at its last `continuation_ids.len()` positions score the continuation.
     pub input_ids: Vec<u32>,
-    /// Before truncation. White space at the context's end is tokenised here.
+    /// Ids of the continuation before truncation, including whitespace moved from the end of the context.
     pub continuation_ids: Vec<u32>,
-    /// Ids of both that were cut off at the left.
+    /// Ids truncated from the left.
     pub cut_ids: Vec<u32>,
 }
 
-/// Encodes context and continuation. `known` caches contexts. `max_length` is the number of tokens that the model sees (see
-/// [`max_length`](super::max_length)).
+/// Encodes a context and its continuation. `known` caches encoded contexts. `max_length` is the model's maximum input
+/// length (see [`max_length`](super::max_length)).
 ///
 /// # Errors
-/// What cannot be scored: a context or a continuation without tokens, a continuation longer than `max_length`, an empty context
-/// without a prefix token, a text that the encoder refuses.
+/// Fails if the context or continuation has no tokens, the continuation exceeds `max_length`, the context is empty and
+/// there is no prefix token, or the encoder fails.
 pub fn continuation(
     texts: (&str, &str),
     encoder: &impl Encoder,
@@ -78,12 +78,12 @@ pub fn continuation(
     coder.cut((context, continuation), &context_ids, continuation_ids)
 }
 
-/// Splits a text into windows that predict each token once: the first after the prefix token, later ones after the last
-/// token of the preceding window. The short last window keeps as much preceding text as fits. A BOS that the tokenizer adds
-/// is predicted too, as in the harness.
+/// Splits a text into windows that predict each token once. The first window follows the prefix token, later ones the
+/// last token of the previous window. A short last window includes as much preceding text as fits. A BOS added by the
+/// tokenizer is also predicted, as in lm-eval.
 ///
 /// # Errors
-/// A text without tokens, or a tokenizer without a token that stands for an empty context.
+/// Fails if the text has no tokens or the tokenizer has no prefix token.
 pub fn rolling(text: &str, encoder: &impl Encoder, bos: Bos, max_length: usize) -> Result<Vec<Tokenised>> {
     let coder = Coder { encoder, bos, max_length };
     let ids = coder.encode(text)?;
@@ -106,10 +106,10 @@ pub fn rolling(text: &str, encoder: &impl Encoder, bos: Bos, max_length: usize) 
     Ok(windows)
 }
 
-/// Encodes a prompt. An empty one is the prefix token.
+/// Encodes a prompt. An empty prompt becomes the prefix token.
 ///
 /// # Errors
-/// A text that the encoder refuses, or an empty one without a prefix token.
+/// Fails if the encoder fails, or the prompt is empty and there is no prefix token.
 pub fn prompt(text: &str, encoder: &impl Encoder, bos: Bos) -> Result<Vec<u32>> {
     let coder = Coder { encoder, bos, max_length: usize::MAX };
     let ids = coder.encode(text)?;
@@ -123,8 +123,8 @@ struct Coder<'a, E> {
 }
 
 impl<E: Encoder> Coder<'_, E> {
-    /// Encodes context and continuation. The cut is by count: where a token spans the border, the parts are not the ids of
-    /// the joined text, as in the harness.
+    /// Encodes context and continuation. The joined ids are split by the length of the context's ids. If a token spans
+    /// the boundary, the parts differ from the joined ids, as in lm-eval.
     fn pair(
         &self,
         context: &str,
@@ -143,13 +143,13 @@ impl<E: Encoder> Coder<'_, E> {
                 ids
             }
         };
-        // The white space that was stripped is still in front of the continuation.
+        // The continuation includes the whitespace stripped from the context.
         let joined_ids = self.encode(&format!("{context}{continuation}"))?;
         let continuation_ids = joined_ids.get(context_ids.len()..).unwrap_or_default().to_vec();
         Ok((context_ids, continuation_ids))
     }
 
-    /// Replaces an empty context by the prefix token. A continuation that begins with this token loses it.
+    /// Uses the prefix token as context. If the continuation begins with it, its first token becomes the context.
     fn unconditional(&self, continuation: &str) -> Result<(Vec<u32>, Vec<u32>)> {
         let prefix = self.prefix()?;
         let mut ids = self.encoder.encode(continuation, false)?;
@@ -181,7 +181,7 @@ impl<E: Encoder> Coder<'_, E> {
         Ok(ids)
     }
 
-    /// Truncates the ids to what the model sees; `texts` are context and continuation, for messages.
+    /// Truncates the ids to the maximum length. `texts` are the context and continuation, for messages.
     fn cut(&self, texts: (&str, &str), context_ids: &[u32], continuation_ids: Vec<u32>) -> Result<Tokenised> {
         if context_ids.is_empty() {
             return Err(Error::bad_input("the context has no tokens")
@@ -199,10 +199,10 @@ impl<E: Encoder> Coder<'_, E> {
                 .found(format!("{} tokens", continuation_ids.len())));
         }
         let mut input_ids = [context_ids, continuation_ids.as_slice()].concat();
-        // Whatever is first goes first, a BOS token too.
+        // Truncation removes leading tokens first, including BOS.
         let truncated_left = input_ids.len().saturating_sub(self.max_length.saturating_add(1));
         let cut_ids = input_ids.drain(..truncated_left).collect();
-        // The model need not see the last id, because nothing after it is scored.
+        // The model does not need the last id, because no token is predicted after it.
         input_ids.pop();
         Ok(Tokenised { input_ids, continuation_ids, cut_ids })
     }
@@ -212,7 +212,8 @@ impl<E: Encoder> Coder<'_, E> {
 mod tests {
     use super::*;
 
-    /// One token per character (its code), but "ab" is one token (1000); `^` is the prefix token (1) and is put in front.
+    /// Test tokenizer with one token per character (its code point), except "ab" (1000). `^` is the prefix token (1),
+    /// which is added in front.
     struct Letters {
         prefix: Option<Prefix>,
         adds: bool,
@@ -250,7 +251,7 @@ mod tests {
         all[..=all.len() - tokenised.continuation_ids.len()].to_vec()
     }
 
-    /// Decodes context and continuation, with `^` for the prefix token and `&` for the joined one.
+    /// Encodes and renders a context and continuation, with `^` for the prefix token and `&` for "ab".
     fn ids(pair: (&str, &str), bos: Bos) -> (String, String) {
         let request = make(&letters(), pair, bos, 99).unwrap();
         (
@@ -281,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_token_over_the_border_is_cut_by_count_and_not_repaired() {
-        // The whole is c, ab, d: two tokens after the context's two are left out of four, and b is never seen.
+        // The joined text has the tokens c, ab and d. Skipping the context's two tokens leaves d, so b is never scored.
         assert_eq!(ids(("ca", "bd"), Bos::Never), pair("ca", "d"));
         let error = make(&letters(), ("ca", "b"), Bos::Never, 99).unwrap_err().to_string();
         assert!(error.contains("the continuation has no tokens"), "{error}");
@@ -329,7 +330,7 @@ mod tests {
         text.chars().map(|c| if c == '^' { 1 } else { u32::from(c) }).collect::<Vec<_>>()
     }
 
-    /// Expected windows: `utils.get_rolling_token_windows` of lm-evaluation-harness, made disjoint, of ten tokens.
+    /// Expected windows: `utils.get_rolling_token_windows` of lm-evaluation-harness, made disjoint, for ten tokens.
     #[test]
     fn rolling_windows_cover_a_text_without_overlap() {
         let windows = |text: &str, length| -> Vec<(String, String)> {
@@ -339,7 +340,7 @@ mod tests {
         assert_eq!(windows("QRSTUVWXYZ", 4), [pair("^QRS", "QRST"), pair("TUVW", "UVWX"), pair("VWXY", "YZ")]);
         assert_eq!(windows("QRS", 4), [pair("^QR", "QRS")]);
         assert_eq!(windows("QRST", 4), [pair("^QRS", "QRST")]);
-        // A BOS that the tokenizer adds is predicted from the prefix token, and counts.
+        // A BOS added by the tokenizer is predicted from the prefix token and counts.
         let with_bos = rolling("Q", &letters(), Bos::Tokenizer, 9).unwrap();
         assert_eq!((with_bos[0].input_ids.len(), with_bos[0].continuation_ids.len()), (2, 2));
         let none = Letters { prefix: None, adds: false };

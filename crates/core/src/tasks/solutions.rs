@@ -1,5 +1,5 @@
-//! Data for judging a task's answers without its documents. Small enough to be stored with the token ids, so that
-//! scores become accuracies without reading or tokenizing.
+//! Answer keys of tasks, independent of the documents. They are stored with the token ids, so that accuracies can be
+//! computed from scores without reading or tokenizing the documents.
 
 use std::sync::Arc;
 
@@ -9,67 +9,66 @@ use super::result::{ChoiceResult, DocumentResult, Score, TaskResult};
 use super::task::Task;
 use crate::error::{Error, Result};
 
-/// A task's documents as they are judged.
+/// Answer key of a task's documents.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Solutions {
     task: String,
-    /// Documents of the split, before the limit.
+    /// Number of documents in the split, before the limit.
     pub original: usize,
     documents: Vec<Questions>,
 }
 
-/// A document as it is judged.
+/// Answer key of one document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Questions {
-    /// The document's number in the split.
+    /// Index of the document in the split.
     pub id: usize,
-    /// The index of the right choice. An index that there is not, such as -1 in a split with hidden answers, is never
-    /// matched (the harness counts such a document as wrong in silence; here it is counted, see [`TaskResult::unanswered`]).
+    /// Index of the correct choice. An invalid index, such as -1 for hidden answers, never matches. lm-eval silently
+    /// counts such documents as wrong; here they are also reported, see [`TaskResult::unanswered`].
     pub gold: i64,
-    /// Characters, bytes, tokens of the continuation, and tokens cut off at the left, of each choice.
+    /// Characters, bytes, continuation tokens and truncated tokens of each choice.
     pub choices: Vec<[usize; 4]>,
 }
 
 impl Solutions {
-    /// Creates the solutions of the scored documents, out of `original` in the split.
+    /// Creates the answer key of the scored documents. `original` is the size of the split.
     pub fn new(task: &Task, original: usize, documents: Vec<Questions>) -> Self {
         Self { task: task.name.to_owned(), original, documents }
     }
 
-    /// Selects documents by index.
     #[must_use]
     pub fn only(&self, documents: &[usize]) -> Self {
         let documents = documents.iter().filter_map(|&document| self.documents.get(document).cloned()).collect();
         Self { task: self.task.clone(), original: self.original, documents }
     }
 
+    /// Returns the task definition.
+    ///
     /// # Errors
-    /// A task that this program does not know.
+    /// Fails if the task is unknown.
     pub fn task(&self) -> Result<&'static Task> {
         Task::find(&self.task)
     }
 
-    /// Returns the number of scored documents.
     pub fn documents(&self) -> usize {
         self.documents.len()
     }
 
-    /// Requests, of all documents together.
     pub fn requests(&self) -> usize {
         self.documents.iter().map(|document| document.choices.len()).sum()
     }
 
-    /// Returns whether all documents of the published split are scored.
+    /// Returns whether the complete published split is scored.
     pub fn whole(&self) -> bool {
         self.task().is_ok_and(|task| task.documents == self.original) && self.documents.len() == self.original
     }
 
-    /// Judges all documents; `scores` are the answers to the requests, in their order.
+    /// Judges all documents. `scores` holds one score per request, in order.
     ///
     /// # Errors
-    /// When there are not as many scores as requests.
+    /// Fails if the number of scores differs from the number of requests.
     pub fn judge(&self, scores: &[Score]) -> Result<Vec<DocumentResult>> {
         if scores.len() != self.requests() {
             return Err(Error::job("the answers do not fit the questions")
@@ -80,7 +79,7 @@ impl Solutions {
         Ok(self.judged(scores).collect())
     }
 
-    /// Judges each document, if there are as many scores as requests.
+    /// Judges each document. `scores` must have one score per request.
     fn judged(&self, scores: &[Score]) -> impl Iterator<Item = DocumentResult> {
         let mut scores = scores.iter();
         self.documents.iter().map(move |document| {
@@ -96,13 +95,13 @@ impl Solutions {
     /// Computes the accuracies of judged documents.
     ///
     /// # Errors
-    /// Without documents.
+    /// Fails if there are no documents.
     pub fn result(&self, documents: &[DocumentResult]) -> Result<TaskResult> {
         TaskResult::of(self.task()?, self.original, documents)
     }
 }
 
-/// A model's answers to all questions of a task: the numbers alone, as the questions are the same for every model.
+/// Scores of a model on a task. The answer key is shared between models.
 #[derive(Debug, Clone)]
 pub struct Answered {
     key: Arc<Solutions>,
@@ -110,16 +109,16 @@ pub struct Answered {
 }
 
 impl Answered {
-    /// Combines `scores`, the answers to the requests in order, with their accuracies.
+    /// Combines `scores`, one per request in order, with the answer key, and computes the accuracies.
     ///
     /// # Errors
-    /// When there are not as many scores as requests.
+    /// Fails if the number of scores differs from the number of requests.
     pub fn new(key: &Arc<Solutions>, scores: Vec<Score>) -> Result<(Self, TaskResult)> {
         let result = key.result(&key.judge(&scores)?)?;
         Ok((Self { key: Arc::clone(key), scores }, result))
     }
 
-    /// Iterates over every choice of every document.
+    /// Iterates over the judged documents.
     pub fn documents(&self) -> impl Iterator<Item = DocumentResult> {
         self.key.judged(&self.scores)
     }

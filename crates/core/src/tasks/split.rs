@@ -1,4 +1,4 @@
-//! Which file of a data set is the one that a task is scored on.
+//! Selection of the files of a data set's split.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::files::rows::{TABLES, bad};
 
-/// The split that a task is scored on.
+/// Split that a task is scored on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Split {
@@ -15,11 +15,11 @@ pub enum Split {
     Validation,
 }
 
-/// Names of a training split in file names.
+/// Names of training splits in file names.
 const TRAIN: [&str; 2] = ["train", "training"];
 
 impl Split {
-    /// Returns the names in file names, the hub's first.
+    /// Returns the names used in file names. The first is the one on the Hugging Face Hub.
     pub(super) fn words(self) -> &'static [&'static str] {
         match self {
             Self::Test => &["test"],
@@ -36,13 +36,13 @@ impl Split {
 
     /// Returns the files of this split, in order.
     ///
-    /// A folder is searched for `<split>.<ending>`, or for all of the hub's shards `<split>-00000-of-00002.<ending>`;
-    /// its other files are left alone. A file is taken as it is, unless its name says that it is another split: without
-    /// that rule a training or hidden split would be scored in silence.
+    /// A folder is searched for `<split>.<ending>`, or for the complete set of shards
+    /// `<split>-00000-of-00002.<ending>`. A single file is accepted unless its name belongs to another split, because
+    /// scoring a training or hidden split would go unnoticed.
     ///
     /// # Errors
-    /// An absent path, a folder without the split or with two versions of it, a missing shard, a file that is named
-    /// after another split.
+    /// Fails if the path does not exist, the folder does not contain the split or contains it twice, a shard is
+    /// missing, or the file is named after another split.
     pub(super) fn files(self, path: &Path) -> Result<Vec<PathBuf>> {
         let metadata = std::fs::metadata(path).map_err(|error| Error::io("open", path, &error))?;
         if metadata.is_dir() { self.within(path) } else { self.checked(path).map(|()| vec![path.to_owned()]) }
@@ -75,15 +75,14 @@ fn names_any(words: &[&str], name: &str) -> bool {
     name.split(|c: char| !c.is_alphanumeric()).any(|part| words.contains(&part))
 }
 
-/// Returns the files of a folder with a split of any name, in order. `None` if there are none.
+/// Returns the files of any named split in a folder, in order, or `None` if there are none.
 ///
 /// # Errors
-/// The folder cannot be listed, or has the split twice or incompletely.
+/// Fails if the folder cannot be listed, or contains the split twice or incompletely.
 pub fn split_files(folder: &Path, word: &str) -> Result<Option<Vec<PathBuf>>> {
     files_named(folder, &listed(folder)?, &[&word.to_lowercase()])
 }
 
-/// Lists a folder's entries, sorted.
 fn listed(folder: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(|error| read_error(&error, folder))? {
@@ -128,10 +127,10 @@ fn files_named(folder: &Path, names: &[String], words: &[&str]) -> Result<Option
     Ok(Some(found.into_iter().map(|(name, _)| folder.join(name)).collect()))
 }
 
-/// Returns what a file of this name holds of a split, if anything.
+/// Returns which part of a split a file holds according to its name, if any.
 fn part(name: &str, words: &[&str]) -> Option<SplitPart> {
     let name = name.to_lowercase();
-    // No ending is the end of another, so the first that fits is the right one.
+    // No extension is a suffix of another, so at most one matches.
     let stem = TABLES.iter().find_map(|(ending, _)| name.strip_suffix(ending))?;
     let rest = words
         .iter()

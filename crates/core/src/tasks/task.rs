@@ -1,4 +1,4 @@
-//! The table of tasks.
+//! Table of built-in tasks.
 
 use std::path::{Path, PathBuf};
 
@@ -7,44 +7,43 @@ use serde::{Serialize, Serializer};
 use super::split::Split;
 use crate::error::{Error, Result};
 
-/// A way to choose among a document's choices, and so to be right or wrong.
+/// Accuracy metric: the rule that selects one of a document's choices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AccuracyKind {
-    /// The choice of the highest log-likelihood.
+    /// Selects the choice with the highest log-likelihood.
     Acc,
-    /// The choice of the highest log-likelihood per character.
+    /// Selects the choice with the highest log-likelihood per character.
     AccNorm,
 }
 
 crate::names!(AccuracyKind: Acc = "acc", AccNorm = "acc_norm");
 
-/// A task: where its documents are and what is counted. How a row becomes a prompt says its definition.
+/// Task: its data source and its metrics. The task definition describes how rows are rendered as prompts.
 #[derive(Debug)]
 pub struct Task {
     pub name: &'static str,
     /// Column header in the paper.
     pub label: &'static str,
-    /// Whether it is one of the paper's columns, and part of its average.
+    /// Whether the task is a column of the paper and part of its average.
     pub in_paper: bool,
-    /// Where its documents come from.
     pub source: &'static str,
-    /// The harness' version of the task (1 stands for its 1.0).
+    /// lm-eval's version of the task (1 stands for 1.0).
     pub version: u32,
-    /// The only split that is scored: the test split if its answers are public, else the validation split.
+    /// Split to score: the test split if its answers are public, otherwise the validation split.
     pub split: Split,
-    /// Documents of the real split, for a check of the data at hand.
+    /// Number of documents in the published split, used to check the data.
     pub documents: usize,
-    /// Percent right of one who knows nothing. First by drawing among the choices; then, for the tasks of two fixed
-    /// answers, by giving always one of them, which is what a collapsed model does: both shares of the split's labels.
+    /// Chance levels in percent: first of random choice, then, for tasks with two fixed answers, of always giving the
+    /// first or the second answer, as a collapsed model does.
     pub chance: &'static [f64],
-    /// Metrics that the harness reports.
+    /// Metrics that lm-eval reports.
     pub metrics: &'static [AccuracyKind],
-    /// Metric of the paper's column.
+    /// Metric shown in the paper.
     pub column: AccuracyKind,
 }
 
-/// Defaults of tasks shown by likelihood per character, with four choices per document.
+/// Defaults of tasks scored by likelihood per character with four choices.
 const NORMED: Task = Task {
     name: "",
     label: "",
@@ -57,15 +56,14 @@ const NORMED: Task = Task {
     metrics: &[AccuracyKind::Acc, AccuracyKind::AccNorm],
     column: AccuracyKind::AccNorm,
 };
-/// Defaults of tasks shown by plain likelihood.
+/// Defaults of tasks scored by plain likelihood.
 const PLAIN: Task =
     Task { split: Split::Validation, metrics: &[AccuracyKind::Acc], column: AccuracyKind::Acc, ..NORMED };
 
-/// The nine tasks in the order of the paper's columns, and last the RACE of lm-eval 0.4.11 and older.
+/// The nine tasks in the order of the paper's columns, followed by the RACE task of lm-eval 0.4.11 and older.
 ///
-/// Chance level: if choices are texts, uninformed scores give about one in their number (WinoGrande 2, others 4; a few
-/// documents of ARC have 3 or 5), for plain likelihood and likelihood per character alike. A model that prefers short
-/// or common words is above chance.
+/// If the choices are texts, the chance level is one in the number of choices for both metrics (WinoGrande has 2,
+/// others 4; a few ARC documents have 3 or 5). A model that prefers short or common words scores above it.
 pub static TASKS: &[Task] = &[
     Task {
         name: "arc_easy",
@@ -128,7 +126,7 @@ pub static TASKS: &[Task] = &[
         label: "CoPa",
         source: "https://huggingface.co/datasets/aps/super_glue",
         documents: 100,
-        // 55 first and 45 second choices.
+        // The first choice is correct 55 times, the second 45 times.
         chance: &[50.0, 55.0, 45.0],
         ..PLAIN
     },
@@ -156,23 +154,23 @@ pub static TASKS: &[Task] = &[
 ];
 
 impl Task {
-    /// Returns the files of the task's split at `path`: the file itself, or those of the split in a folder.
+    /// Returns the files of the task's split at `path`, a file or a folder.
     ///
     /// # Errors
-    /// None there, or a file named after another split.
+    /// Fails if there are none, or a file is named after another split.
     pub fn files(&self, path: &Path) -> Result<Vec<PathBuf>> {
         self.split.files(path).map_err(|error| error.at(format!("task {}", self.name)))
     }
 
-    /// Returns the name of the split that is scored: `test` or `validation`.
+    /// Returns the name of the scored split: `test` or `validation`.
     pub fn split_name(&self) -> &'static str {
         self.split.words()[0]
     }
 
-    /// Finds the task of this name.
+    /// Returns the task with this name.
     ///
     /// # Errors
-    /// An unknown name, with the known ones and the nearest.
+    /// Fails if the name is unknown, listing the known names and the closest match.
     pub fn find(name: &str) -> Result<&'static Self> {
         TASKS.iter().find(|task| task.name == name).ok_or_else(|| {
             Error::bad_input(format!("unknown task `{name}`")).none_of(name, TASKS.iter().map(|task| task.name))
@@ -181,7 +179,6 @@ impl Task {
 }
 
 impl PartialEq for Task {
-    /// Compares entries by name.
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }

@@ -1,4 +1,4 @@
-//! Shared by the integration tests of all crates: where the oracles lie, and how far two vectors are apart.
+//! Helpers shared by the integration tests of all crates: oracle paths and comparisons of vectors.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -24,8 +24,8 @@ pub fn checkout() -> PathBuf {
     if manifest_dir.ends_with("crates/core") { manifest_dir.join("../..") } else { manifest_dir.to_owned() }
 }
 
-/// Returns a path below the shared folder next to the checkout. If it is absent, the test prints so and is skipped, but
-/// fails in CI.
+/// Returns a path in the shared folder next to the checkout. If it is absent, prints a message so that the test is
+/// skipped, and panics in CI.
 pub fn shared(relative: &str) -> Option<PathBuf> {
     let path = checkout().join("../shared").join(relative);
     if path.exists() {
@@ -40,7 +40,7 @@ pub fn shared(relative: &str) -> Option<PathBuf> {
     None
 }
 
-/// Returns a file that is committed with the tests.
+/// Returns the path of a committed fixture.
 pub fn fixture(relative: &str) -> PathBuf {
     checkout().join("tests/fixtures").join(relative)
 }
@@ -53,7 +53,7 @@ pub fn tensors(path: &Path) -> std::collections::HashMap<String, Tensor> {
     candle_core::safetensors::load(path, &Device::Cpu).unwrap()
 }
 
-/// Returns the GPU that this build uses. Without one the test prints so and is skipped, but fails with
+/// Returns the GPU that this build uses. Without one, prints a message so that the test is skipped, and panics if
 /// `GHOSTLAB_GPU=require`.
 pub fn gpu() -> Option<DeviceName> {
     let found = Some(DeviceName::best()).filter(|device| *device != DeviceName::Cpu);
@@ -66,23 +66,22 @@ pub fn gpu() -> Option<DeviceName> {
     found
 }
 
-/// Loads a backbone with candle's engine, with `memory` bytes or all.
+/// Loads a backbone with the candle engine, with all weights in memory or within `memory` bytes.
 pub fn candle(folder: &Path, device: DeviceName, dtype: FloatType, memory: Option<u64>) -> Box<dyn Engine> {
     let config = Config::read(folder).unwrap();
     Box::new(CandleEngine::load(config, folder, Placement { device, dtype }, memory).unwrap())
 }
 
-/// Returns a backbone on every f32 engine; each is compared with the same oracles at the same tolerances.
+/// Returns a backbone on every f32 engine. All are compared with the same oracles at the same tolerances.
 pub fn engines(folder: &Path) -> Vec<Box<dyn Engine>> {
     engines_of(Config::read(folder).unwrap(), folder)
 }
 
-/// Returns the engines with a config of another name.
+/// Returns the engines with the config at another path.
 pub fn engines_with(config: &Path, folder: &Path) -> Vec<Box<dyn Engine>> {
     engines_of(Config::read_file(config).unwrap(), folder)
 }
 
-/// Returns the engines with a given config.
 pub fn engines_of(config: Config, folder: &Path) -> Vec<Box<dyn Engine>> {
     let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(Decoder::load_with(config.clone(), folder).unwrap())];
     engines.extend([Some(DeviceName::Cpu), gpu()].into_iter().flatten().map(|device| {
@@ -92,7 +91,8 @@ pub fn engines_of(config: Config, folder: &Path) -> Vec<Box<dyn Engine>> {
     engines
 }
 
-/// Returns a backbone on every engine in every float type, with all weights in memory and, in f32, without room for them.
+/// Returns a backbone on every engine in every float type with all weights in memory, and in f32 also with weights
+/// loaded on demand.
 pub fn engines_of_all_types(folder: &Path) -> Vec<Box<dyn Engine>> {
     let mut engines: Vec<Box<dyn Engine>> =
         vec![load_decoder(Products::F32, u64::MAX, folder), load_decoder(Products::F32, 0, folder)];
@@ -111,7 +111,6 @@ fn load_decoder(products: Products, memory: u64, folder: &Path) -> Box<dyn Engin
     Box::new(Decoder::load_within(Config::read(folder).unwrap(), folder, products, memory).unwrap())
 }
 
-/// Returns all elements as f64.
 pub fn flat(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }

@@ -1,4 +1,4 @@
-//! Python interpreters made by `.ci/run`, and the scripts of `tools/`.
+//! Python interpreters created by `.ci/run`, and scripts from `tools/`.
 #![allow(
     clippy::disallowed_macros,
     clippy::unwrap_used,
@@ -10,8 +10,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Returns the path in a variable that a test needs. Without it the test prints so and is skipped; in CI only if `skip`
-/// says that another group runs it.
+/// Returns the path in an environment variable. If it is unset, prints a message so that the test is skipped, and
+/// panics in CI unless the value is `skip`, which means that another job runs the test.
 pub fn named(variable: &str, with: &str) -> Option<PathBuf> {
     let named = std::env::var_os(variable);
     let in_ci = std::env::var("CI").is_ok_and(|value| !value.is_empty());
@@ -23,7 +23,6 @@ pub fn named(variable: &str, with: &str) -> Option<PathBuf> {
     path
 }
 
-/// Returns the folder of scripts.
 fn tools() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
@@ -32,19 +31,19 @@ fn tools() -> PathBuf {
         .unwrap()
 }
 
-/// Returns the interpreter of `GHOSTLAB_PYTHON`.
+/// Returns the interpreter in `GHOSTLAB_PYTHON`.
 pub fn python(with: &str) -> Option<PathBuf> {
     named("GHOSTLAB_PYTHON", with)
 }
 
-/// Runs a command successfully and returns its output.
+/// Runs a command, which must succeed, and returns its output.
 pub fn printed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Runs a script of `tools/` without network.
+/// Creates a command that runs a script from `tools/` offline.
 pub fn script<Argument: AsRef<OsStr>>(
     python: &Path,
     name: &str,

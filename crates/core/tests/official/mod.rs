@@ -1,4 +1,4 @@
-//! Published implementations against this one (oracle `official`; its README has the commits, the settings and the tolerances).
+//! Comparison with published implementations (oracle `official`; its README lists commits, settings and tolerances).
 
 mod authors;
 mod others;

@@ -1,4 +1,4 @@
-//! Jinja's tests, where Python decides otherwise than minijinja.
+//! Jinja tests whose results differ between Python and minijinja.
 
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Value as Jinja};
@@ -9,7 +9,7 @@ use crate::method::{is_lower, is_upper};
 pub(super) fn add_tests(environment: &mut Environment<'static>) {
     environment.add_test("upper", |value: Jinja| text(&value).map(|text| is_upper(&text)));
     environment.add_test("lower", |value: Jinja| text(&value).map(|text| is_lower(&text)));
-    // `isinstance(value, int)`, so that a truth value is an integer; Jinja's own test excludes it.
+    // Like Python's `isinstance(value, int)`, this includes booleans. The `number` test of minijinja excludes them.
     environment.add_test("number", |value: Jinja| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
     environment.add_test("sequence", |value: Jinja| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)

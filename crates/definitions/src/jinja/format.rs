@@ -1,5 +1,5 @@
-//! Python's `"…" % values` and `"…".format(…)`. minijinja formats each single value; what it would print otherwise than Python
-//! is printed here first, or refused.
+//! Python's `"…" % values` and `"…".format(…)`. minijinja formats each value. Cases that it formats differently from
+//! Python are handled or rejected here.
 
 use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
@@ -7,10 +7,9 @@ use minijinja::{Error, Value as Jinja};
 
 use crate::exchange::{printed, refused, repr, text};
 
-/// Longest width or precision. A longer one is a text made to fill the memory.
+/// Maximum number of digits in a width or precision, to bound the output.
 const MAX_DIGITS: usize = 4;
 
-/// Formats `format % values`.
 pub(super) fn percent(format: &str, values: &Jinja) -> Result<String, Error> {
     let positional: Vec<Jinja> = match values.downcast_object_ref::<Tuple>() {
         Some(values) => values.to_vec(),
@@ -57,7 +56,6 @@ pub(super) fn percent(format: &str, values: &Jinja) -> Result<String, Error> {
     printed(out.len()).map(|()| out)
 }
 
-/// Formats one value by one conversion of `%`.
 fn one(options: &str, conversion: char, value: &Jinja) -> Result<String, Error> {
     let is_number = matches!(value.kind(), ValueKind::Number | ValueKind::Bool);
     let (conversion, value) = match conversion {
@@ -80,7 +78,7 @@ fn whole(value: &Jinja) -> Result<Jinja, Error> {
     if number.abs() < 9e18 { Ok(Jinja::from(number as i64)) } else { Err(refused("a number of more than 64 bits")) }
 }
 
-/// Refuses widths and precisions that only fill the memory.
+/// Rejects excessive widths and precisions.
 fn check_width(options: &str) -> Result<(), Error> {
     let longest = options.split(|c: char| !c.is_ascii_digit()).map(str::len).max().unwrap_or(0);
     if longest > MAX_DIGITS {
@@ -90,7 +88,6 @@ fn check_width(options: &str) -> Result<(), Error> {
     }
 }
 
-/// Formats `text.format(…)`.
 pub(crate) fn str_format(format: &str, args: &[Jinja]) -> Result<String, Error> {
     let (positional, names): (&[Jinja], Kwargs) = from_args(args)?;
     let mut automatic = 0;
@@ -119,7 +116,7 @@ pub(crate) fn str_format(format: &str, args: &[Jinja]) -> Result<String, Error> 
     printed(out.len()).map(|()| out)
 }
 
-/// Formats one field: a name or number, perhaps `!r`, perhaps `:` and how it is written.
+/// Formats one replacement field: a name or index, optionally `!r`, optionally `:` and a format specification.
 fn formatted_field(field: &str, positional: &[Jinja], names: &Kwargs, automatic: &mut usize) -> Result<String, Error> {
     let (name, specification) = field.split_once(':').unwrap_or((field, ""));
     let (name, conversion) = name.split_once('!').map_or((name, None), |(name, conversion)| (name, Some(conversion)));
@@ -155,7 +152,8 @@ fn formatted_field(field: &str, positional: &[Jinja], names: &Kwargs, automatic:
     format(FormatStyle::StrFormat, &format!("{{:{specification}}}"), &[value])
 }
 
-/// Formats a number by `,`, `,d`, `,.2f`, `.2%` and their kin, which minijinja does not have; none for other formats.
+/// Formats a number with a `,` or `%` specification (such as `,d`, `,.2f`, `.2%`), which minijinja does not support.
+/// Returns `None` for other specifications.
 fn grouped(specification: &str, value: &Jinja) -> Result<Option<String>, Error> {
     let is_grouped = specification.contains(',');
     if !is_grouped && !specification.ends_with('%') {
@@ -182,7 +180,7 @@ fn grouped(specification: &str, value: &Jinja) -> Result<Option<String>, Error> 
     Ok(Some(if is_grouped { with_commas(&plain) } else { plain }))
 }
 
-/// Puts a comma before every three digits of the whole part.
+/// Inserts thousands separators into the integer part of a number.
 fn with_commas(number: &str) -> String {
     let (sign, digits) = number.strip_prefix('-').map_or(("", number), |digits| ("-", digits));
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());

@@ -1,4 +1,4 @@
-//! Filters, tests and globals of Jinja that minijinja does not have or implements differently, with Python's semantics.
+//! Jinja filters, tests and globals that minijinja omits or implements differently, with Python semantics.
 
 mod checks;
 mod format;
@@ -19,17 +19,17 @@ use objects::{Cycler, Joiner, Range};
 pub(crate) use format::str_format;
 pub(crate) use numbers::parse_float;
 
-/// Filters and tests of minijinja that Jinja does not have, or has otherwise.
+/// minijinja filters and tests that Jinja does not have or defines differently.
 const FOREIGN_FILTERS: [&str; 7] = ["bool", "chain", "groupby", "lines", "pprint", "split", "zip"];
 const FOREIGN_TESTS: [&str; 3] = ["endingwith", "safe", "startingwith"];
 
-/// Begins a rendering: nothing is printed yet, and operands of earlier ones are forgotten.
+/// Resets the byte count and the saved operands for a new rendering.
 pub(crate) fn begin() {
     exchange::begin();
     ordering::begin();
 }
 
-/// Adds everything that both kinds of templates share.
+/// Adds the extensions shared by task templates and chat templates.
 pub(crate) fn extend(environment: &mut Environment<'static>) {
     FOREIGN_FILTERS.iter().for_each(|name| environment.remove_filter(name));
     FOREIGN_TESTS.iter().for_each(|name| environment.remove_test(name));

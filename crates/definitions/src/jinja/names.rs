@@ -1,19 +1,20 @@
-//! Names of the filters that [`super::rewrite`] puts into templates, and of the methods of a Python dict.
+//! Names of the filters that [`super::rewrite`] inserts into templates, and of Python's dict methods.
 
-/// Methods of a Python dict. Jinja's `a.items` is the method, whatever keys the dict has.
+/// Methods of a Python dict. Jinja resolves `a.items` to the method even if the dict has a key `items`.
 pub(crate) const DICT_METHODS: [&str; 11] =
     ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
 
-/// Name of the filter that does what `%` does after a text.
+/// Filter that implements `%` after a string.
 pub(crate) const PERCENT: &str = "ghostlab_percent";
 
-/// Name of the filter that makes a text of an operand of `~`.
+/// Filter that converts an operand of `~` to a string.
 pub(crate) const TEXT: &str = "ghostlab_text";
-/// Names of the filters of the left operand of a comparison or `in`, and of the right one of each.
+/// Filters for the left operand of a comparison or `in`, the right operand of a comparison, and the right operand of
+/// `in`.
 pub(crate) const LEFT: &str = "ghostlab_left";
 pub(crate) const RIGHT: &str = "ghostlab_right";
 pub(crate) const CONTAINER: &str = "ghostlab_container";
-/// Name of the filter that takes a slice.
+/// Filter that takes a slice.
 pub(crate) const SLICE: &str = "ghostlab_slice";
-/// Name of the filter of a value whose method is tested.
+/// Filter for a value whose method is tested.
 pub(crate) const OWNER: &str = "ghostlab_owner";

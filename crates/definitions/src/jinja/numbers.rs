@@ -1,4 +1,4 @@
-//! Jinja's filters of numbers, as Python computes them.
+//! Jinja's number filters with Python semantics.
 
 use ghostlab_core::tasks::python::strip;
 use minijinja::value::{Kwargs, ValueKind};
@@ -7,10 +7,10 @@ use minijinja::{Error, Value as Jinja};
 use crate::exchange::refused;
 use crate::method::decimal_digit;
 
-/// Python's `int(text, base)`: the number, none where Python raises `ValueError`.
+/// Parses an integer like Python's `int(text, base)`, or returns `None` where Python raises `ValueError`.
 ///
 /// # Errors
-/// A number of more than 127 bits.
+/// Fails if the number needs more than 127 bits.
 fn parse_int(text: &str, base: u32) -> Result<Option<i128>, Error> {
     let text = strip(text);
     let negative = text.starts_with('-');
@@ -33,7 +33,7 @@ fn parse_int(text: &str, base: u32) -> Result<Option<i128>, Error> {
     if digits.is_empty() || is_separated || !digits.chars().all(|digit| digit.is_digit(radix)) {
         return Ok(None);
     }
-    // Without a base in the call Python refuses leading zeros.
+    // With base 0, Python rejects leading zeros.
     if base == 0 && !has_prefix && digits.starts_with('0') && digits.bytes().any(|digit| digit != b'0') {
         return Ok(None);
     }
@@ -41,7 +41,7 @@ fn parse_int(text: &str, base: u32) -> Result<Option<i128>, Error> {
     Ok(Some(if negative { -number } else { number }))
 }
 
-/// Python's `float(text)`.
+/// Parses a float like Python's `float(text)`.
 pub(crate) fn parse_float(text: &str) -> Option<f64> {
     let text = strip(text);
     let mut plain = String::with_capacity(text.len());
@@ -64,7 +64,7 @@ fn is_digit(c: Option<char>) -> bool {
     c.is_some_and(|c| decimal_digit(c).is_some())
 }
 
-/// Python's `int(number)`.
+/// Truncates a number like Python's `int(number)`.
 fn truncated(number: f64) -> Result<Jinja, Error> {
     let number = number.trunc();
     if number.abs() < 2_f64.powi(126) {
@@ -78,7 +78,7 @@ fn integer(number: i128) -> Jinja {
     i64::try_from(number).map_or_else(|_| Jinja::from(number), Jinja::from)
 }
 
-/// Applies `int(default=0, base=10)`.
+/// Implements `int(default=0, base=10)`.
 pub(crate) fn int(value: &Jinja, default: Option<Jinja>, base: Option<u32>, kwargs: &Kwargs) -> Result<Jinja, Error> {
     let default = default.or(kwargs.get("default")?).unwrap_or_else(|| Jinja::from(0));
     let base = base.or(kwargs.get("base")?).unwrap_or(10);
@@ -107,7 +107,7 @@ pub(crate) fn int(value: &Jinja, default: Option<Jinja>, base: Option<u32>, kwar
     }
 }
 
-/// Applies `float(default=0.0)`.
+/// Implements `float(default=0.0)`.
 pub(crate) fn float(value: &Jinja, default: Option<Jinja>, kwargs: &Kwargs) -> Result<Jinja, Error> {
     let default = default.or(kwargs.get("default")?).unwrap_or_else(|| Jinja::from(0.0));
     kwargs.assert_all_used()?;
@@ -122,7 +122,7 @@ pub(crate) fn float(value: &Jinja, default: Option<Jinja>, kwargs: &Kwargs) -> R
     }
 }
 
-/// Applies `round(precision=0, method='common')`. Python rounds the exact decimal value, half to even.
+/// Implements `round(precision=0, method='common')`. Like Python, it rounds the exact decimal value half to even.
 pub(crate) fn round(
     value: &Jinja,
     precision: Option<i32>,
@@ -133,7 +133,7 @@ pub(crate) fn round(
     let method = method.or(kwargs.get("method")?).unwrap_or_else(|| "common".to_owned());
     kwargs.assert_all_used()?;
     let places = usize::try_from(precision).map_err(|_| refused("`round` to fewer places than none is not offered"))?;
-    // No double has more decimal places.
+    // No `f64` has more than 1,100 decimal places.
     let places = places.min(1100);
     if !matches!(value.kind(), ValueKind::Number | ValueKind::Bool) {
         return Err(refused("`round` takes a number"));
@@ -156,7 +156,7 @@ pub(crate) fn round(
     Ok(Jinja::from(rounded))
 }
 
-/// Applies `filesizeformat(binary=false)`.
+/// Implements `filesizeformat(binary=false)`.
 pub(crate) fn filesizeformat(value: &Jinja, binary: Option<bool>) -> Result<String, Error> {
     const UNITS: [&str; 8] = ["k", "M", "G", "T", "P", "E", "Z", "Y"];
     let number = value.as_str().map_or_else(|| f64::try_from(value.clone()).ok(), parse_float);

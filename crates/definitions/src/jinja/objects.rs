@@ -1,4 +1,5 @@
-//! Python's objects that are no lists, although they have items, and the callable objects of Jinja.
+//! Python iterables that are not lists (iterators, dict views, ranges), and the callable objects `joiner` and `cycler`
+//! of Jinja.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +11,7 @@ use minijinja::{Environment, Error, State, Value as Jinja};
 use super::names::{DICT_METHODS, OWNER};
 use crate::refusal::refused;
 
-/// Adds the filter that refuses a method which is not called: in Python it is an object, and here it is undefined.
+/// Adds the filter that rejects an uncalled method. Python evaluates it to an object, minijinja to undefined.
 pub(super) fn add_owner(environment: &mut Environment<'static>) {
     environment.add_filter(OWNER, |value: Jinja, method: String| match value.kind() {
         ValueKind::Map if !DICT_METHODS.contains(&method.as_str()) => Ok(value),
@@ -21,7 +22,7 @@ pub(super) fn add_owner(environment: &mut Environment<'static>) {
     });
 }
 
-/// Python iterator: what `map`, `select` and their kin give. Its items can be taken once, and it has no length.
+/// Python iterator, as returned by `map` and `select`. It can be consumed once and has no length.
 #[derive(Debug)]
 pub(crate) struct Lazy(Mutex<VecDeque<Jinja>>);
 
@@ -31,7 +32,7 @@ impl Lazy {
     }
 }
 
-/// Items that are left of a [`Lazy`]. Its exact size makes `loop.last` and `loop.length` known.
+/// Remaining items of a [`Lazy`]. Its exact size defines `loop.last` and `loop.length`.
 struct LazyItems(Arc<Lazy>);
 
 impl Iterator for LazyItems {
@@ -69,7 +70,7 @@ impl Object for Lazy {
     }
 }
 
-/// View of a dict: `dict_items`, `dict_keys` or `dict_values`.
+/// Dict view: `dict_items`, `dict_keys` or `dict_values`.
 #[derive(Debug)]
 pub(crate) struct DictView {
     pub(crate) name: &'static str,
@@ -90,7 +91,7 @@ impl Object for DictView {
     }
 }
 
-/// Python's `range`.
+/// Python `range`.
 #[derive(Debug)]
 pub(crate) struct Range {
     bounds: [i64; 3],
@@ -102,7 +103,7 @@ fn too_large() -> Error {
 }
 
 impl Range {
-    /// Makes a range of one to three numbers.
+    /// Creates a range from one to three arguments.
     pub(crate) fn value(first: i64, stop: Option<i64>, step: Option<i64>) -> Result<Jinja, Error> {
         let bounds = [if stop.is_some() { first } else { 0 }, stop.unwrap_or(first), step.unwrap_or(1)];
         let [Ok(start), Ok(stop), Ok(step)] = bounds.map(isize::try_from) else { return Err(too_large()) };
@@ -110,7 +111,7 @@ impl Range {
         Ok(Jinja::from_object(Self { bounds, items }))
     }
 
-    /// Returns the range of the items from `start` to before `stop`, as `slice.indices` has them.
+    /// Returns the range of the items at `start..stop` with stride `step`, given by `slice.indices`.
     pub(crate) fn sliced(&self, start: i64, stop: i64, step: i64) -> Result<Jinja, Error> {
         let [first, _, width] = self.bounds;
         let ends = [start, stop].map(|position| width.checked_mul(position)?.checked_add(first));
@@ -140,7 +141,7 @@ impl Object for Range {
     }
 }
 
-/// Jinja's `joiner`: an empty text at the first call, the separator at all others.
+/// Jinja's `joiner`. Returns an empty string on the first call and the separator afterwards.
 #[derive(Debug)]
 pub(crate) struct Joiner {
     separator: String,
@@ -166,7 +167,7 @@ impl Object for Joiner {
     }
 }
 
-/// Jinja's `cycler`: its items in turn.
+/// Jinja's `cycler`. Returns its items in turn.
 #[derive(Debug)]
 pub(crate) struct Cycler {
     items: Vec<Jinja>,

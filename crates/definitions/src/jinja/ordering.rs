@@ -1,7 +1,7 @@
-//! Comparisons and containment as in Python: minijinja orders values of different types, where Python raises.
+//! Comparison and containment with Python semantics. minijinja orders values of different types, where Python raises.
 //!
-//! Templates are rewritten so that both operands pass through a filter: the first keeps the left operand, the second checks
-//! both.
+//! Templates are rewritten so that both operands pass through filters. The first filter saves the left operand, the
+//! second checks both operands.
 
 use std::cell::RefCell;
 use std::cmp::Ordering;
@@ -15,15 +15,15 @@ use super::sequences::by_path;
 use crate::exchange::is_lazy;
 use crate::refusal::refused;
 
-/// Bound on kept operands. Only comparisons that were cut short leave one behind.
+/// Maximum number of saved operands. Only short-circuited comparisons leave operands behind.
 const MAX_KEPT: usize = 1_000;
 
 thread_local! {
-    /// Left operands of comparisons whose right operand is not evaluated yet, with the number of the comparison.
+    /// Left operands of comparisons whose right operand is not evaluated yet, with the comparison number.
     static OPERANDS: RefCell<Vec<(u32, Jinja)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Forgets operands of earlier renderings.
+/// Clears operands saved by earlier renderings.
 pub(super) fn begin() {
     OPERANDS.with_borrow_mut(Vec::clear);
 }
@@ -60,7 +60,7 @@ pub(super) fn add(environment: &mut Environment<'static>) {
         filters::min(state, items, kwargs)
     });
     environment.add_filter("max", |state: &State<'_, '_>, value: Jinja, kwargs: Kwargs| {
-        // Of equal items Python takes the first one, and minijinja the last.
+        // If items are equal, Python returns the first one and minijinja the last one.
         let items = sortable(&value, &kwargs)?;
         filters::max(state, items.try_iter()?.collect::<Vec<_>>().into_iter().rev().collect(), kwargs)
     });
@@ -84,7 +84,7 @@ fn add_tests(environment: &mut Environment<'static>) {
     }
 }
 
-/// Takes the left operand of a comparison, and all that later comparisons left behind.
+/// Takes the left operand of a comparison and drops operands saved later.
 fn kept(comparison: u32) -> Option<Jinja> {
     OPERANDS.with_borrow_mut(|operands| {
         let at = operands.iter().rposition(|(number, _)| *number == comparison)?;
@@ -94,7 +94,7 @@ fn kept(comparison: u32) -> Option<Jinja> {
     })
 }
 
-/// Returns a truth value as the number that it is in Python.
+/// Converts a boolean to an integer, as in Python.
 fn number(value: Jinja) -> Jinja {
     if value.kind() == ValueKind::Bool { Jinja::from(i64::from(value.is_true())) } else { value }
 }
@@ -111,19 +111,18 @@ fn is_tuple(value: &Jinja) -> bool {
     value.downcast_object_ref::<Tuple>().is_some()
 }
 
-/// Whether both are lists, or both are tuples.
+/// Returns whether both values are lists or both are tuples.
 fn are_sequences(left: &Jinja, right: &Jinja) -> bool {
     let are_lists = [left, right].into_iter().all(|value| value.kind() == ValueKind::Seq && !is_lazy(value));
     are_lists && is_tuple(left) == is_tuple(right)
 }
 
-/// Creates the error for two values without an order.
 fn unordered(left: &Jinja, right: &Jinja) -> Error {
     let [left, right] = [left.kind(), right.kind()];
     refused(format!("Python has no order of a value of type {left} and one of type {right}"))
 }
 
-/// Refuses two values that Python does not order, or orders otherwise.
+/// Rejects two values that Python does not order, or that minijinja orders differently.
 fn check_order(left: &Jinja, right: &Jinja) -> Result<(), Error> {
     if is_nan(left) || is_nan(right) {
         return Err(refused("a comparison with NaN is not offered"));
@@ -136,14 +135,14 @@ fn check_order(left: &Jinja, right: &Jinja) -> Result<(), Error> {
     }
     let mut pairs = left.try_iter()?.zip(right.try_iter()?);
     let Some((first, second)) = pairs.find(|(first, second)| first != second) else { return Ok(()) };
-    // Within lists minijinja orders a truth value before all numbers.
+    // minijinja orders booleans before numbers within lists.
     if first.kind() != second.kind() {
         return Err(unordered(&first, &second));
     }
     check_order(&first, &second)
 }
 
-/// Refuses a search that raises in Python.
+/// Rejects containment tests that raise in Python.
 fn check_contains(item: &Jinja, container: &Jinja) -> Result<(), Error> {
     let is_unhashable = matches!(item.kind(), ValueKind::Seq | ValueKind::Map) && !is_tuple(item);
     match container.kind() {
@@ -166,7 +165,7 @@ fn sort_key(item: &Jinja, paths: &[&str]) -> Result<Jinja, Error> {
 /// Returns the items to sort.
 ///
 /// # Errors
-/// Python has no order of two of them.
+/// Fails if Python cannot order two of the items.
 fn sortable(value: &Jinja, kwargs: &Kwargs) -> Result<Jinja, Error> {
     if value.is_undefined() {
         return Ok(value.clone());
@@ -177,7 +176,7 @@ fn sortable(value: &Jinja, kwargs: &Kwargs) -> Result<Jinja, Error> {
     let keys = items.iter().map(|item| sort_key(item, &paths)).collect::<Result<Vec<_>, Error>>()?;
     keys.windows(2).try_for_each(|pair| match pair[0].kind() == pair[1].kind() {
         true => check_order(&pair[0], &pair[1]),
-        // minijinja orders a truth value before all numbers.
+        // minijinja orders booleans before numbers.
         false => Err(refused("values of different types are not ordered")),
     })?;
     Ok(Jinja::from(items))

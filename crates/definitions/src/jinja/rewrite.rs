@@ -1,5 +1,5 @@
-//! Changes to the text of a template where minijinja's operators work otherwise than Jinja's: `~`, `%`, comparisons, `in`,
-//! slices, and tests of methods.
+//! Source rewriting of templates for constructs that minijinja evaluates differently from Jinja: `~`, `%`, comparisons,
+//! `in`, slices and tests of methods.
 
 use minijinja::machinery::{Span, Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
@@ -8,24 +8,25 @@ use minijinja::{Error, ErrorKind};
 use super::names::{CONTAINER, DICT_METHODS, LEFT, OWNER, PERCENT, RIGHT, SLICE, TEXT};
 use crate::method::METHODS;
 
-/// Filters whose result Jinja treats as markup. Another operator would escape its other operand.
+/// Filters that return markup in Jinja. Operators applied to markup escape their other operand.
 const MARKUP: [&str; 4] = ["e", "escape", "forceescape", "safe"];
-/// Words between two operands.
+/// Keywords that separate operands.
 const WORDS: [&str; 12] = ["and", "elif", "else", "endset", "for", "if", "in", "is", "not", "or", "recursive", "set"];
 
 struct Edit {
     offset: usize,
-    /// Order of several edits at one offset.
+    /// Order of edits at the same offset.
     rank: u8,
     removed: usize,
     text: String,
 }
 
-/// Rewrites `a ~ b` as `(a)|text ~ (b)|text`, since minijinja prints floats and texts in lists otherwise, `"…" % b` and
-/// slices as filters, and `a < b` as `(a)|left(0) < (b)|right(0)`, which checks that Python has an order of both.
+/// Rewrites operators as filters. `a ~ b` becomes `(a)|text ~ (b)|text`, because minijinja prints floats and nested
+/// strings differently. `a < b` becomes `(a)|left(0) < (b)|right(0)`, which checks that Python can order the operands.
+/// `"…" % b` and slices become filters.
 ///
 /// # Errors
-/// When the template cannot be read, or puts markup together with other texts.
+/// Fails if the template is invalid or combines markup with other strings.
 pub(crate) fn rewritten(source: &str) -> Result<String, Error> {
     let tokens = tokenize(source, false, SyntaxConfig::default()).collect::<Result<Vec<_>, _>>()?;
     let mut edits: Vec<Edit> = Vec::new();
@@ -78,7 +79,7 @@ fn end_of(span: &Span) -> usize {
     span.end_offset as usize
 }
 
-/// Edits that make the tokens from `start` to before `end` a text.
+/// Returns the edits that convert the tokens `start..end` to a string.
 fn as_string(tokens: &[Spanned<'_>], start: usize, end: usize) -> Option<[Edit; 2]> {
     let operand = tokens.get(start..end)?;
     let first = operand.first()?;
@@ -92,7 +93,7 @@ fn as_string(tokens: &[Spanned<'_>], start: usize, end: usize) -> Option<[Edit; 
     ])
 }
 
-/// Whether a token can end an operand, so that a sign behind it has two operands.
+/// Returns whether a token can end an operand, which makes a following sign a binary operator.
 fn ends_operand(token: &Token<'_>) -> bool {
     match token {
         Token::Ident(name) => !WORDS.contains(name),
@@ -102,18 +103,15 @@ fn ends_operand(token: &Token<'_>) -> bool {
     }
 }
 
-/// Operators by how closely they bind, the loosest first.
+/// Operator precedence, lowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
-    /// Comparisons and `in`.
     Comparison,
-    /// `~`.
     Concat,
-    /// `%`.
     Product,
 }
 
-/// Whether the token at `at`, outside of brackets, stands between operands of an operator of this level.
+/// Returns whether the token at `at`, outside brackets, delimits the operands of an operator of this level.
 fn is_boundary(tokens: &[Spanned<'_>], at: usize, level: Level) -> bool {
     let previous = at.checked_sub(1).and_then(|before| tokens.get(before)).map(|(token, _)| token);
     match &tokens[at].0 {
@@ -122,7 +120,7 @@ fn is_boundary(tokens: &[Spanned<'_>], at: usize, level: Level) -> bool {
         Token::Tilde => level > Level::Comparison,
         Token::Ident("is") => false,
         Token::Ident("not") => !matches!(previous, Some(Token::Ident("is"))),
-        // A word behind a dot, a pipe or `is` is a name.
+        // After a dot, a pipe or `is`, a keyword is a name.
         Token::Ident(word) => {
             WORDS.contains(word) && !matches!(previous, Some(Token::Dot | Token::Pipe | Token::Ident("is" | "not")))
         }
@@ -134,7 +132,7 @@ fn is_boundary(tokens: &[Spanned<'_>], at: usize, level: Level) -> bool {
     }
 }
 
-/// Position of the first token of the operand that ends before `end`.
+/// Returns the index of the first token of the operand that ends before `end`.
 fn operand_start(tokens: &[Spanned<'_>], end: usize, level: Level) -> usize {
     let mut depth = 0_usize;
     for at in (0..end).rev() {
@@ -151,7 +149,7 @@ fn operand_start(tokens: &[Spanned<'_>], end: usize, level: Level) -> usize {
     0
 }
 
-/// Position behind the last token of the operand that starts at `start`.
+/// Returns the index after the last token of the operand that starts at `start`.
 fn operand_end(tokens: &[Spanned<'_>], start: usize, level: Level) -> usize {
     let mut depth = 0_usize;
     for at in start..tokens.len() {
@@ -168,14 +166,15 @@ fn operand_end(tokens: &[Spanned<'_>], start: usize, level: Level) -> usize {
     tokens.len()
 }
 
-/// Edits that pass the operands of a comparison through filters. The operator is from `first` to `last`.
+/// Returns the edits that pass the operands of a comparison through filters. The operator spans the tokens
+/// `first..=last`.
 fn compared(tokens: &[Spanned<'_>], first: usize, last: usize, right: &str) -> Vec<Edit> {
     let start = operand_start(tokens, first, Level::Comparison);
     let end = operand_end(tokens, last + 1, Level::Comparison);
     if start >= first || end <= last + 1 {
         return Vec::new();
     }
-    // The offset tells comparisons of one template apart.
+    // The offset identifies the comparison within the template.
     let number = start_of(&tokens[first].1);
     vec![
         insertion(start_of(&tokens[start].1), 1, "(".into()),
@@ -189,7 +188,8 @@ fn insertion(offset: usize, rank: u8, text: String) -> Edit {
     Edit { offset, rank, removed: 0, text }
 }
 
-/// Whether `in` at `at` is an operator: not that of a loop, nor the name of a test, filter or attribute.
+/// Returns whether `in` at `at` is the containment operator, rather than part of a loop or the name of a test, filter
+/// or attribute.
 fn is_containment(tokens: &[Spanned<'_>], at: usize) -> bool {
     let before = [1, 2].map(|back| Some(&tokens[at.checked_sub(back)?].0));
     let is_test = matches!(before, [Some(Token::Dot | Token::Pipe | Token::Ident("is")), _]);
@@ -206,7 +206,7 @@ fn is_containment(tokens: &[Spanned<'_>], at: usize) -> bool {
     !(is_loop && matches!(others.next(), Some((Token::BlockStart, _))))
 }
 
-/// Position of the opening bracket that the bracket at `close` closes.
+/// Returns the index of the bracket that matches the closing bracket at `close`.
 fn opening(tokens: &[Spanned<'_>], close: usize) -> Option<usize> {
     let mut depth = 0_usize;
     for at in (0..=close).rev() {
@@ -224,10 +224,10 @@ fn opening(tokens: &[Spanned<'_>], close: usize) -> Option<usize> {
     None
 }
 
-/// Position of the first token of a value with its attributes, items and calls, which ends before `end`.
+/// Returns the index of the first token of a value with its attributes, items and calls, which ends before `end`.
 ///
 /// # Errors
-/// When the value is that of a filter or test, behind which Jinja has neither items nor attributes.
+/// Fails if the value is the result of a filter or test, because Jinja has no items or attributes there.
 fn value_start(tokens: &[Spanned<'_>], end: usize) -> Result<usize, Error> {
     let mut end = end;
     while let Some(last) = end.checked_sub(1) {
@@ -254,7 +254,7 @@ fn value_start(tokens: &[Spanned<'_>], end: usize) -> Result<usize, Error> {
     Ok(0)
 }
 
-/// Edits that make the slice which opens at `open` a filter; none for an item.
+/// Returns the edits that rewrite the slice opening at `open` as a filter, or none for a plain index.
 fn slice(tokens: &[Spanned<'_>], open: usize) -> Result<Vec<Edit>, Error> {
     let mut depth = 0_usize;
     let mut marks = Vec::new();
@@ -290,7 +290,7 @@ fn slice(tokens: &[Spanned<'_>], open: usize) -> Result<Vec<Edit>, Error> {
     Ok(edits)
 }
 
-/// Edits that refuse `x.upper is defined` for a text `x`: the method is defined in Python.
+/// Returns the edits that reject `x.upper is defined` for a string `x`, because the method is defined in Python.
 fn tested_method(tokens: &[Spanned<'_>], is: usize) -> Result<Vec<Edit>, Error> {
     let is_negated = matches!(tokens.get(is + 1), Some((Token::Ident("not"), _)));
     let test = tokens.get(is + 1 + usize::from(is_negated)).map(|(token, _)| token);
@@ -308,7 +308,7 @@ fn tested_method(tokens: &[Spanned<'_>], is: usize) -> Result<Vec<Edit>, Error> 
     ])
 }
 
-/// Whether `%` at `at` stands behind a text that is no factor of a product.
+/// Returns whether `%` at `at` follows a string that is not a factor of a product.
 fn follows_text(tokens: &[Spanned<'_>], at: usize) -> bool {
     let mut before = tokens[..at].iter().rev().map(|(token, _)| token).peekable();
     if !matches!(before.peek(), Some(Token::Str(_) | Token::String(_))) {
@@ -318,7 +318,7 @@ fn follows_text(tokens: &[Spanned<'_>], at: usize) -> bool {
     !matches!(left, Some(Token::Mul | Token::Div | Token::FloorDiv | Token::Mod | Token::Pow | Token::Minus))
 }
 
-/// Refuses markup anywhere but at the end of what is printed.
+/// Rejects a markup filter that is not at the end of a `{{ … }}`.
 fn check_markup(tokens: &[Spanned<'_>], pipe: usize) -> Result<(), Error> {
     let Some((Token::Ident(name), _)) = tokens.get(pipe + 1) else { return Ok(()) };
     if !MARKUP.contains(name) || matches!(tokens.get(pipe + 2), Some((Token::VariableEnd, _))) {

@@ -1,4 +1,4 @@
-//! Jinja's filters of sequences. Those that are generators in Python give an iterator, which has no text and no length.
+//! Jinja's sequence filters. Filters that are generators in Python return an iterator without text or length.
 
 use std::borrow::Cow;
 
@@ -90,7 +90,7 @@ fn join(items: &Jinja, separator: &str, attribute: Option<&str>) -> Result<Strin
     Ok(joined.join(separator))
 }
 
-/// Returns what a path of names and positions leads to.
+/// Looks up a dotted path of names and indices.
 pub(super) fn by_path(item: Jinja, path: &str) -> Result<Jinja, Error> {
     path.split('.').try_fold(item, |value, name| match name.parse::<usize>() {
         Ok(position) => value.get_item_by_index(position),
@@ -126,20 +126,20 @@ fn sliced(value: &Jinja, start: &Jinja, stop: &Jinja, step: &Jinja) -> Result<Ji
     Ok(if value.downcast_object_ref::<Tuple>().is_some() { Tuple::from(items).into() } else { items.into() })
 }
 
-/// Returns a bound of a slice.
+/// Converts a slice bound.
 fn bound(value: &Jinja) -> Result<Option<i64>, Error> {
     match value.kind() {
         ValueKind::None => Ok(None),
         ValueKind::Bool => Ok(Some(i64::from(value.is_true()))),
         ValueKind::Number if value.is_integer() => {
-            // A bound of more bits is behind every end.
+            // A bound beyond `i64` is past any end.
             Ok(Some(value.as_i64().unwrap_or(if f64::try_from(value.clone())? < 0.0 { i64::MIN } else { i64::MAX })))
         }
         kind => Err(refused(format!("a slice has whole numbers, and this is a value of type {kind}"))),
     }
 }
 
-/// Returns the first position, and the one before which a slice ends: Python's `slice.indices`.
+/// Returns the first position and the exclusive end of a slice, like Python's `slice.indices`.
 fn indices(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> (i64, i64) {
     let length = i64::try_from(length).unwrap_or(i64::MAX);
     let (lower, upper) = if step > 0 { (0, length) } else { (-1, length - 1) };
@@ -151,7 +151,6 @@ fn indices(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> (
     (start.map_or(first, clamped), stop.map_or(end, clamped))
 }
 
-/// Returns the positions of a slice.
 fn positions(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> Vec<usize> {
     let (mut at, stop) = indices(length, start, stop, step);
     let mut found = Vec::new();

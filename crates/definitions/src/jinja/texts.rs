@@ -1,4 +1,4 @@
-//! Jinja's filters of texts. A value that is no text is taken as what Python's `str()` gives.
+//! Jinja's string filters. Other values are first converted like Python's `str()`.
 
 use std::sync::LazyLock;
 
@@ -16,14 +16,14 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
     add_case_filters(environment);
     add_markup_filters(environment);
     environment.add_filter("string", |state: &State<'_, '_>, value: Jinja| {
-        // A strict template raises where the undefined value is used.
+        // A strict template raises when the undefined value is used.
         if value.is_undefined() && state.undefined_behavior() == UndefinedBehavior::Strict {
             return Ok(value);
         }
         let text = if value.is_undefined() { lenient_text(&value)? } else { text(&value)? };
         printed(text.len()).map(|()| Jinja::from(text))
     });
-    // `~` refuses an undefined value itself, unless it is a missing `else`.
+    // `~` itself rejects undefined values except a missing `else`.
     environment.add_filter(TEXT, |value: Jinja| {
         if value.is_undefined() {
             return Ok(value);
@@ -58,7 +58,7 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
     environment.add_filter("urlencode", |value: Jinja| urlencode(&value));
 }
 
-/// Text of an undefined value: only templates that print undefined values get here.
+/// Returns the text of an undefined value. Only templates that print undefined values call this.
 fn lenient_text(value: &Jinja) -> Result<String, Error> {
     Ok(value.to_string())
 }
@@ -78,7 +78,8 @@ fn add_markup_filters(environment: &mut Environment<'static>) {
     environment.add_filter("striptags", |value: Jinja| striptags(text(&value)?));
 }
 
-/// Raises the first letter of each word, where words end at blanks, hyphens and opening brackets, and lowers all others.
+/// Capitalizes the first letter of each word and lowercases the others. Words end at whitespace, hyphens and opening
+/// brackets.
 fn title(text: &str) -> String {
     let mut titled = String::with_capacity(text.len());
     let mut rest = text;
@@ -107,7 +108,7 @@ fn regex_replace(
     let replacement = replacement.or(kwargs.get("repl")?).ok_or_else(|| missing_argument("repl"))?;
     let count = count.or(kwargs.get("count")?).unwrap_or(0);
     kwargs.assert_all_used()?;
-    // Python takes 0 for all, and replaces nothing where the count is negative.
+    // A count of 0 replaces all matches and a negative count replaces none, as in Python.
     let count = match usize::try_from(count) {
         Ok(0) => usize::MAX,
         Ok(count) => count,
@@ -141,13 +142,13 @@ fn truncate(text: String, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
     Ok(format!("{cut}{end}"))
 }
 
-/// markupsafe's `escape`.
+/// Escapes text like markupsafe's `escape`.
 fn escaped(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('>', "&gt;").replace('<', "&lt;");
     text.replace('\'', "&#39;").replace('"', "&#34;")
 }
 
-/// markupsafe's `Markup.striptags`.
+/// Strips tags like markupsafe's `Markup.striptags`.
 fn striptags(mut text: String) -> Result<String, Error> {
     for (open, close) in [("<!--", "-->"), ("<", ">")] {
         while let Some(start) = text.find(open) {
@@ -158,7 +159,7 @@ fn striptags(mut text: String) -> Result<String, Error> {
     unescaped(&words(&text).collect::<Vec<_>>().join(" "))
 }
 
-/// Python's `html.unescape`, for the entities of markup and numbers.
+/// Unescapes text like Python's `html.unescape`, limited to markup entities and numeric references.
 fn unescaped(text: &str) -> Result<String, Error> {
     const NAMES: [(&str, char); 6] =
         [("amp", '&'), ("lt", '<'), ("gt", '>'), ("quot", '"'), ("apos", '\''), ("nbsp", '\u{a0}')];
@@ -173,7 +174,7 @@ fn unescaped(text: &str) -> Result<String, Error> {
         let Some(all) = found.get(0) else { break };
         let number = |name: &str, radix: u32| {
             let digits = found.name(name)?;
-            // HTML reads the numbers of control characters otherwise.
+            // HTML remaps the code points of control characters, so reject them.
             let code = u32::from_str_radix(digits.as_str(), radix).ok();
             Some(code.filter(|code| (32..127).contains(code) || *code >= 160).and_then(char::from_u32))
         };
@@ -191,7 +192,7 @@ fn unescaped(text: &str) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Applies `urlencode`: a text as part of a path, a dict or pairs as a query.
+/// Implements `urlencode`: quotes a text as a path segment, and a dict or pairs as a query string.
 fn urlencode(value: &Jinja) -> Result<String, Error> {
     let pairs = match value.kind() {
         ValueKind::Map => {
@@ -217,7 +218,7 @@ fn quoted_part(value: &Jinja) -> Result<String, Error> {
     text(value).map(|text| quoted(&text, "").replace("%20", "+"))
 }
 
-/// Python's `urllib.parse.quote`.
+/// Quotes text like Python's `urllib.parse.quote`.
 fn quoted(text: &str, safe: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,4 +1,4 @@
-//! Python's classes of letters and its changes of case.
+//! Python's character classes and case conversions.
 
 use std::sync::LazyLock;
 
@@ -8,7 +8,7 @@ use minijinja::Error;
 
 use crate::exchange::refused;
 
-/// Whether a character belongs to a class of Unicode, written as a regular expression.
+/// Returns whether a character is in a Unicode class, given as a regular expression.
 fn is_in(class: &LazyLock<Option<Regex>>, character: char) -> bool {
     let mut buffer = [0; 4];
     let text = character.encode_utf8(&mut buffer);
@@ -22,7 +22,7 @@ static TITLED: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Lt}$"
 static HAN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Han}$").ok());
 static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());
 
-/// Digit of ASCII for a decimal digit of any script: the ten digits of a script follow each other.
+/// Returns the ASCII digit for a decimal digit of any script. The ten digits of a script are contiguous.
 pub(crate) fn decimal_digit(character: char) -> Option<char> {
     if character.is_ascii_digit() {
         return Some(character);
@@ -32,17 +32,17 @@ pub(crate) fn decimal_digit(character: char) -> Option<char> {
     }
     let code = u32::from(character);
     let before = (1..10).take_while(|step| char::from_u32(code - step).is_some_and(|c| is_in(&DECIMAL, c))).count();
-    // Blocks of digits are aligned at ten where they touch: only mathematical digits do, from U+1D7CE on.
+    // Only mathematical digits (from U+1D7CE) have adjacent blocks of ten.
     let value = if (0x1D7CE..=0x1D7FF).contains(&code) { (code - 0x1D7CE) % 10 } else { u32::try_from(before).ok()? };
     char::from_digit(value, 10)
 }
 
-/// `str.isdecimal`.
+/// Implements Python's `str.isdecimal`.
 pub(super) fn is_decimal(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| decimal_digit(c).is_some())
 }
 
-/// `str.isdigit`, but for a few enclosed digits.
+/// Implements Python's `str.isdigit`, except for a few enclosed digits.
 pub(crate) fn is_digit(text: &str) -> bool {
     !text.is_empty()
         && text
@@ -50,10 +50,10 @@ pub(crate) fn is_digit(text: &str) -> bool {
             .all(|c| decimal_digit(c).is_some() || (matches!(c, '²' | '³' | '¹' | '⁰' | '⁴'..='⁹' | '₀'..='₉')))
 }
 
-/// `str.isnumeric`.
+/// Implements Python's `str.isnumeric`.
 ///
 /// # Errors
-/// Chinese characters, of which some are numbers.
+/// Fails if the text has Chinese characters, because some of them are numeric.
 pub(super) fn is_numeric(text: &str) -> Result<bool, Error> {
     if text.chars().any(|c| !c.is_ascii() && is_in(&HAN, c)) {
         return Err(refused("`isnumeric` of Chinese characters is not offered"));
@@ -65,20 +65,20 @@ fn is_letter(c: char) -> bool {
     c.is_ascii_alphabetic() || !c.is_ascii() && is_in(&LETTER, c)
 }
 
-/// `str.isalpha`.
+/// Implements Python's `str.isalpha`.
 pub(super) fn is_alpha(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_letter)
 }
 
-/// `str.isalnum`.
+/// Implements Python's `str.isalnum`.
 pub(super) fn is_alnum(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| is_letter(c) || c.is_ascii_digit() || !c.is_ascii() && is_in(&NUMBER, c))
 }
 
-/// `str.isidentifier`.
+/// Implements Python's `str.isidentifier`.
 ///
 /// # Errors
-/// A text beyond ASCII.
+/// Fails if the text is not ASCII.
 pub(super) fn is_identifier(text: &str) -> Result<bool, Error> {
     if !text.is_ascii() {
         return Err(refused("`isidentifier` is offered for ASCII only"));
@@ -87,7 +87,7 @@ pub(super) fn is_identifier(text: &str) -> Result<bool, Error> {
     Ok(is_plain && text.starts_with(|c: char| !c.is_ascii_digit()))
 }
 
-/// `str.isprintable`.
+/// Implements Python's `str.isprintable`.
 pub(super) fn is_printable(text: &str) -> bool {
     text.chars().all(|c| c == ' ' || !c.is_ascii_control() && (c.is_ascii() || !is_in(&HIDDEN, c)))
 }
@@ -100,17 +100,17 @@ fn is_cased(c: char) -> bool {
     c.is_lowercase() || c.is_uppercase() || is_titled(c)
 }
 
-/// `str.isupper`.
+/// Implements Python's `str.isupper`.
 pub(crate) fn is_upper(text: &str) -> bool {
     text.chars().any(char::is_uppercase) && !text.chars().any(|c| c.is_lowercase() || is_titled(c))
 }
 
-/// `str.islower`.
+/// Implements Python's `str.islower`.
 pub(crate) fn is_lower(text: &str) -> bool {
     text.chars().any(char::is_lowercase) && !text.chars().any(|c| c.is_uppercase() || is_titled(c))
 }
 
-/// `str.istitle`.
+/// Implements Python's `str.istitle`.
 pub(super) fn is_title(text: &str) -> bool {
     let mut previous_cased = false;
     let mut has_cased = false;
@@ -125,7 +125,7 @@ pub(super) fn is_title(text: &str) -> bool {
     has_cased
 }
 
-/// `str.title`.
+/// Implements Python's `str.title`.
 pub(super) fn title(text: &str) -> String {
     let mut titled = String::with_capacity(text.len());
     let mut previous_cased = false;
@@ -136,7 +136,7 @@ pub(super) fn title(text: &str) -> String {
     titled
 }
 
-/// `str.swapcase`.
+/// Implements Python's `str.swapcase`.
 pub(super) fn swapcase(text: &str) -> String {
     let mut swapped = String::with_capacity(text.len());
     for (position, c) in text.char_indices() {
@@ -151,7 +151,7 @@ pub(super) fn swapcase(text: &str) -> String {
     swapped
 }
 
-/// Returns the lower case of the character at `position`. A sigma at the end of a word has its own form.
+/// Returns the lower case of the character at `position`, with the final form of sigma at the end of a word.
 fn lowered(text: &str, position: usize, c: char) -> String {
     if c != 'Σ' {
         return c.to_lowercase().collect();
@@ -161,8 +161,8 @@ fn lowered(text: &str, position: usize, c: char) -> String {
     if has_letter_before && !has_letter_after { "ς" } else { "σ" }.to_owned()
 }
 
-/// `str.casefold`: each letter in the lower case of its upper case, but for Turkish `ı` and Cherokee, which folds to its
-/// upper case.
+/// Implements Python's `str.casefold`. Each letter becomes the lower case of its upper case, except Turkish `ı`, which
+/// is unchanged, and Cherokee, which folds to upper case.
 pub(super) fn casefold(text: &str) -> String {
     let mut folded = String::with_capacity(text.len());
     for c in text.chars() {

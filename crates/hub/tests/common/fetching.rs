@@ -1,4 +1,4 @@
-//! The client side of a test: what it fetches, how long it waits, and its result.
+//! Client side of the tests: requests, short timeouts, and results.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +23,7 @@ use crate::common::{COMMIT, FakeHub, Served, TOKEN};
 
 pub const REPO: &str = "o/n";
 
-/// Records all events.
+/// Reporter that records all events.
 #[derive(Default)]
 pub struct Told(pub Mutex<Vec<Event>>);
 
@@ -33,7 +33,6 @@ impl Reporter for Told {
     }
 }
 
-/// Returns settings with short timeouts.
 pub fn settings(endpoint: &str, cache: &Path) -> HubSettings {
     let millis = Duration::from_millis;
     let patience = Patience {
@@ -83,7 +82,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Returns the error of the call, or of its first file.
+    /// Returns the error of the call, or of the first failed file.
     pub fn error(&self) -> Option<&Error> {
         match &self.fetched {
             Ok(fetched) => fetched.failures.first().map(|(_, error)| error),
@@ -92,7 +91,7 @@ impl Outcome {
     }
 }
 
-/// Plans and fetches, and looks for the token in everything that came out and in everything that was asked.
+/// Plans and fetches files, and checks that the token leaks neither into the output nor to other hosts.
 pub fn fetch(server: &FakeHub, cache: &Path, names: &[&str], lock: &Lock) -> Outcome {
     let hub = Hub::new(settings(&server.address, cache));
     let events = Told::default();

@@ -1,4 +1,4 @@
-//! A hub on the loopback, which speaks as the real one does, and misbehaves where a test says so.
+//! Fake Hub on the loopback interface, which behaves like the real one except for injected faults.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,14 +17,14 @@ use std::time::Duration;
 use sha1::{Digest, Sha1};
 use sha2::Sha256;
 
-/// Searched for in all output.
+/// Test token, which must not appear in any output.
 pub const TOKEN: &str = "hf_TheSecretOfTheTests";
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// A request as it came.
+/// Received request.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Whether it came to the host of large files, not to the hub.
+    /// Whether the request was sent to the host of large files instead of the Hub.
     pub elsewhere: bool,
     pub method: String,
     pub path: String,
@@ -36,23 +36,23 @@ impl Request {
         self.headers.get(name).map(String::as_str)
     }
 
-    /// Returns the first requested byte.
+    /// Returns the offset of the first requested byte.
     pub fn from(&self) -> Option<usize> {
         self.header("range")?.strip_prefix("bytes=")?.split('-').next()?.parse().ok()
     }
 }
 
-/// An answer, and how it is sent.
+/// Response and the way it is sent.
 #[derive(Debug, Clone, Default)]
 pub struct Answer {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// A wrong `Content-Length`, if any.
+    /// Wrong `Content-Length` to send, if any.
     pub length: Option<usize>,
-    /// Closes the connection after that many bytes of the body.
+    /// Number of body bytes after which the connection is closed.
     pub cut: Option<usize>,
-    /// Pauses for a time after that many bytes.
+    /// Number of body bytes after which sending pauses, and the duration.
     pub stall: Option<(usize, Duration)>,
 }
 
@@ -97,12 +97,12 @@ impl Answer {
     }
 }
 
-/// A file of the hub.
+/// File of the fake Hub.
 #[derive(Debug, Clone)]
 pub struct Served {
     pub name: String,
     pub content: Vec<u8>,
-    /// A large file is stored on another host, under its SHA-256.
+    /// Whether the file is large, i.e. stored on another host under its SHA-256.
     pub large: bool,
 }
 
@@ -111,7 +111,7 @@ impl Served {
         hex(&Sha256::digest(&self.content))
     }
 
-    /// Returns the cache's name of the file.
+    /// Returns the ETag, which is the cache name of the file.
     pub fn etag(&self) -> String {
         if self.large {
             return self.sha256();
@@ -125,10 +125,10 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Changes an answer: of the request and how many of its method and path came before it.
+/// Function that alters a response, given the request and the number of earlier requests with the same method and path.
 pub type Fault = Box<dyn Fn(&Request, usize, Answer) -> Answer + Send + Sync>;
 
-/// A repository on two hosts: the hub, and one for large files.
+/// Fake repository on two hosts, the Hub and a host for large files.
 pub struct FakeHub {
     pub address: String,
     pub elsewhere: String,
@@ -143,7 +143,7 @@ struct World {
     elsewhere: String,
 }
 
-/// Returns `bytes` bytes without repetition.
+/// Returns `bytes` bytes of nonrepeating test content.
 pub fn content(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|index| (index * 7 + index / 251) as u8).collect()
 }
@@ -161,7 +161,7 @@ pub fn no_fault() -> Fault {
 }
 
 impl FakeHub {
-    /// Starts a hub with the repository `repo` (`org/name`, or `datasets/org/name`) at [`COMMIT`].
+    /// Starts a Hub with the repository `repo` (`org/name` or `datasets/org/name`) at [`COMMIT`].
     pub fn start(repo: &str, files: Vec<Served>, fault: Fault) -> Self {
         let hub = bind_any_port();
         let other = bind_any_port();
@@ -192,7 +192,6 @@ impl FakeHub {
         fake
     }
 
-    /// Returns the requests so far.
     pub fn requests(&self) -> Vec<Request> {
         self.seen.lock().unwrap().clone()
     }
@@ -246,7 +245,7 @@ impl World {
         let answer = (self.fault)(&request, before, self.answer(&request));
         answer.send(&request.method, &mut stream).ok();
         stream.shutdown(std::net::Shutdown::Write).ok();
-        // Unread data would make the system discard the bytes sent.
+        // Read the remaining data, because closing the socket otherwise discards sent bytes.
         let mut rest = [0; 64];
         stream.set_read_timeout(Some(Duration::from_millis(200))).ok();
         while stream.read(&mut rest).is_ok_and(|read| read > 0) {}

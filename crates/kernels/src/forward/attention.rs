@@ -1,7 +1,7 @@
-//! Causal attention within segments and their prefixes: blocks of queries, skipped masked key blocks, in-place softmax.
+//! Causal attention within segments and their prefixes, in blocks of queries. Fully masked key blocks are skipped.
 //!
-//! Only the scores of one block of queries are materialised, and they stay in the cache. Products use the matrix
-//! kernel; this module adds the rotary embedding, the softmax and the mask.
+//! Only the scores of one query block are materialized, and they stay in cache. Products use `gemm`. This module adds
+//! rotary embeddings, the softmax and the mask.
 
 use std::ops::Range;
 
@@ -13,28 +13,28 @@ use crate::linalg::bf16::Bf16Kernels;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use crate::linalg::simd;
 
-/// Queries that one task scores at a time.
+/// Number of queries per task.
 pub(super) const QUERY_ROWS: usize = 64;
 
-/// The shape of attention, and the norms of queries and keys.
+/// Shape and parameters of attention.
 pub struct Heads<'a> {
     pub queries: usize,
-    /// Keys and values; a group of `queries / keys` query heads shares one.
+    /// Number of key and value heads. Each is shared by a group of `queries / keys` query heads.
     pub keys: usize,
     pub head_dim: usize,
     pub query_norm: Option<Norm<'a>>,
     pub key_norm: Option<Norm<'a>>,
-    /// How many tokens a query sees, itself among them.
+    /// Number of tokens that a query attends to, including itself.
     pub window: usize,
-    /// Factor and cap of the scores.
+    /// Factor applied to the scores before the soft cap `cap`.
     pub scale: f32,
     pub cap: Option<f32>,
-    /// The kernels that multiply scores, and their sums of values, in bf16; none where they are f32.
+    /// Kernels for bf16 products of queries with keys and of weights with values. `None` for f32.
     pub paired: Option<Bf16Kernels>,
 }
 
 impl Heads<'_> {
-    /// Returns the numbers of a row's queries, and of its keys.
+    /// Returns the widths of a row's queries and keys.
     pub(super) fn widths(&self) -> (usize, usize) {
         (self.queries * self.head_dim, self.keys * self.head_dim)
     }
@@ -43,7 +43,7 @@ impl Heads<'_> {
 /// Computes attention of all segments in f32.
 ///
 /// # Shapes
-/// As [`super::attention`].
+/// See [`super::attention`].
 pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segments<'_>) -> Scratch {
     let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
     let stride = q_width + 2 * k_width;
@@ -54,8 +54,8 @@ pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, s
         let Block { out, first, prefix, starts } = block;
         let rows = out.len() / q_width;
         let start = starts[0].own;
-        // Visible keys: the prefix, and the keys from the first one of the first query to the last query of the block. Others are masked
-        // for all its queries, and never computed.
+        // Visible keys are the prefix, and the keys from the first one visible to the first query up to the last query
+        // of the block. All others are masked for the whole block and never computed.
         let before = prefix.len();
         let visible = first + rows - start;
         let seen = before + visible;
@@ -76,7 +76,7 @@ pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, s
             let values = |row: usize, count: usize| {
                 MatrixView::strided(&qkv[row * stride + q_width + k_width + kv * head_dim..], count, head_dim, stride)
             };
-            // [rows, before] and [rows, own] side by side.
+            // [rows, before] and [rows, own], concatenated along the columns.
             if before > 0 {
                 let scores = MatrixViewMut::strided(&mut scores, rows, before, seen);
                 gemm(scores, Update::Replace, queries, keys(prefix.start, before).t());
@@ -93,8 +93,8 @@ pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, s
                     if let Some(cap) = heads.cap {
                         simd::soft_cap(visible, cap);
                     }
-                    // Unseen keys: the part of the prefix outside the window, and the part of the block's segment
-                    // before the query's own or outside the window.
+                    // Masked keys: the part of the prefix outside the window, and the part of the block's segment that
+                    // precedes this query's segment or lies outside its window.
                     let unseen = [0..starts[row].prefix, before..before + starts[row].own - start];
                     unseen.iter().for_each(|keys| visible[keys.clone()].fill(f32::NEG_INFINITY));
                     *sum = simd::numerators(visible);
@@ -130,28 +130,28 @@ pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, s
     out
 }
 
-/// Some queries that share a prefix, and where their result goes.
+/// Queries that share a prefix, with their part of the output.
 pub(super) struct Block<'a> {
     pub(super) out: &'a mut [f32],
-    /// The first query's row in the batch.
+    /// Row of the first query in the batch.
     pub(super) first: usize,
-    /// The rows that all of them continue.
+    /// Rows of the shared prefix.
     prefix: Range<usize>,
-    /// For each query.
+    /// First visible keys of each query.
     pub(super) starts: Vec<Start>,
 }
 
-/// The first keys that a query sees.
+/// First keys visible to a query.
 #[derive(Clone, Copy)]
 pub(super) struct Start {
-    /// First visible row of the prefix, counted from its start.
+    /// First visible row of the prefix, relative to its start.
     pub(super) prefix: usize,
-    /// First visible row of the own segment, as a row of the batch.
+    /// First visible row of the query's own segment, as a row of the batch.
     pub(super) own: usize,
 }
 
-/// Splits the output into blocks that do not cross segments, unless these continue the same one; the longest work first
-/// (late queries see most keys).
+/// Splits the output into blocks. A block may only span several segments if they continue the same one. Blocks with the
+/// most work come first, since late queries see the most keys.
 pub(super) fn query_blocks<'a>(
     mut out: &'a mut [f32],
     width: usize,
@@ -187,11 +187,11 @@ pub(super) fn query_blocks<'a>(
     blocks
 }
 
-/// Norms and rotates queries and keys; queries are multiplied by what scores are as well. A norm weight of length `D` norms each
-/// head by itself, one of the projection's full width all heads together.
+/// Applies norms and rotary embeddings to queries and keys, and scales the queries by the score factor. A norm weight
+/// of length `D` normalizes each head separately. A weight of the full projection width normalizes all heads together.
 ///
 /// # Shapes
-/// `qkv [tokens, (H + 2K)·D]`, `positions [tokens]`: rows of the table; result `[tokens, (H + K)·D]`.
+/// `qkv [tokens, (H + 2K)·D]`, `positions [tokens]` (rows of the table), result `[tokens, (H + K)·D]`.
 pub fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table: &RotaryTable) -> Scratch {
     let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
     let stride = q_width + 2 * k_width;
@@ -233,7 +233,7 @@ mod tests {
     use super::super::attention;
     use super::*;
 
-    /// Segments, each with the one that it continues.
+    /// Segments, each with its parent if it has one.
     struct Batch {
         rows: Vec<Range<usize>>,
         parents: Vec<Option<usize>>,
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    /// Computes attention by its definition, one query at a time, in f64.
+    /// Computes attention by its definition in f64, one query at a time.
     fn by_definition(
         qkv: &[f32],
         [h, k, d]: [usize; 3],
@@ -309,7 +309,7 @@ mod tests {
         out
     }
 
-    /// Compares attention with its definition for six query heads and two key heads, in each window.
+    /// Compares attention with its definition for six query heads and two key heads, for several window sizes.
     fn compare(segments: &[(usize, Option<usize>)]) {
         let [portable, amx] = [Bf16Kernels::Portable, Bf16Kernels::Amx].map(Some);
         for (head_dim, paired, most) in
@@ -339,7 +339,7 @@ mod tests {
         (HEADS[0] + 2 * HEADS[1]) * d
     }
 
-    /// Returns rows of queries, keys and values.
+    /// Returns sample rows of queries, keys and values.
     fn rows(tokens: usize, d: usize) -> Vec<f32> {
         (0..tokens * row_width(d)).map(|i| ((i * 7919) % 1013) as f32 / 500.0 - 1.0).collect()
     }
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn row_in_bf16_does_not_depend_on_other_segments() {
-        // Odd lengths: what is paired along the keys must not begin with the batch, nor with an elder sibling.
+        // Odd lengths show whether bf16 pairs start at the segment, rather than at the batch or at a preceding sibling.
         let all = [(3, None), (45, None), (7, Some(1)), (70, Some(1)), (33, None), (5, Some(4))];
         let full_batch = batch(&all);
         let d = 8;
@@ -408,7 +408,7 @@ mod tests {
     fn branches_see_their_prefix_and_themselves() {
         compare(&[(1, None), (1, Some(0)), (1, Some(0))]);
         compare(&[(2, None), (0, Some(0)), (3, Some(0)), (0, Some(0))]);
-        // Branches across blocks of queries; a second tree directly after the first; a plain segment at the end.
+        // Branches across query blocks, a second tree directly after the first, and a plain segment at the end.
         compare(&[
             (70, None),
             (3, Some(0)),

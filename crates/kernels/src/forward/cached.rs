@@ -1,7 +1,7 @@
-//! Attention of new rows over keys and values that were kept, one query at a time.
+//! Attention of new rows over cached keys and values, one query at a time.
 //!
-//! A query's sums run over its keys in their order, whatever blocks they lie in and whatever else runs: its numbers depend on
-//! neither. With few rows this is as fast as reading the keys is.
+//! Each query sums over its keys in order, so its result does not depend on the cache blocks or on other queries. For
+//! few rows, the speed is bounded by the bandwidth of reading the keys.
 
 use std::ops::Range;
 
@@ -11,28 +11,28 @@ use super::attention::Heads;
 use super::scratch::{Scratch, scratch};
 use crate::linalg::simd;
 
-/// Keys, rotated, and values of some tokens of one layer, each `[tokens, K·D]`.
+/// Cache block with the rotated keys and the values of one layer, each `[tokens, K·D]`.
 pub struct KeyValues {
     keys: Vec<f32>,
     values: Vec<f32>,
 }
 
 impl KeyValues {
-    /// Allocates room for `tokens` tokens of `width` channels.
+    /// Allocates capacity for `tokens` tokens of `width` channels.
     pub fn with_room(tokens: usize, width: usize) -> Self {
         Self { keys: Vec::with_capacity(tokens * width), values: Vec::with_capacity(tokens * width) }
     }
 }
 
-/// Rows that a run attends to: the position of its first row, and the blocks from the first token on, with the number
-/// of tokens of each.
+/// New rows of a sequence, the position of the first one, and the cache blocks of the sequence from its first token,
+/// with the number of tokens in each.
 pub struct SeenRun<'a> {
     pub rows: Range<usize>,
     pub first: usize,
     pub blocks: Vec<(&'a KeyValues, usize)>,
 }
 
-/// Appends the keys and values of some rows to a block.
+/// Appends the keys and values of rows to a cache block.
 pub fn keep(block: &mut KeyValues, rotated: &[f32], qkv: &[f32], heads: &Heads<'_>, rows: Range<usize>) {
     let (q_width, k_width) = heads.widths();
     let stride = q_width + 2 * k_width;
@@ -43,10 +43,10 @@ pub fn keep(block: &mut KeyValues, rotated: &[f32], qkv: &[f32], heads: &Heads<'
     }
 }
 
-/// Computes attention of all runs, whose rows are concatenated.
+/// Computes attention of the new rows of all sequences, which are concatenated.
 ///
 /// # Shapes
-/// `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
+/// `rotated [tokens, (H + K)·D]`, result `[tokens, H·D]`.
 pub fn attention_over(rotated: &[f32], heads: &Heads<'_>, runs: &[SeenRun<'_>]) -> Scratch {
     let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
     let rotated_stride = q_width + k_width;
@@ -66,7 +66,7 @@ pub fn attention_over(rotated: &[f32], heads: &Heads<'_>, runs: &[SeenRun<'_>]) 
     out
 }
 
-/// Computes attention of the queries of one position that share a key: `queries [G, D]`, `out` likewise.
+/// Computes attention at one position for the query heads that share a key head. `queries [G, D]`, `out [G, D]`.
 fn attend(queries: &[f32], run: &SeenRun<'_>, seen: Range<usize>, channel: usize, heads: &Heads<'_>, out: &mut [f32]) {
     let width = heads.keys * heads.head_dim;
     let head_dim = heads.head_dim;

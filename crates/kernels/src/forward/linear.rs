@@ -11,14 +11,14 @@ use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use crate::linalg::panels::{product, product_of_few};
 use crate::linalg::simd;
 
-/// Rows of a task: the intermediates of the MLP stay in a core's cache, the weights are packed seldom enough.
+/// Maximum rows per task. The MLP intermediates stay in cache, and the weights are packed rarely enough.
 pub const MAX_ROWS: usize = 256;
 const MIN_ROWS: usize = 64;
 
-/// Weights `[inner, outer]`.
 #[derive(Clone, Copy)]
 pub enum Weight<'a> {
-    /// Row-major weights of an operator with their number of columns. Too few rows use them to justify another layout.
+    /// Row-major weights and their number of columns. For operators that are applied to too few rows to justify
+    /// prepacking.
     Plain(&'a [f32], usize),
     Laid(Laid<'a>),
 }
@@ -53,7 +53,8 @@ impl Weight<'_> {
         }
     }
 
-    /// Computes `out ← x·W` or `out ← out + x·W`, with all threads if the rows are `few` and nothing else runs.
+    /// Computes `out ← x·W` or `out ← out + x·W`. With `few`, for few rows and no concurrent work, all threads share
+    /// the product.
     ///
     /// # Shapes
     /// `x [rows, inner]`, `out [rows, outer]`.
@@ -68,7 +69,7 @@ impl Weight<'_> {
     }
 }
 
-/// A linear layer: weights `[inner, outer]`, and what it adds, `[outer]`.
+/// Linear layer with weights `[inner, outer]` and an optional bias `[outer]`.
 #[derive(Clone, Copy)]
 pub struct Linear<'a> {
     pub weight: Weight<'a>,
@@ -76,14 +77,14 @@ pub struct Linear<'a> {
 }
 
 impl<'a> From<Weight<'a>> for Linear<'a> {
-    /// Creates a linear map without a bias.
+    /// Creates a linear layer without bias.
     fn from(weight: Weight<'a>) -> Self {
         Self { weight, bias: None }
     }
 }
 
 impl Linear<'_> {
-    /// Computes [`Weight::product`] with the bias.
+    /// Computes [`Weight::product`] and adds the bias.
     fn product(self, x: MatrixView<'_, f32>, few: bool, into: Update, out: &mut [f32]) {
         self.weight.product(x, few, into, out);
         if let Some(bias) = self.bias {
@@ -92,7 +93,7 @@ impl Linear<'_> {
     }
 }
 
-/// An MLP with a gate: `gate_up [C, 2F]` (gate first), `down [F, C]`.
+/// Gated MLP with `gate_up [C, 2F]` (gate first) and `down [F, C]`.
 #[derive(Clone, Copy)]
 pub struct Mlp<'a> {
     pub gate_up: Linear<'a>,
@@ -103,7 +104,7 @@ pub struct Mlp<'a> {
 /// Computes `norm(x)·W + b`.
 ///
 /// # Shapes
-/// `x [rows, inner]`; result `[rows, outer]`.
+/// `x [rows, inner]`, result `[rows, outer]`.
 pub fn project(x: &[f32], inner: usize, before: Option<Norm<'_>>, projection: Linear<'_>) -> Scratch {
     let outer = projection.weight.outer();
     let mut out = scratch(x.len() / inner * outer);
@@ -115,10 +116,10 @@ pub fn project(x: &[f32], inner: usize, before: Option<Norm<'_>>, projection: Li
     out
 }
 
-/// Computes `x·W + b`, then optionally a norm of the result, then optionally adds it to a residual stream.
+/// Computes `x·W + b`, optionally followed by a norm and by the addition of a residual stream.
 ///
 /// # Shapes
-/// `x [rows, inner]`, `residual [rows, outer]`; result `[rows, outer]`.
+/// `x [rows, inner]`, `residual [rows, outer]`, result `[rows, outer]`.
 pub fn linear(
     x: &[f32],
     inner: usize,
@@ -134,10 +135,10 @@ pub fn linear(
     })
 }
 
-/// Computes `act(norm(x)·G) * (norm(x)·U) · D`, then continues like [`linear`].
+/// Computes `act(norm(x)·G) * (norm(x)·U) · D`, followed by the optional steps of [`linear`].
 ///
 /// # Shapes
-/// `x [rows, C]`; result `[rows, C]`.
+/// `x [rows, C]`, result `[rows, C]`.
 pub fn mlp(
     x: &[f32],
     channels: usize,
@@ -162,7 +163,7 @@ pub fn mlp(
                 }
             }
         });
-        // The activations are in the first half of each row: [block, F] with row stride 2F.
+        // The activations occupy the first half of each row: [block, F] with row stride 2F.
         let activations = MatrixView::strided(&hidden, block, width, 2 * width);
         let residual = residual.map(|stream| &stream[first * channels..][..out.len()]);
         write(activations, mlp_weights.down, few, out, after, residual);
@@ -204,7 +205,7 @@ pub fn gather(x: &[f32], channels: usize, rows: &[u32]) -> Vec<f32> {
     out
 }
 
-/// Adds rows, each times its factor, to some rows of `out [rows, C]`.
+/// Adds rows of `values`, each multiplied by its factor, to the given rows of `out [rows, C]`.
 pub fn scatter(out: &mut [f32], channels: usize, rows: &[u32], factors: &[f32], values: &[f32]) {
     simd::in_widest!({
         for ((&row, factor), values) in rows.iter().zip(factors).zip(values.chunks_exact(channels)) {
@@ -219,13 +220,13 @@ pub fn add(x: &mut [f32], y: &[f32]) {
     simd::in_widest!(simd::add(x, y));
 }
 
-/// Returns what the product is added to: the residual stream, unless a norm of the product stands between.
+/// Returns the residual stream if the product is added to it directly, without a norm in between.
 fn beneath<'a>(after: Option<Norm<'_>>, residual: Option<&'a [f32]>) -> Option<&'a [f32]> {
     residual.filter(|_| after.is_none())
 }
 
-/// Allocates `[rows, outer]` and runs `task` on its blocks as [`each_block`] does. Each block begins as a copy of its rows of
-/// `beneath`, or as zeros. The tasks write it first, because a copy by one thread would keep the others waiting.
+/// Allocates `[rows, outer]` and runs `task` on its blocks like [`each_block`]. Each block is initialized with its rows
+/// of `beneath`, or with zeros. The tasks do this themselves, because a copy by one thread would stall the others.
 fn new_blocks(
     x: &[f32],
     inner: usize,
@@ -244,17 +245,17 @@ fn new_blocks(
             }
             None => block.fill(MaybeUninit::new(0.0)),
         }
-        // SAFETY: every number of the block was written just now.
+        // SAFETY: every element of the block was just initialized.
         let block = unsafe { &mut *(ptr::from_mut(block) as *mut [f32]) };
         task(x, first, block, few);
     });
-    // SAFETY: the blocks are all of the `len` numbers, and each was written.
+    // SAFETY: the blocks cover all `len` elements, and each was initialized.
     unsafe { out.set_len(len) };
     out
 }
 
-/// Runs `task` on blocks of rows, side by side: a block of `x`, its first row, its block of `out`, and whether it is the only
-/// one.
+/// Runs `task` on blocks of rows in parallel. The arguments are a block of `x`, its first row, its block of `out`, and
+/// whether it is the only block.
 fn each_block<T: Send>(
     x: &[f32],
     inner: usize,
@@ -283,7 +284,7 @@ fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
     out
 }
 
-/// Writes `x·W + b` to `out`, normed and added as in [`linear`].
+/// Writes `x·W + b` to `out`, with the norm and residual of [`linear`].
 fn write(
     x: MatrixView<'_, f32>,
     projection: Linear<'_>,

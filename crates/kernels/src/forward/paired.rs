@@ -1,7 +1,8 @@
-//! Attention with both products in bf16: queries, keys, numerators and values are rounded; sums and softmax are f32.
+//! Attention with both products in bf16. Queries, keys, softmax numerators and values are rounded to bf16. Sums and the
+//! softmax are f32.
 //!
-//! Keys and values of a segment are laid out once, as the kernel reads them, for all blocks of queries. Pairs along the keys
-//! begin with the segment's first, so that a query's numbers depend on no other segment of the batch.
+//! Keys and values of a segment are packed once for all query blocks. Pairs along the keys start at the segment's first
+//! key, so that a query's result does not depend on other segments of the batch.
 
 use std::ops::Range;
 
@@ -15,18 +16,20 @@ use crate::linalg::gemm::profile;
 use crate::linalg::panels::{Kind, LANES};
 use crate::linalg::simd;
 
-/// Keys and values of one segment and one head of theirs.
+/// Packed keys and values of one segment and key head.
 #[derive(Default)]
 struct LaidSegment {
-    /// `[keys / 32, D / 2, 32]`, a key a column.
+    /// Keys `[keys / 32, D / 2, 32]`, one key per column.
     keys: Vec<u32>,
-    /// `[D / 32, keys / 2, 32]`, a channel a column; keys are filled up to whole panels.
+    /// Values `[D / 32, keys / 2, 32]`, one channel per column. The keys are padded to full panels.
     values: Vec<u32>,
 }
 
 impl LaidSegment {
+    /// Packs the keys and values of a segment.
+    ///
     /// # Shapes
-    /// `keys` and `values` of the segment's first row on, `[rows, ..]`, their rows `strides` apart.
+    /// `keys`, `values [rows, ..]` start at the segment's first row, with row strides `strides`.
     fn new([keys, values]: [&[f32]; 2], strides: [usize; 2], rows: usize, head_dim: usize) -> Self {
         let panels = rows.div_ceil(LANES);
         let depth = head_dim.div_ceil(2);
@@ -61,20 +64,19 @@ impl LaidSegment {
     }
 }
 
-/// Keys of one segment, and the queries of a block that see some of them. Keys are counted from the segment's first.
+/// Keys of one segment, and the queries of a block that attend to them. Keys are counted from the segment's first key.
 struct SeenKeys<'a> {
     kernels: Bf16Kernels,
-    /// Layout by key head.
+    /// Packed keys and values by key head.
     laid: &'a [LaidSegment],
-    /// Rows of the block.
     rows: Range<usize>,
-    /// Behind the last key that the first row sees.
+    /// End of the keys that the first row attends to.
     first_end: usize,
-    /// How many more each further row sees: none of a prefix, one of the own segment.
+    /// Number of additional keys per further row: 0 for a prefix, 1 for the own segment.
     more: usize,
-    /// The first panel.
+    /// First visible panel.
     from: usize,
-    /// Where its scores begin.
+    /// First score column of these keys.
     column: usize,
 }
 
@@ -83,22 +85,21 @@ impl SeenKeys<'_> {
         self.first_end + self.more * (row - self.rows.start)
     }
 
-    /// Returns the number of score columns for some rows, in full panels.
+    /// Returns the number of score columns for rows up to `last`, in full panels.
     fn width(&self, last: usize) -> usize {
         (self.end(last).div_ceil(LANES) - self.from) * LANES
     }
 
-    /// Splits the rows into tiles.
     fn tiles(&self) -> impl Iterator<Item = Range<usize>> {
         let end = self.rows.end;
         let height = self.kernels.tile_rows();
         self.rows.clone().step_by(height).map(move |top| top..end.min(top + height))
     }
 
-    /// Multiplies queries with keys.
+    /// Multiplies queries by keys.
     ///
     /// # Shapes
-    /// `queries` rows of `row_words` for `depth` pairs, `scores [rows, stride]`.
+    /// `queries` has rows of `row_words` words with `depth` pairs each, `scores [rows, stride]`.
     fn score(
         &self,
         head: usize,
@@ -117,7 +118,8 @@ impl SeenKeys<'_> {
         }
     }
 
-    /// Multiplies values by numerators `scores [rows, stride]`, and writes or adds to `out [rows, wide]`.
+    /// Multiplies the softmax numerators `scores [rows, stride]` by the values. Writes the result to
+    /// `out [rows, wide]`, or adds it if `adds`.
     fn sum(
         &self,
         head: usize,
@@ -151,7 +153,7 @@ impl SeenKeys<'_> {
 /// Computes attention of all segments, with both products in bf16.
 ///
 /// # Shapes
-/// `qkv [tokens, (H + 2K)·D]`, `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
+/// `qkv [tokens, (H + 2K)·D]`, `rotated [tokens, (H + K)·D]`, result `[tokens, H·D]`.
 pub(super) fn paired_attention(
     kernels: Bf16Kernels,
     qkv: &[f32],
@@ -188,7 +190,7 @@ pub(super) fn paired_attention(
         if let Some(parent) = segments.parents[segment] {
             let from = starts.iter().map(|start| start.prefix / LANES).min().unwrap_or_default();
             let first_end = segments.rows[parent].len();
-            // A prefix may be out of sight.
+            // Skip a prefix outside the window.
             if from * LANES < first_end {
                 let laid = laid(parent);
                 let rows = 0..rows;
@@ -241,7 +243,7 @@ pub(super) fn paired_attention(
                             visible[..start].fill(f32::NEG_INFINITY);
                             visible[end..column].fill(f32::NEG_INFINITY);
                         }
-                        let count = first + row + 1 - starts[row].own; // keys of its own segment
+                        let count = first + row + 1 - starts[row].own; // visible keys of its own segment
                         let hidden = run.end(row) - count - run.from * LANES;
                         visible[column..column + hidden].fill(f32::NEG_INFINITY);
                         parts[row] = simd::numerators(visible);

@@ -1,13 +1,13 @@
-//! Operations on the rows of whole tensors, by all threads: for an engine whose products are another's.
+//! Multithreaded operations on the rows of complete tensors, for engines with their own matrix products.
 
 use rayon::prelude::*;
 
 use super::Norm;
 use crate::linalg::simd;
 
-/// Rows of a task.
+/// Rows per task.
 const ROWS: usize = 32;
-/// Numbers of a task, where rows make no difference.
+/// Elements per task of elementwise operations.
 const NUMBERS: usize = 1 << 14;
 
 /// Computes `x ← norm(x)`.
@@ -43,7 +43,7 @@ pub fn rotate_rows(x: &[f32], heads: usize, head_dim: usize, [cos, sin]: [&[f32]
 /// # Shapes
 /// `scores [.., q, k]`, `mask [q, k]` of 0 and −∞.
 pub fn weigh(scores: &mut [f32], mask: &[f32], keys: usize, scale: f32, cap: Option<f32>) {
-    // Chunks of the mask's number of rows, so that a task knows its position.
+    // One chunk per score matrix, so that the rows of a task match those of the mask.
     scores.par_chunks_mut(mask.len().max(1)).for_each(|block| {
         simd::in_widest!({
             for (row, mask) in block.chunks_exact_mut(keys.max(1)).zip(mask.chunks_exact(keys.max(1))) {
@@ -72,11 +72,11 @@ pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
     });
 }
 
-/// Computes the log of the softmax denominator of each row of logits, and its likeliest token, the lowest of equal ones.
-/// `None` if a logit is NaN.
+/// Computes the log of the softmax denominator and the most likely token of each row of logits. If logits are equal,
+/// the lowest token counts. The token is `None` if a logit is NaN.
 ///
 /// # Shapes
-/// `logits [rows, vocab]`; one of each for a row.
+/// `logits [rows, vocab]`, results `[rows]`.
 pub fn denominators(logits: &[f32], vocab: usize) -> (Vec<f32>, Vec<Option<usize>>) {
     logits
         .par_chunks(vocab)

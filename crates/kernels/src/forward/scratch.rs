@@ -1,23 +1,24 @@
-//! Room for intermediates, used again by the tasks of a thread: fresh memory would be zeroed for each of them.
+//! Reusable buffers for intermediates, one pool per thread, because fresh memory would have to be zeroed for each task.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
-/// Elements of the largest room that is kept (8 MiB): what exceeds a core's cache gains little, and would add up.
+/// Maximum number of elements of a pooled buffer (8 MiB). Larger buffers exceed a core's cache, gain little from reuse
+/// and would add up.
 const KEPT: usize = 1 << 21;
 
 thread_local! {
-    /// More than one, as a thread that waits for a part of its task may begin another task.
+    /// Pool of free buffers. A thread needs several, because it may start another task while waiting for a subtask.
     static FREE: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A slice of the length asked for; given back when dropped.
+/// Slice of a pooled buffer, which returns to the pool on drop.
 pub struct Scratch {
     room: Vec<f32>,
     len: usize,
 }
 
-/// Allocates `len` elements with arbitrary values; write before you read.
+/// Returns `len` uninitialized elements (arbitrary values), which must be written before they are read.
 pub(super) fn scratch(len: usize) -> Scratch {
     let mut buffer = FREE.with_borrow_mut(Vec::pop).unwrap_or_default();
     if buffer.len() < len {
@@ -46,7 +47,7 @@ impl Drop for Scratch {
         if buffer.len() > KEPT {
             return;
         }
-        // A thread that ends has no list any more.
+        // The pool of an exiting thread may already be destroyed.
         let _ = FREE.try_with(|free| free.borrow_mut().push(buffer));
     }
 }

@@ -1,4 +1,4 @@
-//! Adam and AdamW. candle-nn's optimizers hide their moments, so a killed training could not resume.
+//! Adam and AdamW. The optimizers of candle-nn do not expose their moments, so a killed training run could not resume.
 
 use rayon::prelude::*;
 
@@ -17,27 +17,25 @@ impl Adam {
     const BETAS: (f32, f32) = (0.9, 0.999);
     const EPSILON: f32 = 1e-8;
 
-    /// Creates the optimizer state before the first step, without decay.
+    /// Creates the initial optimizer state, without weight decay.
     pub fn new(parameters: usize, learning_rate: f32) -> Self {
         let zeros = vec![0.0; parameters];
         Self { learning_rate, weight_decay: 0.0, first: zeros.clone(), second: zeros, steps: 0 }
     }
 
-    /// Sets the weight decay.
     #[must_use]
     pub fn decaying(mut self, weight_decay: f32) -> Self {
         self.weight_decay = weight_decay;
         self
     }
 
-    /// Restores the state after `steps` steps that left these moments.
+    /// Restores the state after `steps` steps with the given moments.
     #[must_use]
     pub fn resumed(mut self, steps: usize, first: Vec<f32>, second: Vec<f32>) -> Self {
         (self.first, self.second, self.steps) = (first, second, i32::try_from(steps).unwrap_or(i32::MAX));
         self
     }
 
-    /// Returns the number of parameters.
     pub fn parameters(&self) -> usize {
         self.first.len().min(self.second.len())
     }
@@ -50,7 +48,7 @@ impl Adam {
     pub fn update(&mut self, parameters: &mut [f32], gradient: &[f32]) {
         self.steps += 1;
         let (b1, b2) = Self::BETAS;
-        // The corrections in f64: 1 − 0.999^t loses digits in f32.
+        // Compute the bias corrections in f64, because 1 − 0.999^t loses digits in f32.
         let rate = f64::from(self.learning_rate) / (1.0 - f64::from(b1).powi(self.steps));
         let root = (1.0 - f64::from(b2).powi(self.steps)).sqrt() as f32;
         let rate = rate as f32;

@@ -1,8 +1,8 @@
-//! Products with weights in bf16: a row and a weight are rounded to bf16, and their products are summed in f32.
+//! Products with bf16 weights. Rows and weights are rounded to bf16, and their products are summed in f32.
 //!
-//! A word of weights holds two numbers that follow each other along `inner` (`2k` and `2k + 1`), the operand of
-//! `VDPBF16PS`. A product of two bf16 is exact in f32, and every kernel of the portable family adds that of `2k + 1`
-//! before that of `2k`. Results are therefore the same to the bit on every processor, except for numbers below 1e-38.
+//! A word of weights holds two consecutive numbers along `inner` (`2k` and `2k + 1`), the operand format of
+//! `VDPBF16PS`. A product of two bf16 numbers is exact in f32, and every portable kernel adds the product of `2k + 1`
+//! before that of `2k`. Results are therefore bitwise equal on all processors, except for numbers below 1e-38.
 
 use super::amx;
 use super::bf16_tile::Bf16Tile;
@@ -12,10 +12,10 @@ use super::pairs::{halves, push_pairs, spread};
 use super::panels::{Kind, LANES, PanelPiece, ROWS, TileOut, lay_panel};
 use super::simd;
 
-/// Weights in bf16, pairs of them in one word.
+/// Marker type for bf16 weights, stored as pairs in one word.
 pub struct Bf16;
 
-/// Rows in bf16, as the kernels of this processor read them.
+/// Rows in the bf16 format of this processor's kernels.
 pub struct Bf16Rows {
     words: Vec<u32>,
     row_words: usize,
@@ -25,7 +25,7 @@ impl Kind for Bf16 {
     type Word = u32;
     type Rows<'x> = Bf16Rows;
 
-    /// Returns the number of pairs; an odd count is padded with a zero.
+    /// Returns the number of pairs. An odd count is padded with a zero.
     fn depth(inner: usize) -> usize {
         inner.div_ceil(2)
     }
@@ -49,7 +49,8 @@ impl Kind for Bf16 {
         let tile = Bf16Tile::best();
         let row_words = tile.row_words(x.width());
         let mut words = Vec::with_capacity(x.height() * row_words);
-        // A loop, as what is given to an iterator's own one is not compiled for the widest instructions.
+        // A plain loop, because the closure of an iterator adapter would not be compiled for the widest instruction
+        // set.
         simd::in_widest!({
             for row in 0..x.height() {
                 tile.push_row(x.row(row), &mut words);
@@ -64,17 +65,17 @@ impl Kind for Bf16 {
     }
 }
 
-/// Family of kernels for products in bf16. The results of a family have the same bits on every processor that runs it.
+/// Family of bf16 kernels. Within a family, results are bitwise equal on all processors that support it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bf16Kernels {
-    /// Vector instructions or plain loops, on any processor.
+    /// Vector instructions or scalar loops, on any processor.
     Portable,
-    /// Tile registers of Intel AMX.
+    /// Intel AMX tile registers.
     Amx,
 }
 
 impl Bf16Kernels {
-    /// Returns the words of a row of `inner` numbers.
+    /// Returns the number of words of a row with `inner` numbers.
     pub fn row_words(self, inner: usize) -> usize {
         match self {
             Self::Portable => Bf16Tile::best().row_words(inner),
@@ -82,7 +83,6 @@ impl Bf16Kernels {
         }
     }
 
-    /// Appends a row, rounded to bf16.
     #[inline(always)]
     pub fn push_row(self, row: &[f32], words: &mut Vec<u32>) {
         match self {
@@ -95,7 +95,7 @@ impl Bf16Kernels {
         }
     }
 
-    /// Rows that are multiplied as fast together as apart.
+    /// Returns the number of rows that the kernel multiplies together.
     pub fn tile_rows(self) -> usize {
         match self {
             Self::Portable => ROWS,
@@ -103,7 +103,8 @@ impl Bf16Kernels {
         }
     }
 
-    /// Multiplies rows with panels, to rows of `out` whose starts lie `stride` apart. Other shapes panic.
+    /// Multiplies rows by panels, into rows of `out` with stride `stride`. Adds to `out` if `adds`. Panics if shapes do
+    /// not match.
     ///
     /// # Shapes
     /// `rows [count, lines]` pairs, `panels [panels, lines, 32]` pairs, `out [count, panels * 32]`.

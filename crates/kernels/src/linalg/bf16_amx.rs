@@ -1,4 +1,4 @@
-//! Weights in bf16 for products on tile registers.
+//! bf16 weights for products on AMX tile registers.
 
 use super::amx::product;
 use super::bf16::{Bf16, Bf16Kernels};
@@ -7,10 +7,9 @@ use super::pairs::{PairPanels, RowWords};
 use super::panels::{Kind, PanelPiece, TileOut};
 use super::simd;
 
-/// Weights in bf16, laid out as those of [`Bf16`] and multiplied on tile registers.
+/// Marker type for bf16 weights with the layout of [`Bf16`], multiplied on tile registers.
 pub struct Bf16Amx;
 
-/// Rows in bf16 pairs.
 pub struct PairRows {
     words: Vec<u32>,
     row_words: usize,

@@ -1,4 +1,4 @@
-//! Tiles of a product in bf16 with one panel, by the vector instructions of this processor.
+//! Vectorized bf16 products of a tile of rows with one panel.
 
 #[cfg(target_arch = "x86_64")]
 use std::ops::Range;
@@ -10,29 +10,29 @@ use super::panels::{LANES, TileOut};
 use super::panels::{ROWS, by_rows, tiles};
 use super::simd;
 
-/// Instructions that multiply a tile.
+/// Instruction set of a tile kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bf16Tile {
     Plain,
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// Rows and weights widened to f32, and fused additions.
+    /// AVX-512 with operands widened to f32 and fused multiply-adds.
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// `VDPBF16PS`
+    /// AVX-512 with `VDPBF16PS`.
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
 }
 
 impl Bf16Tile {
-    /// Returns the fastest for this processor.
+    /// Returns the fastest instruction set of this processor.
     #[inline]
     pub(super) fn best() -> Self {
         static BEST: OnceLock<Bf16Tile> = OnceLock::new();
         *BEST.get_or_init(|| Self::all().next().unwrap_or(Self::Plain))
     }
 
-    /// Returns all that this processor runs, the fastest first.
+    /// Returns the supported instruction sets, fastest first.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "there is one tile only"))]
         let mut all = vec![Self::Plain];
@@ -44,7 +44,7 @@ impl Bf16Tile {
             if is_x86_feature_detected!("avx512f") {
                 all.push(Self::Avx512);
                 if is_x86_feature_detected!("avx512bf16") {
-                    // Intel's cores run VDPBF16PS at half the rate of a fused addition in f32, so that it saves nothing.
+                    // Intel cores run VDPBF16PS at half the rate of f32 FMA, so it saves nothing there.
                     let index = if is_intel() { all.len() - 1 } else { all.len() };
                     all.insert(index, Self::Avx512Bf16);
                 }
@@ -53,7 +53,7 @@ impl Bf16Tile {
         all.into_iter().rev()
     }
 
-    /// Whether rows are f32 that are rounded to bf16, not pairs.
+    /// Returns whether rows are stored as f32 values rounded to bf16, rather than as pairs.
     #[inline]
     fn widens_rows(self) -> bool {
         #[cfg(target_arch = "x86_64")]
@@ -66,7 +66,7 @@ impl Bf16Tile {
         }
     }
 
-    /// Returns the words of a row of `inner` numbers.
+    /// Returns the number of words of a row with `inner` numbers.
     #[inline]
     pub(super) fn row_words(self, inner: usize) -> usize {
         if !self.widens_rows() {
@@ -75,7 +75,7 @@ impl Bf16Tile {
         spread(inner.next_multiple_of(2))
     }
 
-    /// Appends a row as this tile reads it.
+    /// Appends a row in the format of this instruction set.
     #[inline(always)]
     pub(super) fn push_row(self, row: &[f32], words: &mut Vec<u32>) {
         if !self.widens_rows() {
@@ -86,10 +86,10 @@ impl Bf16Tile {
         words.resize(end, 0);
     }
 
-    /// Multiplies rows with one panel.
+    /// Multiplies rows by one panel.
     ///
     /// # Shapes
-    /// `words [rows, row_words]`, `panel [width, 32]`; panics where there are fewer.
+    /// `words [rows, row_words]`, `panel [width, 32]`. Panics if they are too short.
     #[inline]
     pub(super) fn multiply(
         self,
@@ -107,8 +107,8 @@ impl Bf16Tile {
                 }
             }
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `all` found the instructions; the assertion above has the extents that are read, that of `rows` those
-            // that are written.
+            // SAFETY: `all` detected the instruction set, the assertion above bounds all reads, and `TileOut::rows` all
+            // writes.
             Self::Avx512Bf16 => unsafe {
                 let ((first, stride), adds) = (out.rows(rows, LANES), out.adds);
                 for top in (0..rows).step_by(ROWS) {
@@ -119,7 +119,7 @@ impl Bf16Tile {
                 }
             },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above. Of 32 registers 24 hold the sums of twelve rows.
+            // SAFETY: as above. The sums of twelve rows occupy 24 of 32 registers.
             Self::Avx512 => unsafe {
                 let ((first, stride), adds) = (out.rows(rows, LANES), out.adds);
                 for tile in tiles(rows, 12) {
@@ -129,16 +129,17 @@ impl Bf16Tile {
                 }
             },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above; rows and columns further on lie their own sums.
+            // SAFETY: as above. Each tile writes only its own rows and columns.
             Self::Avx2 => unsafe {
                 let ((first, stride), adds) = (out.rows(rows, LANES), out.adds);
                 let tile_out = |tile: &Range<usize>| (first.add(tile.start * stride), stride);
                 if (1..=2).contains(&rows) {
-                    // Memory bandwidth bounds the speed. One line of a panel is read at a time, with enough sums to hide the latency of additions.
+                    // Memory bandwidth limits the speed, so read full lines of the panel and use enough sums to hide
+                    // the FMA latency.
                     by_rows!(rows, [1 2], (avx2::few), ((words, row_words), panel, tile_out(&(0..rows)), adds));
                     return;
                 }
-                // Half of the sums of four rows fill half of the registers; half a panel stays in a near cache.
+                // Half the columns of four rows fill half of the registers, and half a panel stays in L1.
                 for column in [0, LANES / 2] {
                     for tile in tiles(rows, 4) {
                         let row = (&words[tile.start * row_words..], row_words);
@@ -151,14 +152,14 @@ impl Bf16Tile {
     }
 }
 
-/// Whether this is a processor of Intel's.
+/// Returns whether this is an Intel processor.
 #[cfg(target_arch = "x86_64")]
 fn is_intel() -> bool {
     let vendor = std::arch::x86_64::__cpuid(0);
     [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == *b"GenuineIntel"
 }
 
-/// Multiplies one row with one panel, on any processor.
+/// Multiplies one row by one panel on any processor.
 fn plain(row: &[u32], panel: &[u32]) -> [f32; LANES] {
     let mut parts = [0.0f32; LANES];
     simd::in_widest!({
@@ -183,23 +184,23 @@ mod avx2 {
 
     use super::LANES;
 
-    /// Numbers of a register.
+    /// Numbers per register.
     const WIDTH: usize = 8;
 
-    /// All columns of one row or two.
+    /// Computes all columns of one or two rows.
     ///
     /// # Safety
-    /// As [`rows`].
+    /// See [`rows`].
     #[target_feature(enable = "avx2,fma")]
     pub(super) unsafe fn few<const R: usize>(row: (&[u32], usize), panel: &[u32], out: (*mut f32, usize), adds: bool) {
-        // SAFETY: the caller's; four registers are 32 columns.
+        // SAFETY: the caller upholds the contract of `rows`. Four registers cover 32 columns.
         unsafe { rows::<R, 4>(row, panel, 0, out, adds) }
     }
 
-    /// Sixteen columns of some rows, from `column` on.
+    /// Computes sixteen columns of some rows, starting at `column`.
     ///
     /// # Safety
-    /// As [`rows`].
+    /// See [`rows`].
     #[target_feature(enable = "avx2,fma")]
     pub(super) unsafe fn half<const R: usize>(
         row: (&[u32], usize),
@@ -208,25 +209,25 @@ mod avx2 {
         out: (*mut f32, usize),
         adds: bool,
     ) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the contract of `rows`.
         unsafe { rows::<R, 2>(row, panel, column, out, adds) }
     }
 
-    /// The second number of each pair.
+    /// Returns the second number of each pair.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn second(words: __m256i) -> __m256 {
         _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(0xffff_0000_u32.cast_signed())))
     }
 
-    /// The first.
+    /// Returns the first number of each pair.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn first(words: __m256i) -> __m256 {
         _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
     }
 
-    /// A sum and two more products, that of the second numbers first.
+    /// Adds the products of a pair to a sum, the second number's product first.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn added(sum: __m256, x: &[__m256; 2], weights: &[__m256; 2]) -> __m256 {
@@ -236,8 +237,8 @@ mod avx2 {
     /// Computes `C` registers of columns of `R` rows, starting at `column`.
     ///
     /// # Safety
-    /// The processor has AVX2 and fused additions; `words [R, row_words]` and `panel [width, 32]` are whole; the columns end before
-    /// 32; `out` is the place of the first row's sums and how far the others' are apart, each 32 numbers long.
+    /// The processor must have AVX2 and FMA. `words [R, row_words]` and `panel [width, 32]` must be complete, and the
+    /// columns must end by column 32. `out` must point to `R` rows of 32 sums with row stride `stride`.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     unsafe fn rows<const R: usize, const C: usize>(
@@ -252,12 +253,12 @@ mod avx2 {
         let width = panel.len() / LANES;
         let mut parts = [[_mm256_setzero_ps(); C]; R];
         for k in 0..width {
-            // SAFETY: `k` is below `width` and the columns end before 32, so that loads end inside the panel.
+            // SAFETY: `k` is below `width` and the columns end by 32, so loads stay inside the panel.
             let weights =
                 |index: usize| unsafe { _mm256_loadu_si256(weights.add(k * LANES + column + WIDTH * index).cast()) };
-            // SAFETY: `row` is below `R`, and `k` below `width`.
+            // SAFETY: `row` is below `R`, and `k` is below `width`.
             let x = |row: usize| _mm256_set1_epi32(unsafe { *x.add(row * row_words + k) }.cast_signed());
-            // The smaller operand stays in registers.
+            // Keep the smaller operand in registers.
             if R < C {
                 let mut rows = [[_mm256_setzero_ps(); 2]; R];
                 for (row, numbers) in rows.iter_mut().enumerate() {
@@ -284,7 +285,7 @@ mod avx2 {
         }
         for (row, parts) in parts.into_iter().enumerate() {
             for (index, part) in parts.into_iter().enumerate() {
-                // SAFETY: the columns lie within a row's sums.
+                // SAFETY: the columns lie within a row of sums.
                 unsafe {
                     let out = out.add(row * stride + column + WIDTH * index);
                     let sum = if adds { _mm256_add_ps(_mm256_loadu_ps(out), part) } else { part };
@@ -308,8 +309,8 @@ mod avx512 {
     /// Multiplies pairs.
     ///
     /// # Safety
-    /// The processor has AVX512-BF16; `words [R, row_words]` and `panel [width, 32]` are whole; `out` is the place of the
-    /// first row's sums and how far the others' are apart, each 32 numbers long.
+    /// The processor must have AVX512-BF16. `words [R, row_words]` and `panel [width, 32]` must be complete. `out` must
+    /// point to `R` rows of 32 sums with row stride `stride`.
     #[target_feature(enable = "avx512f,avx512bf16")]
     pub(super) unsafe fn pairs<const R: usize>(
         (words, row_words): (&[u32], usize),
@@ -318,7 +319,7 @@ mod avx512 {
         adds: bool,
     ) {
         let bf16 = |bits: __m512i| {
-            // SAFETY: both are 512 bits of any value.
+            // SAFETY: both types are 512 bits without invalid values.
             unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) }
         };
         let x = words.as_ptr();
@@ -326,27 +327,27 @@ mod avx512 {
         let width = panel.len() / LANES;
         let mut parts = [[_mm512_setzero_ps(); 2]; R];
         for k in 0..width {
-            // SAFETY: `k` is below `width`, so that both loads end inside the panel.
+            // SAFETY: `k` is below `width`, so both loads stay inside the panel.
             let halves = unsafe {
                 let line = weights.add(k * LANES);
                 [bf16(_mm512_loadu_si512(line.cast())), bf16(_mm512_loadu_si512(line.add(LANES / 2).cast()))]
             };
             for (row, parts) in parts.iter_mut().enumerate() {
-                // SAFETY: `row` is below `R`, and `k` below `width`.
+                // SAFETY: `row` is below `R`, and `k` is below `width`.
                 let x = bf16(_mm512_set1_epi32(unsafe { *x.add(row * row_words + k) } as i32));
                 for (part, half) in parts.iter_mut().zip(halves) {
                     *part = _mm512_dpbf16_ps(*part, x, half);
                 }
             }
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees the extent of `out`.
         unsafe { store(parts, out, adds) };
     }
 
-    /// Multiplies rows that are f32 already.
+    /// Multiplies rows that are already widened to f32.
     ///
     /// # Safety
-    /// As [`pairs`], with AVX-512 alone; `words [R, row_words]` are f32.
+    /// See [`pairs`]. AVX-512F is sufficient, and `words [R, row_words]` must contain f32 values.
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn widened<const R: usize>(
         (words, row_words): (&[u32], usize),
@@ -360,7 +361,7 @@ mod avx512 {
         let second_half = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
         let mut parts = [[_mm512_setzero_ps(); 2]; R];
         for k in 0..width {
-            // SAFETY: `k` is below `width`, so that both loads end inside the panel.
+            // SAFETY: `k` is below `width`, so both loads stay inside the panel.
             let line = unsafe {
                 let line = weights.add(k * LANES);
                 [_mm512_loadu_si512(line.cast()), _mm512_loadu_si512(line.add(LANES / 2).cast())]
@@ -368,7 +369,7 @@ mod avx512 {
             let second = line.map(|words| _mm512_castsi512_ps(_mm512_and_si512(words, second_half)));
             let first = line.map(|words| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)));
             for (row, parts) in parts.iter_mut().enumerate() {
-                // SAFETY: `row` is below `R`, and a row has two numbers for each line.
+                // SAFETY: `row` is below `R`, and a row has two numbers per line.
                 let [x_first, x_second] = unsafe {
                     let pair = x.add(row * row_words + 2 * k);
                     [_mm512_set1_ps(*pair), _mm512_set1_ps(*pair.add(1))]
@@ -378,18 +379,20 @@ mod avx512 {
                 }
             }
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees the extent of `out`.
         unsafe { store(parts, out, adds) };
     }
 
+    /// Stores or adds the sums.
+    ///
     /// # Safety
-    /// As [`pairs`].
+    /// See [`pairs`].
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn store<const R: usize>(parts: [[__m512; 2]; R], (out, stride): (*mut f32, usize), adds: bool) {
         for (row, parts) in parts.into_iter().enumerate() {
             for (half, part) in parts.into_iter().enumerate() {
-                // SAFETY: a row's sums are two registers wide.
+                // SAFETY: a row of sums is two registers wide.
                 unsafe {
                     let out = out.add(row * stride + LANES / 2 * half);
                     let sum = if adds { _mm512_add_ps(_mm512_loadu_ps(out), part) } else { part };

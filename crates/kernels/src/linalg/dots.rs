@@ -1,23 +1,22 @@
-//! Products of few rows with few columns, as of the queries and keys of a short choice, with one order of sums on every
-//! processor.
+//! Products of few rows with few columns (such as queries and keys of a short answer choice), with the same summation
+//! order on every processor.
 //!
-//! The `gemm` crate computes them as dot products, in as many parts as a vector register has lanes, so that the last bits depend
-//! on the processor. This is the order that the crate has with AVX-512, for processors without it: results are the same to the
-//! bit wherever they are computed.
+//! The `gemm` crate computes such products as dot products with one partial sum per vector lane, so the last bits
+//! depend on the processor. This module reproduces the order of the crate's AVX-512 kernel on processors without
+//! AVX-512, so results are bitwise equal everywhere.
 
 use super::simd::in_widest;
 use super::view::{MatrixView, MatrixViewMut, Update};
 
-/// Parts of a sum: the lanes of an AVX-512 register.
+/// Number of partial sums, i.e. the lanes of an AVX-512 register.
 const LANES: usize = 16;
-/// Elements of the largest product that the crate computes so.
+/// Maximum number of output elements for which the crate uses dot products.
 const MAX_ELEMENTS: usize = 16 * 16;
-/// Numbers of a row that the crate sums at a time.
+/// Number of row elements that the crate sums at a time.
 const PIECE: usize = 1024;
 
-/// Multiplies two matrices whose rows and columns each stand one after the other. Returns whether it did: the `gemm` crate
-/// takes larger products, other layouts, all products on a processor with AVX-512, and on one that rounds a product before it
-/// is summed.
+/// Multiplies two matrices with contiguous rows of `a` and columns of `b`. Returns false if the `gemm` crate must be used
+/// instead: for larger products, other layouts, and processors with AVX-512 or without FMA.
 ///
 /// # Shapes
 /// `a [m, k]`, `b [k, n]`, `destination [m, n]`.
@@ -63,7 +62,7 @@ fn has_avx512() -> bool {
     }
 }
 
-/// Whether the processor multiplies and adds in one operation, with one rounding.
+/// Returns whether the processor has fused multiply-add.
 fn fuses() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -75,7 +74,7 @@ fn fuses() -> bool {
     }
 }
 
-/// `Σ x·y` in sixteen parts, which are then added in halves.
+/// Computes `Σ x·y` in sixteen partial sums, which are then added pairwise by halves.
 #[inline(always)]
 fn dot(x: &[f32], y: &[f32]) -> f32 {
     let mut parts = [0.0f32; LANES];
@@ -111,7 +110,7 @@ mod tests {
         values.iter().map(|value| value.to_bits()).collect()
     }
 
-    /// The expected bits are those of the `gemm` crate with AVX-512, so that they hold on every processor.
+    /// Compares with bits from the `gemm` crate with AVX-512, which must hold on every processor.
     #[test]
     fn dot_product_has_the_bits_of_avx512() {
         let found: Vec<u32> =

@@ -6,12 +6,12 @@ use faer::{MatRef, Side};
 #[derive(Debug)]
 pub struct SymmetricEigen {
     pub values: Vec<f64>,
-    /// `[n, n]`, row-major: column `j` belongs to `values[j]`.
+    /// Eigenvectors `[n, n]`, row-major. Column `j` belongs to `values[j]`.
     pub vectors: Vec<f64>,
 }
 
-/// Decomposes a symmetric matrix. Reads the lower triangle. `None` if the iteration does not converge or a number is not
-/// finite.
+/// Decomposes a symmetric matrix, of which only the lower triangle is read. Returns `None` if the iteration does not
+/// converge or an element is not finite.
 ///
 /// # Shapes
 /// `matrix [order, order]`, row-major.
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn eigenvectors_reproduce_the_matrix() {
-        // Eigenvalues 1, 1 and 4: 1 off the diagonal, 2 on it.
+        // Eigenvalues 1, 1 and 4.
         let matrix = [2.0, 1.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0, 2.0];
         let SymmetricEigen { values, vectors } = symmetric_eigen(&matrix, 3).unwrap();
         assert!(values.iter().zip([1.0, 1.0, 4.0]).all(|(found, expected)| (found - expected).abs() < 1e-12));

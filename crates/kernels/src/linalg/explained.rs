@@ -1,5 +1,4 @@
-//! Properties of normal equations besides their solution: errors on their rows, the best map of a lower rank, and
-//! canonical correlations.
+//! Statistics of normal equations: the error of a map, the best low-rank map, and canonical correlations.
 
 use faer::{MatRef, Side};
 
@@ -8,35 +7,35 @@ use super::solve::NormalEquations;
 use super::transpose::transpose;
 use super::unsolved::Result;
 
-/// A map of low rank as two factors, row-major: `down [C, r]` times `up [r, C]`.
+/// Low-rank map as two row-major factors, `down [C, r]` and `up [r, C]`.
 #[derive(Debug)]
 pub struct Thin {
     pub down: Vec<f64>,
     pub up: Vec<f64>,
-    /// `‖X·M_r‖² / ‖X·M‖²`, with the ridge counted in.
+    /// Share `‖X·M_r‖² / ‖X·M‖²` of the full map's output, including the ridge.
     pub share: f64,
 }
 
 impl NormalEquations {
-    /// Adds the sums over other rows.
+    /// Adds the sums of another set of rows.
     pub fn merge(&mut self, other: &Self) {
         self.add_sums(&other.gram, &other.cross, other.rows);
         self.numbers += other.numbers;
     }
 
-    /// Returns the mean eigenvalue of `XᵀX`: its trace over `C`.
+    /// Returns the mean eigenvalue of `XᵀX`, i.e. its trace divided by `C`.
     pub fn mean_eigenvalue(&self) -> f64 {
         self.gram.iter().step_by(self.channels + 1).sum::<f64>() / self.channels as f64
     }
 
-    /// Computes `‖X·M − Y‖² − ‖Y‖² = tr(MᵀXᵀX·M) − 2·tr(MᵀXᵀY)`, which is lower for a better map.
+    /// Computes `‖X·M − Y‖² − ‖Y‖² = tr(MᵀXᵀX·M) − 2·tr(MᵀXᵀY)`. Lower is better.
     ///
     /// # Shapes
     /// `map [C, C]`, row-major.
     pub fn excess(&self, map: &[f64]) -> f64 {
         let c = self.channels;
         let mut image = vec![0.0; c * c]; // XᵀX·M
-        // With its lower triangle filled in.
+        // Fill in the lower triangle.
         let gram = (0..c * c)
             .map(|index| self.gram[(index / c).min(index % c) * c + (index / c).max(index % c)])
             .collect::<Vec<f64>>();
@@ -46,15 +45,15 @@ impl NormalEquations {
         square - 2.0 * (0..c).map(|i| (0..c).map(|j| map[i * c + j] * self.cross[j * c + i]).sum::<f64>()).sum::<f64>()
     }
 
-    /// Computes the best map of rank `rank` in place of the solution `M = (XᵀX + λI)⁻¹XᵀY`.
+    /// Computes the best map of rank `rank` that approximates the solution `M = (XᵀX + λI)⁻¹XᵀY`.
     ///
-    /// With `G = XᵀX + λI` the ridge's loss is `tr((N − M)ᵀG(N − M))` and a constant, for any map `N`: with `G = L·Lᵀ` it is
-    /// `‖Lᵀ(N − M)‖²`. By Eckart and Young the best `LᵀN` is `LᵀM` cut to its greatest singular values, which is `LᵀM·V·Vᵀ`
-    /// with the first right singular vectors `V [C, r]`. So `N = (M·V)·Vᵀ`, and `V` are eigenvectors of
-    /// `(LᵀM)ᵀLᵀM = MᵀG·M = MᵀXᵀY`: no factor of `G` is needed.
+    /// With `G = XᵀX + λI = L·Lᵀ`, the ridge loss of any map `N` is `tr((N − M)ᵀG(N − M)) = ‖Lᵀ(N − M)‖²` plus a
+    /// constant. By Eckart and Young, the best `LᵀN` is `LᵀM` truncated to its largest singular values. This is
+    /// `LᵀM·V·Vᵀ` with the first right singular vectors `V [C, r]`, so `N = (M·V)·Vᵀ`. `V` are eigenvectors of
+    /// `(LᵀM)ᵀLᵀM = MᵀG·M = MᵀXᵀY`, so no factorization of `G` is needed.
     ///
     /// # Errors
-    /// The eigenvalues are not found.
+    /// Fails if the eigendecomposition does not converge.
     pub fn thin(&self, map: &[f64], rank: usize) -> Result<Thin> {
         let c = self.channels;
         let mut common = vec![0.0; c * c]; // YᵀX·M, symmetric within rounding
@@ -70,7 +69,7 @@ impl NormalEquations {
             .map_err(|_| self.no_eigenvalues())?;
         let values = eigen.S().column_vector();
         let vectors = eigen.U();
-        // Ascending: the greatest stand last.
+        // Eigenvalues are ascending, so the largest are last.
         let kept = vectors.subcols(c - rank, rank); // [C, r]
         let up: Vec<f64> = (0..rank).flat_map(|r| (0..c).map(move |i| (r, i))).map(|(r, i)| kept[(i, r)]).collect();
         let mut down = vec![0.0; c * rank];
@@ -81,14 +80,14 @@ impl NormalEquations {
         Ok(Thin { down, up, share })
     }
 
-    /// Computes the sum of squared canonical correlations of `X` and `Y`, both with mean zero. `others` is the upper
-    /// triangle of `YᵀY`, and `numbers` the squared norm of the f32 numbers behind `Y`.
+    /// Computes the sum of squared canonical correlations of `X` and `Y`, which must both have mean zero. `others` is
+    /// the upper triangle of `YᵀY`, and `numbers` the squared norm of the f32 numbers from which `Y` was computed.
     ///
-    /// They are the singular values of `XᵀX^(−½)·XᵀY·YᵀY^(−½)`, so that the sum of their squares is
-    /// `tr((XᵀX)⁺XᵀY·(YᵀY)⁺YᵀX)`: the map from `X` to `Y` times the map back.
+    /// The correlations are the singular values of `XᵀX^(−½)·XᵀY·YᵀY^(−½)`, so the sum of their squares is
+    /// `tr((XᵀX)⁺XᵀY·(YᵀY)⁺YᵀX)`, the trace of the map from `X` to `Y` times the map back.
     ///
     /// # Errors
-    /// As [`Self::minimum_norm`].
+    /// Fails in the same cases as [`Self::minimum_norm`].
     pub fn correlations(&self, others: Vec<f64>, numbers: f64) -> Result<f64> {
         let c = self.channels;
         let mut turned = vec![0.0; c * c];
@@ -99,7 +98,7 @@ impl NormalEquations {
         Ok((0..c).map(|i| (0..c).map(|j| there[i * c + j] * back[j * c + i]).sum::<f64>()).sum())
     }
 
-    /// Computes the solution without a ridge, with least norm if the system is singular.
+    /// Computes the solution without ridge, with minimum norm if the system is singular.
     fn least_norm(&self) -> Result<Vec<f64>> {
         if self.spectrum()?.rank == self.channels
             && let Ok(solution) = self.solve(0.0)
@@ -129,13 +128,13 @@ mod tests {
         let x = [1.0, 2.0, 0.0, 1.0];
         let y = [1.0, 3.0, 2.0, 0.0];
         let map = [1.0, 0.0, 2.0, 1.0];
-        // X·M = (5, 2), (2, 1): errors 4, −1, 0, 1, squares 18; ‖Y‖² = 14.
+        // X·M = (5, 2), (2, 1): errors 4, −1, 0, 1, sum of squares 18, ‖Y‖² = 14.
         assert!((equations(2, &x, &y).excess(&map) - 4.0).abs() < 1e-12);
     }
 
     #[test]
     fn best_thin_map_keeps_what_moves_the_rows() {
-        // XᵀX = diag(16, 1) and M = diag(1, 3): the first channel moves rows by 4, the second by 3.
+        // XᵀX = diag(16, 1) and M = diag(1, 3). The first channel contributes outputs of size 4, the second of size 3.
         let normal = equations(2, &[4.0, 0.0, 0.0, 1.0], &[4.0, 0.0, 0.0, 3.0]);
         let map = normal.solve(0.0).unwrap();
         let thin = normal.thin(&map, 1).unwrap();
@@ -161,7 +160,7 @@ mod tests {
         assert!((all.mean_eigenvalue() - (1.0 + 4.0 + 0.25 + 1.0 + 9.0 + 1.0) / 2.0).abs() < 1e-12);
     }
 
-    /// Correlates three orthogonal patterns with mean zero.
+    /// Uses combinations of three orthogonal patterns with mean zero.
     #[test]
     fn correlations_are_those_of_the_spaces_whatever_the_scales() {
         let a = [1.0, 1.0, -1.0, -1.0];
@@ -169,7 +168,8 @@ mod tests {
         let c = [1.0, -1.0, -1.0, 1.0];
         let x = sample_rows([&|t| 5.0 * a[t], &|t| a[t] - 2.0 * b[t]]);
         for (y, expected) in [
-            // Equal spaces; a and 3b + 4c: 1 and 9/25; c alone, and a dead channel: nothing.
+            // Equal spaces (2), correlations 1 and 3/5 (1 + 9/25), and an orthogonal pattern with a constant-zero
+            // channel (0).
             (sample_rows([&|t| b[t], &|t| 7.0 * a[t]]), 2.0),
             (sample_rows([&|t| a[t], &|t| 3.0 * b[t] + 4.0 * c[t]]), 1.0 + 9.0 / 25.0),
             (sample_rows([&|t| c[t], &|_| 0.0]), 0.0),

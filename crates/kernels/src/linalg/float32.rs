@@ -1,16 +1,16 @@
-//! Products with weights in f32: the tiles of [`super::panels`], by the instructions that the processor has.
+//! Products with f32 weights in [`super::panels`] layout, for each instruction set.
 
 use super::gemm::{MatrixView, second_level_cache};
 use super::panels::{Kind, LANES, PanelPiece, TileOut, lay_panel, piece};
 #[cfg(target_arch = "x86_64")]
 use super::panels::{ROWS, by_rows, tiles};
 
-/// Weights in f32.
+/// Marker type for f32 weights.
 pub struct F32;
 
 impl Kind for F32 {
     type Word = f32;
-    /// Unconverted rows: each number is read once per panel and stays in the cache for the next.
+    /// Rows without conversion. Each number is read once per panel and then stays in cache.
     type Rows<'x> = MatrixView<'x, f32>;
 
     fn lanes() -> usize {
@@ -38,8 +38,8 @@ impl Kind for F32 {
         x
     }
 
-    /// One piece of the sums, where all rows exceed half of a core's second cache and their piece does not. The other half
-    /// holds panels and sums.
+    /// Returns one piece of `inner` if the rows exceed half of the L2 cache but one piece of them fits. The other half
+    /// of the cache holds panels and sums.
     fn sweep(height: usize, inner: usize) -> usize {
         let cache_bytes = second_level_cache() / 2;
         if !fits_cache(inner, cache_bytes, height) && fits_cache(piece(inner), cache_bytes, height) {
@@ -60,7 +60,7 @@ fn fits_cache(numbers: usize, cache_bytes: usize, height: usize) -> bool {
     height * numbers * size_of::<f32>() <= cache_bytes
 }
 
-/// How a tile is multiplied on this processor.
+/// Instruction set of a tile kernel.
 #[derive(Clone, Copy)]
 enum F32Tile {
     Plain,
@@ -84,8 +84,8 @@ impl F32Tile {
         Self::Plain
     }
 
-    /// Returns the columns of a panel: half as many if registers hold half as many numbers, so that a piece of the panel
-    /// fits in L1.
+    /// Returns the columns of a panel. AVX2 registers hold half as many numbers, so its panels are half as wide, and a
+    /// piece of a panel fits in L1.
     #[inline]
     fn lanes(self) -> usize {
         match self {
@@ -95,16 +95,16 @@ impl F32Tile {
         }
     }
 
-    /// Multiplies rows with one part of a panel, in pieces of `piece` numbers along `inner`. The rows' starts lie a stride
-    /// apart.
+    /// Multiplies rows by one part of a panel, in pieces of `piece` numbers along `inner`. `x` is a slice and its row
+    /// stride.
     ///
     /// # Shapes
-    /// `x [rows, inner]`, `part.words [inner, lanes]`; panics where there are fewer.
+    /// `x [rows, inner]`, `part.words [inner, lanes]`. Panics if they are too short.
     #[inline]
     fn multiply(self, x: (&[f32], usize), rows: usize, part: &PanelPiece<'_, f32>, piece: usize, mut out: TileOut<'_>) {
         let (inner, (numbers, row_stride)) = (part.words.len() / self.lanes(), x);
         assert!(rows > 0 && (rows - 1) * row_stride + inner <= numbers.len());
-        // A piece of a panel stays in a near cache for all rows. What follows it is fetched meanwhile.
+        // Each piece of the panel stays in L1 for all rows, while the next one is prefetched.
         let mut pieces = part.words.chunks(piece * self.lanes()).enumerate().peekable();
         while let Some((index, words)) = pieces.next() {
             let next = pieces.peek().map_or(&part.next[..part.next.len().min(words.len())], |&(_, words)| words);
@@ -113,7 +113,7 @@ impl F32Tile {
         }
     }
 
-    /// Multiplies rows with one piece of a panel, and prefetches the `next` one.
+    /// Multiplies rows by one piece of a panel, and prefetches `next`.
     ///
     /// # Shapes
     /// `x [rows, piece]`, `panel [piece, lanes]`.
@@ -129,8 +129,8 @@ impl F32Tile {
         match self {
             Self::Plain => plain((x, row_stride), rows, panel, out),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `best` found the instructions; the assertion above has the extents that are read, that of `rows` those
-            // that are written.
+            // SAFETY: `best` detected the instruction set, the assertion above bounds all reads, and `TileOut::rows`
+            // all writes.
             Self::Avx512 => unsafe {
                 let ((first, stride), adds) = (out.rows(rows, self.lanes()), out.adds);
                 let mut ahead = Ahead::new(next, rows.div_ceil(ROWS));
@@ -143,7 +143,7 @@ impl F32Tile {
                 }
             },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above. Of sixteen registers twelve hold the sums of six rows.
+            // SAFETY: as above. The sums of six rows occupy twelve of sixteen registers.
             Self::Avx2 => unsafe {
                 let ((first, stride), adds) = (out.rows(rows, self.lanes()), out.adds);
                 let mut ahead = Ahead::new(next, rows.div_ceil(6));
@@ -157,7 +157,7 @@ impl F32Tile {
     }
 }
 
-/// A piece of a panel that the tiles before it prefetch, each tile an equal share.
+/// Prefetch schedule of the next panel piece, in equal shares per tile.
 #[cfg(target_arch = "x86_64")]
 struct Ahead<'a> {
     left: &'a [f32],
@@ -166,8 +166,8 @@ struct Ahead<'a> {
 
 #[cfg(target_arch = "x86_64")]
 impl<'a> Ahead<'a> {
-    /// Tiles that a piece is spread over at least. Fewer are done before memory answers, and the hardware's prefetcher
-    /// follows their panels as well.
+    /// Minimum number of tiles for prefetching. Fewer tiles finish before memory responds, and the hardware prefetcher
+    /// follows their panels anyway.
     const MIN_TILES: usize = 4;
 
     fn new(next: &'a [f32], tiles: usize) -> Self {
@@ -183,8 +183,8 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// Multiplies rows by a panel on any CPU. Without hardware FMA (x86 before 2013) products and sums round separately, as in
-/// the `gemm` crate.
+/// Multiplies rows by a panel on any CPU. Without hardware FMA (x86 before 2013), products and sums are rounded
+/// separately, as in the `gemm` crate.
 fn plain((x, row_stride): (&[f32], usize), rows: usize, panel: &[f32], out: &mut TileOut<'_>) {
     for (index, row) in (0..rows).map(|row| &x[row * row_stride..][..panel.len() / LANES]).enumerate() {
         let mut parts = [0.0f32; LANES];
@@ -211,24 +211,26 @@ mod x86 {
         _mm512_setzero_ps, _mm512_storeu_ps,
     };
 
-    /// Numbers of a cache line.
+    /// Numbers per cache line.
     pub(super) const CACHE_LINE: usize = 16;
 
-    /// Asks for the cache line of a number, whatever the address.
+    /// Prefetches the cache line at an address.
     #[inline(always)]
     #[allow(unused_unsafe, reason = "the intrinsic was unsafe in earlier releases of Rust")]
     fn prefetch<const LEVEL: i32>(number: *const f32) {
-        // SAFETY: a prefetch reads nothing that the program sees, and does not fault.
+        // SAFETY: a prefetch has no visible effect and never faults.
         unsafe { _mm_prefetch::<LEVEL>(number.cast()) };
     }
 
-    /// A tile of several registers per row.
+    /// Defines a tile kernel with two registers of sums per row.
     macro_rules! tile {
         ($name:ident, $features:literal, $width:literal, $load:ident, $store:ident, $set:ident, $zero:ident, $add:ident, $fused:ident) => {
+            /// Multiplies `R` rows by a panel, and prefetches `ahead`.
+            ///
             /// # Safety
-            /// The processor has the instructions; there are `R` rows, `row_stride` from start to start, each as long as the panel
-            /// has lines of two registers; `out` is the place of the first row's sums and how far the others' are apart, each
-            /// as long as a line.
+            /// The processor must have the instruction set. `x` must have `R` rows with the given row stride, each with
+            /// one number per panel line of two registers. `out` must point to `R` rows of one line of sums, with row
+            /// stride `stride`.
             #[target_feature(enable = $features)]
             pub(super) unsafe fn $name<const R: usize>(
                 (x, apart): (&[f32], usize),
@@ -240,7 +242,7 @@ mod x86 {
                 let weights = panel.as_ptr();
                 let mut parts = [[$zero(); 2]; R];
                 for row in 0..R {
-                    // The first and the last line of the row's sums: they are asked for before they are needed.
+                    // Prefetch the first and last cache line of the row's sums.
                     let sums = out.wrapping_add(row * stride);
                     prefetch::<_MM_HINT_T0>(sums);
                     prefetch::<_MM_HINT_T0>(sums.wrapping_add(2 * $width - 1));
@@ -256,7 +258,7 @@ mod x86 {
                         [$load(line), $load(line.add($width))]
                     };
                     for (row, parts) in parts.iter_mut().enumerate() {
-                        // SAFETY: `row` is below `R`, and each is as long as the panel has lines.
+                        // SAFETY: `row` is below `R`, and each row is as long as the panel.
                         let x = $set(unsafe { *x.add(row * apart + k) });
                         for (part, weights) in parts.iter_mut().zip(line) {
                             *part = $fused(x, weights, *part);
@@ -265,7 +267,7 @@ mod x86 {
                 }
                 for (row, parts) in parts.into_iter().enumerate() {
                     for (at, part) in parts.into_iter().enumerate() {
-                        // SAFETY: the columns lie within a row's sums.
+                        // SAFETY: the columns lie within a row of sums.
                         unsafe {
                             let out = out.add(row * stride + $width * at);
                             let sum = if adds { $add($load(out), part) } else { part };
@@ -277,7 +279,7 @@ mod x86 {
         };
     }
 
-    #[rustfmt::skip] // One line each.
+    #[rustfmt::skip] // One line per instance.
     tile!(avx512, "avx512f", 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_add_ps, _mm512_fmadd_ps);
     #[rustfmt::skip]
     tile!(avx2, "avx2,fma", 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_add_ps, _mm256_fmadd_ps);
@@ -293,7 +295,7 @@ mod tests {
         (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5
     }
 
-    /// Computes rows of sums in pieces of 128 numbers, starting from one half.
+    /// Computes sums in pieces of 128 numbers, starting from 0.5.
     fn sums(tile: F32Tile, x: &[f32], rows: usize, panel: &[f32], adds: bool) -> Vec<f32> {
         let mut sums = vec![0.5; LANES * rows];
         let lanes = tile.lanes();
@@ -306,7 +308,8 @@ mod tests {
         sums
     }
 
-    /// Rows, `inner` and `outer`. The last two take several sweeps on processors with small and with large caches.
+    /// `(rows, inner, outer)`. The last two need several sweeps, on processors with small and large caches
+    /// respectively.
     const SHAPES: [(usize, usize, usize); 9] = [
         (2, 3, 5),
         (3, 7, 65),

@@ -1,19 +1,19 @@
-//! The matrix product, behind one safe door: every product that the CPU path computes passes through [`gemm`].
+//! Safe interface for matrix products. All f32 and f64 products of the CPU path use [`gemm`].
 //!
-//! A single module wraps the `gemm` crate, so that its `unsafe` call is behind checked bounds, and benchmarks can
-//! measure the share of time spent in products ([`profile`]).
+//! This module wraps the `unsafe` call of the `gemm` crate with bounds checks, and lets benchmarks measure the time
+//! spent in products ([`profile`]).
 
 use ::gemm::Parallelism;
 
 use super::dots;
 pub use super::view::{MatrixView, MatrixViewMut, Update};
 
-/// The element types that [`gemm`] multiplies.
+/// Element type of [`gemm`].
 pub trait Element: Copy + 'static + private::Sealed {
     const ZERO: Self;
     const ONE: Self;
 
-    /// Multiplies few rows with few columns in the order that sums have with AVX-512. Returns whether it did.
+    /// Multiplies few rows by few columns in the summation order of AVX-512. Returns whether it did.
     fn few(
         _destination: &mut MatrixViewMut<'_, Self>,
         _into: Update,
@@ -52,10 +52,10 @@ mod private {
 /// Computes `destination ← a·b` or `destination ← destination + a·b`.
 ///
 /// # Shapes
-/// `a [m, k]`, `b [k, n]`, `destination [m, n]`; other shapes are a programming error and panic.
+/// `a [m, k]`, `b [k, n]`, `destination [m, n]`. Panics if shapes do not match.
 ///
-/// Runs on the calling thread; callers split the rows among threads themselves, so that one set of threads does the
-/// product and what is fused with it.
+/// Runs on the calling thread. Callers distribute the rows themselves, so that one set of threads computes the product
+/// and the operations fused with it.
 pub fn gemm<T: Element>(
     mut destination: MatrixViewMut<'_, T>,
     into: Update,
@@ -65,7 +65,7 @@ pub fn gemm<T: Element>(
     run(&mut destination, into, a, b, 1);
 }
 
-/// Computes [`gemm`] on all of rayon's threads, for products that run alone.
+/// Computes [`gemm`] on all rayon threads, for products without concurrent work.
 pub fn gemm_parallel<T: Element>(
     mut destination: MatrixViewMut<'_, T>,
     into: Update,
@@ -75,15 +75,14 @@ pub fn gemm_parallel<T: Element>(
     run(&mut destination, into, a, b, rayon::current_num_threads());
 }
 
-/// Rows of the triangle that [`gram_parallel`] computes at a time: enough for a full-speed product, and few enough that
-/// little is computed below the diagonal.
+/// Number of rows of the triangle that [`gram_parallel`] computes at a time. Large enough for full speed, and small
+/// enough to waste little below the diagonal.
 const BAND: usize = 256;
 
-/// Adds `xᵀ·x` to the upper triangle of `destination` on all of rayon's threads, with half the work of a product.
+/// Adds `xᵀ·x` to the upper triangle of `destination` on all rayon threads, at half the cost of a product.
 ///
 /// # Shapes
-/// `x [rows, columns]`, `destination [columns, columns]`. Below the diagonal some elements are summed too, others are
-/// left alone: read none of them.
+/// `x [rows, columns]`, `destination [columns, columns]`. Elements below the diagonal are left in an unspecified state.
 pub fn gram_parallel<T: Element>(destination: &mut [T], x: &[T], columns: usize) {
     assert!(destination.len() == columns * columns, "a Gram matrix of another order");
     let rows = x.len() / columns;
@@ -100,7 +99,7 @@ pub fn gram_parallel<T: Element>(destination: &mut [T], x: &[T], columns: usize)
     }
 }
 
-/// Returns the bytes of a core's second-level cache, by which the crate cuts its products as well.
+/// Returns the L2 cache size per core in bytes, which the `gemm` crate also uses for blocking.
 pub(crate) fn second_level_cache() -> usize {
     gemm_common::cache::CACHE_INFO[1].cache_bytes
 }
@@ -123,8 +122,8 @@ fn run<T: Element>(
         b.columns
     );
     if let (1, Some(row)) = (destination.rows, destination.data.get_mut(..b.columns)) {
-        // The crate has another path for one row, which rounds otherwise. As one of two it is what it would be among many:
-        // a row's product depends on no other row.
+        // The crate has another code path for a single row, which rounds differently. Computing the row twice gives the
+        // result it would have among many rows.
         let mut pair = row.repeat(2);
         let mut out = MatrixViewMut::rows(&mut pair, 2, b.columns);
         run(&mut out, into, MatrixView { rows: 2, row_stride: 0, ..a }, b, threads);
@@ -136,7 +135,7 @@ fn run<T: Element>(
     }
 }
 
-/// Multiplies by the `gemm` crate; the shapes are checked.
+/// Multiplies with the `gemm` crate.
 pub(super) fn run_crate<T: Element>(
     destination: &mut MatrixViewMut<'_, T>,
     into: Update,
@@ -146,8 +145,8 @@ pub(super) fn run_crate<T: Element>(
 ) {
     assert!(a.rows == destination.rows && b.columns == destination.columns && a.columns == b.rows);
     let started = profile::start();
-    // SAFETY: the constructors of `MatrixView` and `MatrixViewMut` checked that every element addressed by shape and strides lies
-    // inside its slice, the shapes agree, and the borrow rules keep the destination apart from both operands.
+    // SAFETY: the constructors of `MatrixView` and `MatrixViewMut` checked that all addressed elements lie inside their
+    // slices. The shapes match, and the borrow rules keep the destination disjoint from both operands.
     unsafe {
         ::gemm::gemm(
             destination.rows,
@@ -174,7 +173,7 @@ pub(super) fn run_crate<T: Element>(
     profile::stop(started, threads);
 }
 
-/// Time spent inside matrix products, of bf16 too, summed over threads. Off unless a benchmark turns it on.
+/// Total time spent in matrix products (including bf16), summed over threads. Disabled unless a benchmark enables it.
 pub mod profile {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
     use std::time::Instant;
@@ -182,13 +181,13 @@ pub mod profile {
     static ON: AtomicBool = AtomicBool::new(false);
     static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 
-    /// Starts counting from zero.
+    /// Resets the counter and starts counting.
     pub fn begin() {
         NANOSECONDS.store(0, Relaxed);
         ON.store(true, Relaxed);
     }
 
-    /// Stops counting; thread-seconds inside matrix products since [`begin`].
+    /// Stops counting and returns the thread-seconds spent in products since [`begin`].
     pub fn end() -> f64 {
         ON.store(false, Relaxed);
         NANOSECONDS.load(Relaxed) as f64 * 1e-9

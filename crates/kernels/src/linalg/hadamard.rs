@@ -1,17 +1,18 @@
 //! Orthonormal Hadamard matrices of order 2^k × {1, 12, 20, 28, 36, 40, 52, 60}, applied as a fast transform.
 //!
-//! `H = (Bᵀ ⊗ S) / √order` with the base `B` of [`BASES`] and the Sylvester (Walsh–Hadamard) matrix `S` of order 2^k. `S`
-//! is symmetric; of the bases only 28 and 36 are, so `x·H` and `x·Hᵀ` differ. Base matrices, their order of preference
-//! and the orientation are those of LinearPatch's reference code.
+//! `H = (Bᵀ ⊗ S) / √order` with a base `B` from [`BASES`] and the Sylvester (Walsh–Hadamard) matrix `S` of order 2^k.
+//! `S` is symmetric, but of the bases only 28 and 36 are, so `x·H` and `x·Hᵀ` differ. The base matrices, their order of
+//! preference and the orientation follow LinearPatch's reference code.
 
 use rayon::prelude::*;
 
 use super::simd;
 
-/// The bases as rows of `+` and `-`, in the order in which they are tried: the first whose order divides is taken.
+/// Base matrices as rows of `+` and `-`, in order of preference. The first base whose order divides the matrix order is
+/// used.
 ///
-/// The rest must be a power of two. No later base would do where an earlier one leaves another rest: an order that any
-/// base fits has the odd part 3, 5, 7, 9, 13 or 15, and only 20 and 40 share one (80 is 40·2, not 20·4).
+/// The quotient must be a power of two. If the first match fails, so would later bases: a supported order has the odd
+/// part 3, 5, 7, 9, 13 or 15, and only 20 and 40 share one (80 is 40·2, not 20·4).
 const BASES: [(usize, &str); 7] = [
     (60, include_str!("hadamard/base60.txt")),
     (52, include_str!("hadamard/base52.txt")),
@@ -22,12 +23,12 @@ const BASES: [(usize, &str); 7] = [
     (12, include_str!("hadamard/base12.txt")),
 ];
 
-/// A vector register of f32.
+/// Numbers per vector register.
 const LANES: usize = 16;
-/// Terms that the base product adds at a time. Divides the order of every base.
+/// Number of terms added at a time in the base product. Divides every base order.
 const TERMS: usize = 4;
 
-/// Returns whether a matrix of this order exists.
+/// Returns whether a Hadamard matrix of this order is supported.
 pub fn exists(order: usize) -> bool {
     factors(order).is_some()
 }
@@ -35,7 +36,7 @@ pub fn exists(order: usize) -> bool {
 /// Computes `x ← x·H` for each row.
 ///
 /// # Shapes
-/// `x [rows, order]`. An order without a matrix ([`exists`]) is a programming error and panics.
+/// `x [rows, order]`. Panics if the order is unsupported ([`exists`]).
 pub fn transform(x: &mut [f32], order: usize) {
     apply(x, order, Side::Right);
 }
@@ -43,12 +44,12 @@ pub fn transform(x: &mut [f32], order: usize) {
 /// Computes `x ← x·Hᵀ` for each row, the inverse of [`transform`].
 ///
 /// # Shapes
-/// As for [`transform`].
+/// See [`transform`].
 pub fn inverse(x: &mut [f32], order: usize) {
     apply(x, order, Side::RightTransposed);
 }
 
-/// Returns `H`, `[order, order]` row-major.
+/// Returns `H [order, order]`, row-major.
 pub fn matrix(order: usize) -> Vec<f32> {
     let mut identity = vec![0.0; order * order];
     identity.iter_mut().step_by(order + 1).for_each(|v| *v = 1.0);
@@ -56,23 +57,23 @@ pub fn matrix(order: usize) -> Vec<f32> {
     identity
 }
 
-/// The matrix that rows are multiplied by.
+/// Matrix by which rows are multiplied.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
-    /// `H`
+    /// `H`.
     Right,
-    /// `Hᵀ`
+    /// `Hᵀ`.
     RightTransposed,
 }
 
-/// Returns the rows of the base of an order, if any, and the power of two that multiplies it.
+/// Returns the base of an order, if it has one, and the power-of-two factor.
 fn factors(order: usize) -> Option<(Option<(usize, &'static str)>, usize)> {
     let base = BASES.into_iter().find(|(base, _)| order > 0 && order.is_multiple_of(*base));
     let power = base.map_or(order, |(base, _)| order / base);
     power.is_power_of_two().then_some((base, power))
 }
 
-/// Returns the signs with which block `i` contributes to block `o`, at `[o, i]` of `[base, base]`.
+/// Returns the sign with which block `i` contributes to block `o`, at `[o, i]` of `[base, base]`.
 fn signs(base: usize, rows: &str, side: Side) -> Vec<f32> {
     let mut signs = vec![0.0; base * base];
     for (row, line) in rows.lines().enumerate() {
@@ -92,7 +93,7 @@ fn apply(x: &mut [f32], order: usize, side: Side) {
     assert!(x.len().is_multiple_of(order), "rows of order {order} in {} elements", x.len());
     let signs = base.map(|(base, rows)| signs(base, rows, side)).unwrap_or_default();
     let scale = 1.0 / (order as f32).sqrt();
-    // One copy of a row for each thread: the base product does not work in place.
+    // One copy of a row per thread, because the base product does not work in place.
     let scratch = || vec![0.0; if base.is_some() { order } else { 0 }];
     x.par_chunks_mut(order).for_each_init(scratch, |scratch, row| {
         simd::in_widest!({
@@ -108,13 +109,13 @@ fn apply(x: &mut [f32], order: usize, side: Side) {
     });
 }
 
-/// Applies `S` to each block of `power` elements, unscaled.
+/// Applies `S` to each block of `power` elements, without scaling.
 #[inline(always)]
 fn sylvester(row: &mut [f32], power: usize) {
     let mut half = 1;
     if power >= LANES {
-        // Within one register: partners are brought together by exchanging lanes, which a loop over slices that short
-        // would not be compiled to.
+        // Within one register, partners are combined by lane shuffles, which the compiler would not generate from loops
+        // over such short slices.
         for chunk in row.as_chunks_mut::<LANES>().0 {
             butterfly::<1>(chunk);
             butterfly::<2>(chunk);
@@ -134,7 +135,7 @@ fn sylvester(row: &mut [f32], power: usize) {
     }
 }
 
-/// Computes sums and differences of elements that are `HALF` apart in a register.
+/// Computes sums and differences of elements at distance `HALF` within a register.
 #[inline(always)]
 fn butterfly<const HALF: usize>(chunk: &mut [f32; LANES]) {
     let old = *chunk;
@@ -144,7 +145,7 @@ fn butterfly<const HALF: usize>(chunk: &mut [f32; LANES]) {
     }
 }
 
-/// Applies the base across the blocks of `power` elements, unscaled.
+/// Applies the base across blocks of `power` elements, without scaling.
 ///
 /// # Shapes
 /// `output`, `input [base, power]`, `signs [base, base]`.
@@ -168,18 +169,17 @@ fn base_product(output: &mut [f32], input: &[f32], base: usize, power: usize, si
 mod tests {
     use super::*;
 
-    /// Orders with every base, alone and with powers of two below, at and above the width of a register.
+    /// Returns the order of every base times powers of two below, at and above the register width.
     fn orders() -> impl Iterator<Item = usize> {
         let bases = BASES.into_iter().map(|(base, _)| base).chain([1]);
         bases.flat_map(|base| [1, 2, 4, 8, 16, 32].map(|power| base * power))
     }
 
-    /// Returns sample rows `[rows, order]`.
     fn sample(rows: usize, order: usize) -> Vec<f32> {
         (0..rows * order).map(|i| (i as f32 * 0.37).sin()).collect()
     }
 
-    /// Computes `x·H`, or `x·Hᵀ` if `transposed`, by its sums in f64.
+    /// Computes `x·H`, or `x·Hᵀ` if `transposed`, by direct summation in f64.
     fn dense(x: &[f32], matrix: &[f32], order: usize, transposed: bool) -> Vec<f64> {
         x.chunks(order)
             .flat_map(|row| {
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_matrix_is_the_base_times_the_sylvester_matrix() {
-        // An independent statement of H, entry by entry: the dense product above only shows that the transform is linear.
+        // Checks `H` entry by entry. The dense product above only shows that the transform is linear.
         for order in orders() {
             let Some((base, power)) = factors(order) else { panic!("no factors of {order}") };
             let rows: Vec<&[u8]> =

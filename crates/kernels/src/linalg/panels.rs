@@ -1,8 +1,8 @@
-//! Weights that stay while many rows are multiplied with them, laid out once as the kernels read them.
+//! Weights prepacked into the kernel layout, for repeated products.
 //!
-//! A product that is given its matrices plain has to bring them into such a form each time, for each block of rows: a fifth of
-//! its time. The sums are those of [`super::gemm`], to the bit: along `inner` in pieces of about 512 numbers, each summed
-//! from zero by fused additions, and the pieces added.
+//! A product of unpacked matrices repacks them for each block of rows, which takes a fifth of its time. Sums are
+//! bitwise equal to those of [`super::gemm`]: pieces of about 512 numbers along `inner` are each summed from zero with
+//! fused multiply-adds, and then added.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ use rayon::prelude::*;
 use super::gemm::{MatrixView, Update, profile};
 use super::simd;
 
-/// Columns of the widest panel: two registers of 16.
+/// Maximum number of columns of a panel (two registers of 16).
 pub const LANES: usize = 32;
-/// Rows of a tile with registers of 16: with two of sums each they leave room for the panel's.
+/// Rows of a tile with 16-lane registers. With two registers of sums per row, enough registers remain for the panel.
 pub const ROWS: usize = 8;
-/// Numbers along `inner` that are summed at once, at most.
+/// Maximum number of products along `inner` in one sum.
 const PIECE: usize = 512;
-/// Operations of a product that is too small to be divided among threads.
+/// Maximum number of operations of a product that is not distributed over threads.
 const SMALL: usize = 1 << 21;
 
-/// A kernel that is compiled for each number of rows that a tile may have, which are listed.
+/// Calls the instance of a kernel for the given number of rows, out of the listed ones.
 macro_rules! by_rows {
     ($rows:expr, [$($number:literal)+], $kernel:tt, $arguments:tt) => {
         match $rows {
@@ -35,19 +35,19 @@ macro_rules! by_rows {
 #[cfg(target_arch = "x86_64")]
 pub(super) use by_rows;
 
-/// Splits rows into tiles of nearly equal size, at most `most` rows each.
+/// Splits rows into tiles of nearly equal size, with at most `most` rows each.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn tiles(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     let tiles = rows.div_ceil(most);
     (0..tiles).map(move |tile| rows * tile / tiles..rows * (tile + 1) / tiles)
 }
 
-/// Where the sums of a panel go, or are added: its columns, of rows whose starts lie `stride` apart.
+/// Destination of the sums of one panel, i.e. its columns in rows with stride `stride`.
 pub struct TileOut<'a> {
     numbers: &'a mut [f32],
     columns: usize,
     stride: usize,
-    /// Whether sums are added to the destination.
+    /// Whether to add the sums to the destination.
     pub(super) adds: bool,
 }
 
@@ -56,33 +56,34 @@ impl<'a> TileOut<'a> {
         Self { numbers, columns, stride, adds }
     }
 
-    /// All sums, and how far the rows are apart.
+    /// Returns all elements and the row stride.
     pub(super) fn slice(&mut self) -> (&mut [f32], usize) {
         (&mut *self.numbers, self.stride)
     }
 
-    /// Returns the pointer to the first row, and the row stride. Panics if there are fewer rows or other columns.
+    /// Returns a pointer to the first row, and the row stride. Panics if there are too few rows or the number of
+    /// columns differs.
     pub(super) fn rows(&mut self, rows: usize, columns: usize) -> (*mut f32, usize) {
         let fits = rows == 0 || (rows - 1) * self.stride + columns <= self.numbers.len();
         assert!(columns == self.columns && columns <= self.stride && fits, "rows reach past their slice");
         (self.numbers.as_mut_ptr(), self.stride)
     }
 
-    /// Stores the sums of one row, on any CPU.
+    /// Stores the sums of one row.
     pub(super) fn put(&mut self, row: usize, sums: &[f32]) {
         let out = &mut self.numbers[row * self.stride..][..self.columns];
         out.iter_mut().zip(sums).for_each(|(out, sum)| *out = if self.adds { *out + sum } else { *sum });
     }
 }
 
-/// Storage type of weights, and the products with them.
+/// Storage type of weights, with the corresponding product kernels.
 pub trait Kind: Sized {
-    /// A number, or several that are multiplied at once.
+    /// Unit of storage: one number, or several that are multiplied together.
     type Word: Copy + Default + Send + Sync;
-    /// Rows, ready to be multiplied.
+    /// Rows in the format of the kernel.
     type Rows<'x>: Sync;
 
-    /// Returns the columns of a panel: as many as a tile's registers hold on this CPU, 32 at most.
+    /// Returns the columns of a panel: as many as the registers of a tile hold on this CPU, at most 32.
     fn lanes() -> usize {
         LANES
     }
@@ -90,37 +91,37 @@ pub trait Kind: Sized {
     /// Returns the number of words along `inner`.
     fn depth(inner: usize) -> usize;
 
-    /// Lays a row of weights, from the first number of a word on, into one column of a panel.
+    /// Packs a row of weights into one column of a panel, starting at the first number of a word.
     ///
     /// # Shapes
     /// `row [.. inner]`, `panel [depth of row, lanes]`.
     fn lay(row: &[f32], column: usize, panel: &mut [Self::Word]);
 
-    /// Lays columns `[up to lanes, inner]` into one panel.
+    /// Packs columns `[up to lanes, inner]` into one panel.
     fn lay_panel(columns: &[f32], inner: usize, panel: &mut [Self::Word]);
 
-    /// Returns a number of a column.
+    /// Returns number `k` of a column.
     fn number(panel: &[Self::Word], k: usize, column: usize) -> f32;
 
     fn rows(x: MatrixView<'_, f32>) -> Self::Rows<'_>;
 
-    /// Whether the kernel takes consecutive panels together ([`Self::multiply_panels`]).
+    /// Whether the kernel processes consecutive panels together ([`Self::multiply_panels`]).
     const JOINS_PANELS: bool = false;
 
-    /// Numbers along `inner` that every panel is multiplied with before the next ones follow. All of them by default.
-    /// Fewer keep their part of the rows in a core's cache. Sums do not depend on it.
+    /// Returns how many numbers along `inner` are multiplied with every panel before the next ones. The default is all.
+    /// Fewer keep that part of the rows in cache. Results do not depend on it.
     fn sweep(height: usize, inner: usize) -> usize {
         let _ = height;
         inner
     }
 
-    /// Multiplies all `height` rows with a piece of a panel.
+    /// Multiplies all `height` rows by a piece of a panel.
     fn multiply(rows: &Self::Rows<'_>, height: usize, piece: PanelPiece<'_, Self::Word>, out: TileOut<'_>);
 
-    /// Multiplies all `height` rows with consecutive whole panels.
+    /// Multiplies all `height` rows by consecutive complete panels.
     ///
     /// # Shapes
-    /// `panels [count, depth, lanes]`, `out [height, count * lanes]` with rows a stride apart.
+    /// `panels [count, depth, lanes]`, `out [height, count * lanes]` with the given row stride.
     #[inline]
     fn multiply_panels(
         rows: &Self::Rows<'_>,
@@ -138,16 +139,16 @@ pub trait Kind: Sized {
     }
 }
 
-/// Lines of one panel that belong to one sweep.
+/// Lines of a panel in one sweep.
 pub struct PanelPiece<'a, W> {
-    /// Number along `inner` that the first line belongs to.
+    /// Index along `inner` of the first line.
     pub(super) first: usize,
     pub(super) words: &'a [W],
-    /// Piece that is multiplied next, for kernels that prefetch. Empty after the last one.
+    /// Next piece, for prefetching. Empty after the last one.
     pub(super) next: &'a [W],
 }
 
-/// Weights `[inner, outer]` in panels: `[outer / lanes, depth of inner, lanes]`. The last panel is filled up with zeros.
+/// Weights `[inner, outer]` packed as `[outer / lanes, depth of inner, lanes]`. The last panel is padded with zeros.
 pub struct Panels<K: Kind> {
     words: Vec<K::Word>,
     inner: usize,
@@ -155,23 +156,23 @@ pub struct Panels<K: Kind> {
 }
 
 impl<K: Kind> Panels<K> {
-    /// Returns the words of one panel.
+    /// Returns the number of words of one panel.
     pub fn panel(inner: usize) -> usize {
         K::depth(inner) * K::lanes()
     }
 
-    /// Returns the words of all panels.
+    /// Returns the number of words of all panels.
     pub fn length(inner: usize, outer: usize) -> usize {
         Self::panel(inner) * outer.div_ceil(K::lanes())
     }
 
-    /// Takes panels over. Another length than [`Self::length`] is a programming error and panics.
+    /// Wraps packed panels. Panics if the length differs from [`Self::length`].
     pub fn new(words: Vec<K::Word>, inner: usize, outer: usize) -> Self {
         assert!(words.len() == Self::length(inner, outer), "panels of another matrix");
         Self { words, inner, outer }
     }
 
-    /// Lays out rows `[inner, outer]`.
+    /// Packs rows `[inner, outer]`.
     pub fn of_rows(rows: &[f32], inner: usize, outer: usize) -> Self {
         let mut words = vec![K::Word::default(); Self::length(inner, outer)];
         for (panel, words) in words.chunks_exact_mut(Self::panel(inner).max(1)).enumerate() {
@@ -183,7 +184,7 @@ impl<K: Kind> Panels<K> {
         Self::new(words, inner, outer)
     }
 
-    /// Converts back to rows `[inner, outer]`.
+    /// Unpacks to rows `[inner, outer]`.
     pub fn to_rows(&self) -> Vec<f32> {
         (0..self.inner)
             .flat_map(|k| {
@@ -204,7 +205,7 @@ impl<K: Kind> Panels<K> {
         self.outer
     }
 
-    /// Returns the lines of a panel for up to `numbers` numbers along `inner`, or nothing from its end on.
+    /// Returns the lines of a panel for up to `numbers` numbers along `inner` from `first`. Empty past the end.
     fn piece(&self, panel: usize, first: usize, numbers: usize) -> &[K::Word] {
         let words = Self::panel(self.inner);
         let [start, end] = [first, first + numbers].map(|number| K::depth(number.min(self.inner)) * K::lanes());
@@ -212,9 +213,9 @@ impl<K: Kind> Panels<K> {
     }
 }
 
-/// Calls [`Kind::lay_panel`].
+/// Implements [`Kind::lay_panel`].
 pub(super) fn lay_panel<K: Kind>(columns: &[f32], inner: usize, panel: &mut [K::Word]) {
-    // Panel lines that stay in L1 until all columns are filled.
+    // Numbers along `inner` per pass, so that the panel lines stay in L1 until all columns are filled.
     const NEAR: usize = 64;
     simd::in_widest!({
         for (piece, panel) in panel.chunks_mut(K::depth(NEAR) * K::lanes()).enumerate() {
@@ -226,11 +227,11 @@ pub(super) fn lay_panel<K: Kind>(columns: &[f32], inner: usize, panel: &mut [K::
     });
 }
 
-/// Computes `destination ← x·W` or `destination ← destination + x·W` on the calling thread. A row's result does not depend
-/// on other rows.
+/// Computes `destination ← x·W` or `destination ← destination + x·W` on the calling thread. The result of a row does
+/// not depend on other rows.
 ///
 /// # Shapes
-/// `x [rows, inner]`, `weights [inner, outer]`, `destination [rows, outer]`; others are a programming error and panic.
+/// `x [rows, inner]`, `weights [inner, outer]`, `destination [rows, outer]`. Panics if shapes do not match.
 pub fn product<K: Kind>(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels<K>) {
     assert!(destination.len() == x.height() * weights.outer, "a product of unlike shapes");
     let started = profile::start();
@@ -241,7 +242,7 @@ pub fn product<K: Kind>(destination: &mut [f32], into: Update, x: MatrixView<'_,
     profile::stop(started, 1);
 }
 
-/// Computes the product of a few rows, with columns divided among rayon's threads.
+/// Computes the product of a few rows, with the columns distributed over rayon threads.
 pub fn product_of_few<K: Kind>(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels<K>) {
     let outer = weights.outer;
     let threads = rayon::current_num_threads();
@@ -275,7 +276,7 @@ pub fn product_of_few<K: Kind>(destination: &mut [f32], into: Update, x: MatrixV
     }
 }
 
-/// Computes some columns of a product, starting at a panel.
+/// Computes a range of columns of a product. The range must start at a panel.
 ///
 /// # Shapes
 /// `rows [height, inner]`, `destination [height, range]`.
@@ -331,7 +332,7 @@ pub fn columns<K: Kind>(
     }
 }
 
-/// Returns the length of a piece along `inner`. All pieces but the last are equal.
+/// Returns the length of a piece along `inner`. All pieces except the last are equal.
 pub(super) fn piece(inner: usize) -> usize {
     inner.div_ceil(inner.div_ceil(PIECE).max(1)).max(1)
 }

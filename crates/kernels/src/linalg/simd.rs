@@ -1,8 +1,8 @@
-//! Elementwise loops over f32 that the compiler turns into the widest vectors the processor has.
+//! Elementwise f32 loops, vectorized by the compiler for the widest instruction set of the processor.
 //!
-//! The release binary is built for every x86-64 or ARM machine, so each loop is compiled several times and the best
-//! version is chosen when it runs (`pulp`). Sums keep 16 running parts, always in the same order: results do not
-//! depend on the number of threads.
+//! Release binaries run on any x86-64 or ARM machine, so each loop is compiled several times and the best version is
+//! selected at run time (`pulp`). Reductions keep 16 partial sums in a fixed order, so results do not depend on the
+//! number of threads.
 
 use pulp::Arch;
 
@@ -10,8 +10,8 @@ const LANES: usize = 16;
 
 /// Runs `body` with the best instruction set of this processor.
 ///
-/// `body` must be marked `#[inline(always)]`: a closure that is called, not inlined, is compiled for the plainest processor.
-/// `in_widest!` does so.
+/// `body` must be marked `#[inline(always)]`, as `in_widest!` does. A closure that is not inlined is compiled for the
+/// baseline instruction set.
 #[inline(always)]
 pub fn widest<R>(body: impl FnOnce() -> R) -> R {
     struct Body<F>(F);
@@ -25,7 +25,7 @@ pub fn widest<R>(body: impl FnOnce() -> R) -> R {
     Arch::new().dispatch(Body(body))
 }
 
-/// Computes an expression with the best instruction set of this processor.
+/// Evaluates an expression with the best instruction set of this processor.
 #[macro_export]
 macro_rules! in_widest {
     ($body:expr) => {
@@ -37,10 +37,10 @@ macro_rules! in_widest {
 }
 pub use in_widest;
 
-/// Computes `e^x` to about 1 ulp between −87.3 and 88.3, clamped beyond. NaN stays NaN. Branch-free, so that loops
-/// vectorise.
+/// Computes `e^x` to about 1 ulp between −87.3 and 88.3, and clamps beyond. NaN stays NaN. Branch-free, so that loops
+/// vectorize.
 ///
-/// Method: `x = n·ln 2 + r`, a polynomial for `e^r` on |r| ≤ ln 2 / 2 (Cephes `expf`), `2^n` by its bits.
+/// Method: `x = n·ln 2 + r`, a polynomial for `e^r` on |r| ≤ ln 2 / 2 (Cephes `expf`), and `2^n` from its bits.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     const LOG2_E: f32 = std::f32::consts::LOG2_E;
@@ -63,7 +63,6 @@ pub fn exp(x: f32) -> f32 {
     p * power
 }
 
-/// Sums `term(x)`.
 #[inline(always)]
 fn sum_of(xs: &[f32], term: impl Fn(f32) -> f32) -> f32 {
     let mut parts = [0.0f32; LANES];
@@ -79,7 +78,7 @@ fn sum_of(xs: &[f32], term: impl Fn(f32) -> f32) -> f32 {
     parts.iter().sum()
 }
 
-/// Returns the greatest element, or −∞. A NaN is skipped here and shows in the sum that follows.
+/// Returns the maximum, or −∞ if empty. NaN is skipped here and shows up in the sum that follows.
 #[inline(always)]
 pub fn max(xs: &[f32]) -> f32 {
     let mut parts = [f32::NEG_INFINITY; LANES];
@@ -117,8 +116,8 @@ pub fn sum_exp(xs: &[f32], shift: f32) -> f32 {
     sum_of(xs, |x| exp(x - shift))
 }
 
-/// Computes the numerators of a softmax in place, `e^(x − max)`, and returns their sum. Callers divide last, where there
-/// are fewer elements.
+/// Replaces `xs` by the softmax numerators `e^(x − max)` and returns their sum. Callers divide later, where there are
+/// fewer elements.
 #[inline(always)]
 pub fn numerators(xs: &mut [f32]) -> f32 {
     let shift = max(xs);
@@ -149,7 +148,6 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     }
 }
 
-/// Computes [`rms_norm`] in place.
 #[inline(always)]
 pub fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
     let scale = 1.0 / (sum_of(x, |v| v * v) / x.len() as f32 + eps).sqrt();
@@ -166,11 +164,11 @@ pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// Computes `gate ← gelu(gate) · up` in tanh form, `gelu(g) = g/2·(1 + tanh y) = g / (1 + e^−2y)`,
+/// Computes `gate ← gelu(gate) · up` in the tanh form, `gelu(g) = g/2·(1 + tanh y) = g / (1 + e^−2y)`,
 /// `y = √(2/π)·(g + 0.044715·g³)`.
 #[inline(always)]
 pub fn gelu_mul(gate: &mut [f32], up: &[f32]) {
-    // 2·√(2/π)
+    // 2·√(2/π).
     const TWICE: f32 = 1.595_769_2;
     for (g, &u) in gate.iter_mut().zip(up) {
         let y = TWICE * (*g + 0.044_715 * *g * *g * *g);
@@ -201,8 +199,8 @@ pub fn soft_cap(xs: &mut [f32], cap: f32) {
     }
 }
 
-/// Applies the rotary embedding to the first `R` channels of a head in Hugging Face's half-split layout: pairs are
-/// `(x_i, x_{i + R/2})`; all channels are scaled by `scale`.
+/// Applies the rotary embedding to the first `R` channels of a head, with Hugging Face's half-split pairs
+/// `(x_i, x_{i + R/2})`. Scales all channels by `scale`.
 ///
 /// # Shapes
 /// `x [D]`, `cos [R/2]`, `sin [R/2]`, `out [D]`.

@@ -1,4 +1,4 @@
-//! Normal equations in f64: accumulated block by block, solved by Cholesky, or by eigenvalues where they are singular.
+//! Normal equations in f64, accumulated block by block. Solved by Cholesky, or by eigendecomposition if singular.
 
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::cholesky::llt;
@@ -11,37 +11,38 @@ use super::spectrum::{self, Spectrum, dot};
 use super::transpose::transpose;
 use super::unsolved::{Result, Unsolved};
 
-/// Rows of f32 that are converted at a time: enough for full-speed products, few enough to cost no memory.
+/// Number of f32 rows converted at a time. Large enough for full speed, and small enough to need little memory.
 const CONVERTED_ROWS: usize = 1024;
-/// Up to this order all eigenvalues cost less than a second; beyond it only the extreme ones are computed where they do.
+/// Maximum order for which all eigenvalues are always computed, in less than a second. Larger systems compute only the
+/// extreme ones where these suffice.
 const SMALL: usize = 512;
 
 /// Running sums `XᵀX` and `XᵀY` over rows.
 pub struct NormalEquations {
     pub(super) channels: usize,
-    /// `XᵀX [C, C]`, the upper triangle of its rows; what lies below is not to be read.
+    /// `XᵀX [C, C]` as the upper triangle of its rows. Elements below the diagonal are unspecified.
     pub(super) gram: Vec<f64>,
-    /// `YᵀX [C, C]`: the columns of `XᵀY` one after the other, the layout that triangular solves are fast in.
+    /// `YᵀX [C, C]`, i.e. `XᵀY` in column-major order, which is fast for triangular solves.
     pub(super) cross: Vec<f64>,
     pub(super) rows: usize,
-    /// The sum of the squares of the f32 numbers that `X` is made from, where it is not `X` itself.
+    /// Squared norm of the f32 numbers from which `X` was computed, unless they are `X` itself.
     pub(super) numbers: f64,
 }
 
-/// The minimum-norm solution of a system that may be singular.
+/// Minimum-norm solution of a system that may be singular.
 #[derive(Debug)]
 pub struct MinimumNorm {
     /// `M [C, C]`, row-major.
     pub solution: Vec<f64>,
-    /// Rank of `X`: the number of eigenvalues of `XᵀX` that were not dropped.
+    /// Rank of `X`, i.e. the number of eigenvalues of `XᵀX` that were kept.
     pub rank: usize,
 }
 
-/// `XᵀX + ridge·I = L·Lᵀ`, for a solution and a spectrum that share one factorisation.
+/// Cholesky factorization `XᵀX + ridge·I = L·Lᵀ`, shared by a solution and a spectrum.
 pub struct Factor<'a> {
     normal: &'a NormalEquations,
     ridge: f64,
-    /// The columns of `L [C, C]` one after the other; above the diagonal not to be read.
+    /// `L [C, C]`, column-major. Elements above the diagonal are unspecified.
     lower: Vec<f64>,
 }
 
@@ -56,13 +57,13 @@ impl NormalEquations {
         }
     }
 
-    /// Declares that `X` was computed from f32 numbers with squared norm `squares`, such as a stream minus its mean.
-    /// Directions below their rounding error do not count.
+    /// Declares that `X` was computed from f32 numbers with squared norm `squares`, for example as a stream minus its
+    /// mean. Directions below their rounding error are ignored.
     pub fn made_from(&mut self, squares: f64) {
         self.numbers = squares;
     }
 
-    /// Returns the largest eigenvalue that counts as zero, given the largest one.
+    /// Returns the largest eigenvalue that counts as zero, given the largest eigenvalue `greatest`.
     fn floor(&self, greatest: f64) -> f64 {
         let trace: f64 = self.gram.iter().step_by(self.channels + 1).sum();
         spectrum::floor(self.channels, greatest, trace.max(self.numbers))
@@ -86,7 +87,7 @@ impl NormalEquations {
         self.rows += rows;
     }
 
-    /// Adds the rows `x` with right-hand sides `y − x`, the difference formed in f64.
+    /// Adds rows `x` with right-hand sides `y − x`, which are computed in f64.
     ///
     /// # Shapes
     /// `x`, `y [rows, C]`.
@@ -112,7 +113,7 @@ impl NormalEquations {
     /// Adds sums over `rows` rows that were computed elsewhere.
     ///
     /// # Shapes
-    /// `gram = XᵀX [C, C]`, of which the upper triangle is read; `cross = YᵀX [C, C]`.
+    /// `gram = XᵀX [C, C]` (only the upper triangle is read), `cross = YᵀX [C, C]`.
     pub fn add_sums(&mut self, gram: &[f64], cross: &[f64], rows: usize) {
         assert!(gram.len() == self.gram.len() && cross.len() == self.cross.len(), "sums of other channels");
         self.gram.iter_mut().zip(gram).for_each(|(sum, v)| *sum += v);
@@ -133,7 +134,7 @@ impl NormalEquations {
     /// Solves `(XᵀX + ridge·I)·M = XᵀY` for `M`, `[C, C]` row-major.
     ///
     /// # Errors
-    /// As of [`NormalEquations::factor`] and [`Factor::solve`].
+    /// Fails in the same cases as [`NormalEquations::factor`] and [`Factor::solve`].
     pub fn solve(&self, ridge: f64) -> Result<Vec<f64>> {
         self.factor(ridge)?.solve()
     }
@@ -141,11 +142,12 @@ impl NormalEquations {
     /// Computes the Cholesky factor of `XᵀX + ridge·I`.
     ///
     /// # Errors
-    /// The matrix is not positive definite in f64: too few rows, dead or equal channels, or values that are not finite.
+    /// Fails if the matrix is not positive definite in f64: too few rows, dead or duplicate channels, or nonfinite
+    /// values.
     pub fn factor(&self, ridge: f64) -> Result<Factor<'_>> {
         let c = self.channels;
         self.check_finite()?;
-        // Rows of an upper triangle are columns of a lower one.
+        // The rows of an upper triangle are the columns of a lower one.
         let mut lower = self.gram.clone();
         lower.iter_mut().step_by(c + 1).for_each(|v| *v += ridge);
         let mut memory = MemBuffer::new(llt::factor::cholesky_in_place_scratch::<f64>(c, threads(), Spec::default()));
@@ -160,14 +162,15 @@ impl NormalEquations {
         Ok(Factor { normal: self, ridge, lower })
     }
 
-    /// Computes the `M` of least Frobenius norm that minimises `‖X·M − Y‖`: the pseudo-inverse of `XᵀX` times `XᵀY`.
+    /// Computes the `M` of minimum Frobenius norm that minimizes `‖X·M − Y‖`, i.e. the pseudo-inverse of `XᵀX` times
+    /// `XᵀY`.
     ///
-    /// Eigenvalues of `XᵀX` that may be rounding are dropped: they are squares of singular values of `X`, and the sums in f64
-    /// leave nothing of a `σ` below 1.2e-7·σ₁ (up to C = 64) to 9.5e-7·σ₁ (C = 4096), numbers in f32 nothing below
-    /// 4.8e-7 of the norm of all ([`NormalEquations::made_from`]).
+    /// Eigenvalues of `XᵀX` that may be rounding errors are dropped. They are squared singular values of `X`. The f64
+    /// sums lose any `σ` below 1.2e-7·σ₁ (up to C = 64) to 9.5e-7·σ₁ (C = 4096). Inputs in f32 lose any below 4.8e-7 of
+    /// their total norm ([`NormalEquations::made_from`]).
     ///
     /// # Errors
-    /// The sums are not finite, or the eigenvalues are not found.
+    /// Fails if the sums are not finite or the eigendecomposition does not converge.
     pub fn minimum_norm(&self) -> Result<MinimumNorm> {
         let c = self.channels;
         self.check_finite()?;
@@ -176,7 +179,7 @@ impl NormalEquations {
         let vectors = eigen.U();
         let cutoff = self.floor(values[c - 1]);
         let rank = values.iter().filter(|&&value| value > cutoff).count();
-        // Ascending: the kept ones stand last. M = U·Λ⁻¹·Uᵀ·(XᵀY).
+        // Eigenvalues are ascending, so the kept ones are last. M = U·Λ⁻¹·Uᵀ·(XᵀY).
         let kept = vectors.subcols(c - rank, rank); // [C, rank]
         let mut coefficients = kept.transpose() * MatRef::from_column_major_slice(&self.cross, c, c); // [rank, C]
         for column in coefficients.col_iter_mut() {
@@ -188,15 +191,16 @@ impl NormalEquations {
         Ok(MinimumNorm { solution: finite(solution)?, rank })
     }
 
-    /// Computes rank and condition number of `X`.
+    /// Computes the rank and condition number of `X`.
     ///
-    /// Beyond a condition of 8e6 (up to C = 64) to 1e6 (C = 4096) squares are lost in rounding, and the rank reads as
-    /// deficient; see [`NormalEquations::minimum_norm`]. Below it the relative error of the condition is about its square times
-    /// 1e-16; for C > 512, where only the extreme eigenvalues are sought, another 1e-4 is usual and 0.3 % the bound of the
-    /// mean. Where those show a singular matrix all eigenvalues are computed, which takes many times as long.
+    /// Beyond a condition number of 8e6 (up to C = 64) to 1e6 (C = 4096), squares are lost to rounding and the rank
+    /// appears deficient; see [`NormalEquations::minimum_norm`]. Below, the relative error of the condition number is
+    /// about its square times 1e-16. For C > 512, only the extreme eigenvalues are computed, which usually adds 1e-4,
+    /// with a mean bound of 0.3 %. If these indicate a singular matrix, all eigenvalues are computed, which takes many
+    /// times longer.
     ///
     /// # Errors
-    /// As of [`NormalEquations::minimum_norm`].
+    /// Fails in the same cases as [`NormalEquations::minimum_norm`].
     pub fn spectrum(&self) -> Result<Spectrum> {
         self.check_finite()?;
         if self.channels > SMALL
@@ -213,12 +217,12 @@ impl NormalEquations {
         Ok(Spectrum::of_squares(&values, cutoff))
     }
 
-    /// Returns `XᵀX` with a readable lower triangle.
+    /// Returns `XᵀX` with a valid lower triangle.
     pub(super) fn lower(&self) -> MatRef<'_, f64> {
         MatRef::from_column_major_slice(&self.gram, self.channels, self.channels)
     }
 
-    /// Checks the diagonal, where any nonfinite value of `X` shows.
+    /// Checks that the diagonal is finite. A nonfinite value of `X` makes it nonfinite.
     fn check_finite(&self) -> Result<()> {
         match self.gram.iter().step_by(self.channels + 1).position(|v| !v.is_finite()) {
             Some(channel) => Err(not_finite(&format!("channel {channel} of X"))),
@@ -235,7 +239,7 @@ impl Factor<'_> {
     /// Solves `(XᵀX + ridge·I)·M = XᵀY` for `M`, `[C, C]` row-major.
     ///
     /// # Errors
-    /// The solution is not finite.
+    /// Fails if the solution is not finite.
     pub fn solve(&self) -> Result<Vec<f64>> {
         let c = self.normal.channels;
         let mut columns = self.normal.cross.clone(); // the columns of XᵀY, then of M
@@ -250,10 +254,10 @@ impl Factor<'_> {
         finite(solution)
     }
 
-    /// Computes [`NormalEquations::spectrum`] with this factorisation.
+    /// Computes [`NormalEquations::spectrum`] with this factorization.
     ///
     /// # Errors
-    /// As of [`NormalEquations::minimum_norm`].
+    /// Fails in the same cases as [`NormalEquations::minimum_norm`].
     pub fn spectrum(&self) -> Result<Spectrum> {
         let c = self.normal.channels;
         if c <= SMALL {
@@ -264,11 +268,11 @@ impl Factor<'_> {
         if smallest > self.normal.floor(greatest) && smallest > self.ridge {
             return Ok(Spectrum { rank: c, condition: (greatest / smallest).sqrt() });
         }
-        // A ridge above the smallest eigenvalue hides it; without one it may still show.
+        // A ridge above the smallest eigenvalue hides it. Without the ridge it may be visible.
         if self.ridge > 0.0 { self.normal.spectrum() } else { self.normal.all_eigenvalues() }
     }
 
-    /// Returns column `j` of `L` from its diagonal element on, `[C − j]`.
+    /// Returns column `j` of `L` from its diagonal element, `[C − j]`.
     fn column(&self, j: usize) -> &[f64] {
         let c = self.normal.channels;
         &self.lower[j * c + j..(j + 1) * c]
@@ -300,7 +304,7 @@ impl Factor<'_> {
     }
 }
 
-/// Checks that the solution, and so `Y`, is finite.
+/// Checks that the solution is finite, which implies that `Y` is.
 pub(super) fn finite(solution: Vec<f64>) -> Result<Vec<f64>> {
     if solution.par_iter().all(|v| v.is_finite()) {
         return Ok(solution);
@@ -312,7 +316,7 @@ pub(super) fn not_finite(matrix: &str) -> Unsolved {
     Unsolved::NotFinite(matrix.to_owned())
 }
 
-/// Returns the parallelism of all of rayon's threads.
+/// Returns faer's setting for all rayon threads.
 pub(super) fn threads() -> Par {
     Par::rayon(0)
 }
@@ -374,7 +378,7 @@ mod tests {
 
     #[test]
     fn extreme_eigenvalues_alone_give_the_condition_of_all_of_them() {
-        // One block of random rows, with channels of scales from 1 to 1e-4.
+        // One block of random rows, with channel scales from 1 to 1e-4.
         let c = SMALL + 40;
         let mut state = 7u64;
         let x: Vec<f64> = (0..2 * c * c)
@@ -389,7 +393,7 @@ mod tests {
         let quick = normal.spectrum().unwrap();
         assert!((quick.rank, full.rank) == (c, c) && full.condition > 1e4);
         assert!((quick.condition / full.condition - 1.0).abs() < 1e-3, "{quick:?} {full:?}");
-        // A ridge does not count, be it small or greater than the smallest eigenvalue.
+        // The ridge does not affect the result, whether it is below or above the smallest eigenvalue.
         for ridge in [1e-9, 1e-3] {
             let with_ridge = normal.factor(ridge).unwrap().spectrum().unwrap();
             assert!((with_ridge.condition / full.condition - 1.0).abs() < 1e-3, "{ridge:e}: {with_ridge:?} {full:?}");

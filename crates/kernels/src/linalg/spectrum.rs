@@ -1,31 +1,32 @@
-//! Rank and condition number of a matrix from its Gram matrix.
+//! Rank and condition number of a matrix, computed from its Gram matrix.
 
 use faer::Mat;
 
-/// Steps of the Lanczos method at most. From a random start the relative error of an extreme eigenvalue after `k` steps is
-/// in the mean below `0.103·(ln(C·(k − 1)⁴) / (k − 1))²`, whatever the spectrum (Kuczyński and Woźniakowski 1992): at
-/// C = 4096 below 0.6 %, of a condition number half of that.
+/// Maximum number of Lanczos steps. From a random start, the mean relative error of an extreme eigenvalue after `k`
+/// steps is below `0.103·(ln(C·(k − 1)⁴) / (k − 1))²` for any spectrum (Kuczyński and Woźniakowski 1992). At C = 4096
+/// this is below 0.6 %, and half of that for the condition number.
 const STEPS: usize = 120;
-/// Steps between two tests for convergence.
+/// Number of steps between convergence tests.
 const STRIDE: usize = 6;
-/// The relative residual at which an eigenvalue counts as found; its relative error is no greater, mostly its square.
+/// Relative residual at which an eigenvalue counts as converged. Its relative error is at most this, and usually the
+/// square.
 const TOLERANCE: f64 = 1e-4;
 
-/// Units in the last place by which a layer's f32 result may be off.
+/// Assumed rounding error of a layer's f32 result, in units in the last place.
 const ROUNDINGS: f64 = 4.0;
 
-/// Properties determined by a matrix `X [rows, C]`.
+/// Rank and condition number of a matrix `X [rows, C]`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spectrum {
-    /// The number of singular values that cannot be taken for zero.
+    /// Number of singular values that are not zero within rounding.
     pub rank: usize,
-    /// `σ₁ / σ_C`; infinite when the rank is below `C`.
+    /// `σ₁ / σ_C`. Infinite if the rank is below `C`.
     pub condition: f64,
 }
 
 impl Spectrum {
-    /// Builds a spectrum from the eigenvalues of `XᵀX` in ascending order, the squared singular values of `X`. Those up to
-    /// `cutoff` count as zero.
+    /// Builds a spectrum from the ascending eigenvalues of `XᵀX`, which are the squared singular values of `X`. Those
+    /// up to `cutoff` count as zero.
     pub(super) fn of_squares(ascending: &[f64], cutoff: f64) -> Self {
         let (Some(&smallest), Some(&greatest)) = (ascending.first(), ascending.last()) else {
             return Self { rank: 0, condition: f64::INFINITY };
@@ -36,23 +37,23 @@ impl Spectrum {
     }
 }
 
-/// Returns the largest eigenvalue of `XᵀX [C, C]` that may be rounding only, of the sums or of their terms. `numbers` is
-/// the squared norm of the f32 numbers behind `X`.
+/// Returns the largest eigenvalue of `XᵀX [C, C]` that may be a rounding error of the sums or of their terms. `numbers`
+/// is the squared norm of the f32 numbers from which `X` was computed.
 ///
 /// The sums are rounded in f64 relative to `λ₁`, so a singular value below √(C·ε)·σ₁ is lost: 1.2e-7·σ₁ up to C = 64,
-/// 9.5e-7·σ₁ at C = 4096. To see smaller ones, factor `X` itself ([`StreamingQr`](super::streaming_qr::StreamingQr)).
-/// The summed numbers were computed in f32, so no direction can be distinguished below the sum of all roundings, each a
-/// number's units in the last place. Where `X` is a small difference of large numbers (a stream minus its mean), this
-/// second bound is the larger one.
+/// 9.5e-7·σ₁ at C = 4096. To resolve smaller ones, factor `X` itself
+/// ([`StreamingQr`](super::streaming_qr::StreamingQr)). The terms were computed in f32, so directions below the total
+/// of all their rounding errors are indistinguishable from zero. If `X` is a small difference of large numbers (a
+/// stream minus its mean), this second bound dominates.
 pub(super) fn floor(channels: usize, greatest: f64, numbers: f64) -> f64 {
     let rounding = ROUNDINGS * f64::from(f32::EPSILON);
     (channels.max(64) as f64 * f64::EPSILON * greatest).max(rounding * rounding * numbers)
 }
 
-/// Computes the largest eigenvalue of a positive semi-definite operator `[order, order]` from matrix-vector products;
+/// Computes the largest eigenvalue of a positive semi-definite operator `[order, order]` from matrix-vector products.
 /// `apply(x, y)` writes `y ← A·x`.
 ///
-/// Lanczos with full orthogonalisation, which keeps eigenvalues from being found twice. Deterministic.
+/// Uses Lanczos with full reorthogonalization, which prevents spurious copies of eigenvalues. Deterministic.
 pub(super) fn greatest(order: usize, mut apply: impl FnMut(&[f64], &mut [f64])) -> f64 {
     let mut basis: Vec<Vec<f64>> = vec![start(order)];
     let (mut diagonal, mut off_diagonal): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
@@ -61,7 +62,7 @@ pub(super) fn greatest(order: usize, mut apply: impl FnMut(&[f64], &mut [f64])) 
         let steps = basis.len();
         apply(&basis[steps - 1], &mut next);
         diagonal.push(dot(&basis[steps - 1], &next));
-        // Twice is enough: what the first pass leaves along the basis is rounding of its own.
+        // Two passes suffice. What the first one leaves along the basis is its own rounding error.
         for _ in 0..2 {
             for v in &basis {
                 let along = dot(v, &next);
@@ -77,7 +78,7 @@ pub(super) fn greatest(order: usize, mut apply: impl FnMut(&[f64], &mut [f64])) 
             }
         }
         if norm == 0.0 || !norm.is_finite() {
-            // The space that the start spans is exhausted.
+            // The Krylov space of the start vector is exhausted.
             return greatest_of_tridiagonal(&diagonal, &off_diagonal).0;
         }
         off_diagonal.push(norm);
@@ -85,8 +86,8 @@ pub(super) fn greatest(order: usize, mut apply: impl FnMut(&[f64], &mut [f64])) 
     }
 }
 
-/// Computes the largest eigenvalue of a symmetric tridiagonal matrix, and the last element of its unit eigenvector. NaN if
-/// the matrix has one.
+/// Computes the largest eigenvalue of a symmetric tridiagonal matrix and the last element of its unit eigenvector. NaN
+/// inputs give NaN.
 fn greatest_of_tridiagonal(diagonal: &[f64], off_diagonal: &[f64]) -> (f64, f64) {
     let order = diagonal.len();
     let matrix = Mat::from_fn(order, order, |i, j| match i.abs_diff(j) {
@@ -114,7 +115,7 @@ fn start(order: usize) -> Vec<f64> {
     vector
 }
 
-/// Sums products in eight running parts, which fill a vector register.
+/// Computes a dot product in eight partial sums, which fill a vector register.
 pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut parts = [0.0; 8];
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
@@ -160,10 +161,10 @@ mod tests {
 
     #[test]
     fn what_is_left_of_large_numbers_is_held_to_their_rounding() {
-        // Expected by hand: (4·2⁻²³)² = 2.27e-13. For numbers whose squares sum to 1e6, directions up to 2.27e-7 are
-        // rounding.
+        // Computed by hand: (4·2⁻²³)² = 2.27e-13. If the squares of the numbers sum to 1e6, directions up to 2.27e-7 are
+        // rounding errors.
         assert!((floor(64, 1e-9, 1e6) / 2.273_7e-7 - 1.0).abs() < 1e-4);
-        // When the numbers are `X` itself, f64 decides at many channels: 4096·2.2e-16.
+        // If the numbers are `X` itself, the f64 bound dominates for many channels: 4096·2.2e-16.
         assert!((floor(4096, 1.0, 1.0) / 9.094_9e-13 - 1.0).abs() < 1e-4);
     }
 }

@@ -1,8 +1,8 @@
-//! Streamed least squares by QR: singular values of `X` itself, not of its square.
+//! Streaming least squares by QR decomposition, which resolves singular values of `X` rather than of `XᵀX`.
 //!
-//! Of the rows seen so far only `R [C, C]` and `Z = QᵀY [C, C]` are kept. A block of new rows is put under them and
-//! rotated in, a panel of channels at a time: the reflections of a panel touch its own rows of `R` and the new rows,
-//! nothing else, so that the zeros below the diagonal of `R` cost no work.
+//! Only `R [C, C]` and `Z = QᵀY [C, C]` of the previous rows are kept. A block of new rows is appended below them and
+//! rotated in, one panel of channels at a time. The reflections of a panel touch only its own rows of `R` and the new
+//! rows, so the zeros below the diagonal of `R` cost no work.
 
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::householder::{
@@ -18,33 +18,34 @@ use super::solve::{finite, not_finite, threads};
 use super::transpose::transpose;
 use super::unsolved::{Result, Unsolved};
 
-/// Channels of a panel: their reflections are applied to all others in one product of this depth.
+/// Number of channels per panel. The reflections of a panel are applied to the other columns in one product of this
+/// depth.
 const PANEL: usize = 128;
-/// Rows that are collected before they are rotated in. As many as there are channels would do, and beyond a few panels
-/// speed hardly grows; the bound keeps the working memory below that of `R` and `Z` for large `C`.
+/// Range of the number of rows collected before they are rotated in, which is otherwise the number of channels. Larger
+/// blocks are hardly faster. The upper bound keeps the working memory below that of `R` and `Z` for large `C`.
 const BLOCK: std::ops::RangeInclusive<usize> = 256..=2048;
 
 /// Running `R` and `QᵀY` of the QR decomposition of `X [rows, C]`.
 pub struct StreamingQr {
     channels: usize,
     block: usize,
-    /// The columns of `[R | Z] [C, 2C]` one after the other; below the diagonal of `R` zeros.
+    /// `[R | Z] [C, 2C]`, column-major, with zeros below the diagonal of `R`.
     kept: Vec<f64>,
-    /// The columns of `[X | Y] [PANEL + block, 2C]`: room for the kept rows of one panel, then the waiting rows.
+    /// `[X | Y] [PANEL + block, 2C]`, column-major: space for the kept rows of one panel, then the pending rows.
     work: Vec<f64>,
     waiting: usize,
     rows: usize,
 }
 
-/// The least-squares solution by the singular values of `X`.
+/// Least-squares solution from the singular value decomposition of `X`.
 #[derive(Debug)]
 pub struct Svd {
-    /// `M [C, C]`, row-major: the least Frobenius norm among the minimisers of `‖X·M − Y‖`, as far as singular values
-    /// were kept.
+    /// `M [C, C]`, row-major. Minimum Frobenius norm among the minimizers of `‖X·M − Y‖` within the kept singular
+    /// values.
     pub solution: Vec<f64>,
-    /// The number of singular values kept.
+    /// Number of singular values kept.
     pub rank: usize,
-    /// `σ₁ / σ_C` of `X`, dropped ones included; infinite where `σ_C` is zero within rounding, `C·ε·σ₁`.
+    /// `σ₁ / σ_C` of `X`, including dropped values. Infinite if `σ_C` is zero within rounding, `C·ε·σ₁`.
     pub condition: f64,
 }
 
@@ -61,7 +62,7 @@ impl StreamingQr {
         }
     }
 
-    /// Adds rows; memory does not grow with them.
+    /// Adds rows in constant memory.
     ///
     /// # Shapes
     /// `x`, `y [rows, C]`.
@@ -85,18 +86,18 @@ impl StreamingQr {
         }
     }
 
-    /// Returns the number of rows added.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Computes `M = V·Σ⁺·Uᵀ·Z` with `R = U·Σ·Vᵀ`, dropping singular values `σ ≤ cutoff·σ₁`. More rows may follow.
+    /// Computes `M = V·Σ⁺·Uᵀ·Z` with `R = U·Σ·Vᵀ`, dropping singular values `σ ≤ cutoff·σ₁`. More rows may be added
+    /// later.
     ///
-    /// A cutoff below `C·ε` counts as `C·ε`: what lies below it is rounding. Fewer rows than channels are no error: the
-    /// solution is the one of least norm.
+    /// A cutoff below `C·ε` is raised to `C·ε`, the rounding error. With fewer rows than channels, returns the
+    /// minimum-norm solution.
     ///
     /// # Errors
-    /// Values are not finite, or the singular values are not found.
+    /// Fails if values are not finite or the decomposition does not converge.
     pub fn solve(&mut self, cutoff: f64) -> Result<Svd> {
         let c = self.channels;
         self.rotate();
@@ -124,7 +125,7 @@ impl StreamingQr {
         Ok(Svd { solution: finite(solution)?, rank, condition })
     }
 
-    /// Rotates the waiting rows into `R` and `Z`.
+    /// Rotates the pending rows into `R` and `Z`.
     fn rotate(&mut self) {
         if self.waiting == 0 {
             return;
@@ -134,7 +135,7 @@ impl StreamingQr {
         for first in (0..c).step_by(PANEL) {
             let width = PANEL.min(c - first);
             let top = PANEL - width..PANEL;
-            // The panel's rows of [R | Z], from its own columns on, above the waiting rows.
+            // Copy the panel's rows of [R | Z], from its first column, above the pending rows.
             let columns = self.work[first * stride..].par_chunks_exact_mut(stride);
             columns.zip(self.kept[first * c..].par_chunks_exact(c)).for_each(|(work, kept)| {
                 work[top.clone()].copy_from_slice(&kept[first..first + width]);
@@ -147,7 +148,7 @@ impl StreamingQr {
             let columns = self.work[first * stride..].par_chunks_exact(stride);
             self.kept[first * c..].par_chunks_exact_mut(c).zip(columns).enumerate().for_each(
                 |(column, (kept, work))| {
-                    // Below the diagonal of the panel stand its reflections.
+                    // Below the panel's diagonal are its reflections.
                     let high = width.min(column + 1);
                     kept[first..first + high].copy_from_slice(&work[top.start..top.start + high]);
                 },
@@ -157,7 +158,8 @@ impl StreamingQr {
     }
 }
 
-/// Triangularises `panel [height, width]`, `height > width`, by reflections, and applies them to `rest [height, ..]`.
+/// Triangularizes `panel [height, width]`, `height > width`, by Householder reflections, and applies them to
+/// `rest [height, ..]`.
 fn reflect(mut panel: MatMut<'_, f64>, rest: MatMut<'_, f64>) {
     let (height, width) = panel.shape();
     let mut coefficients = Mat::zeros(width, width);
@@ -193,7 +195,6 @@ mod tests {
             .collect()
     }
 
-    /// Returns the largest absolute difference.
     fn difference(a: &[f64], b: &[f64]) -> f64 {
         assert_eq!(a.len(), b.len());
         a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
@@ -243,8 +244,8 @@ mod tests {
         }
     }
 
-    /// Asserts minimum norm: each column of the solution is in the row space of `X`, so it is orthogonal to
-    /// directions that `X` does not contain.
+    /// Asserts minimum norm: each column of the solution is in the row space of `X`, so it is orthogonal to the
+    /// `blind` directions, in which all rows of `X` are zero.
     fn assert_minimum_norm(x: &[f64], y: &[f64], c: usize, rank: usize, blind: &[Vec<f64>]) {
         let (svd, normal) = both(x, y, c);
         let least = normal.minimum_norm().unwrap();
@@ -273,7 +274,7 @@ mod tests {
         for (c, rows) in [(5, 2), (64, 30), (PANEL + 30, PANEL + 10)] {
             let x = random(rows * c, 5);
             let y = random(rows * c, 6);
-            // A direction that no row has a part of: a random one, less its projection on the rows.
+            // A direction orthogonal to all rows: a random vector minus its projection onto the row space.
             let mut tall = StreamingQr::new(c);
             let mut blind = random(c, 7);
             let mut columns = vec![0.0; c * c];
@@ -323,7 +324,7 @@ mod tests {
 
     #[test]
     fn singular_values_up_to_the_cutoff_are_dropped() {
-        // X = diag(1, 1e-3, 1e-7): its singular values are its diagonal, its solution that of each channel alone.
+        // X = diag(1, 1e-3, 1e-7). The singular values are the diagonal, and each channel is solved separately.
         let x = [1.0, 0.0, 0.0, 0.0, 1e-3, 0.0, 0.0, 0.0, 1e-7];
         for (cutoff, rank) in [(1e-6, 2), (1e-2, 1), (0.0, 3)] {
             let mut tall = StreamingQr::new(3);

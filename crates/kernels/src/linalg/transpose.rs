@@ -1,18 +1,18 @@
-//! Copies between rows and columns.
+//! Matrix transposition.
 
 use rayon::prelude::*;
 
-/// Side of the tiles that are copied at a time: a cache line of f64, and no more lines than a first-level cache keeps of
-/// addresses that lie a power of two apart, as rows here often do.
+/// Side of the copied tiles: one cache line of f64, and as many lines as L1 keeps of addresses a power of two apart,
+/// which is common for rows here.
 const TILE: usize = 8;
-/// Lines of the destination that one task fills: few enough that the page of each stays at hand.
+/// Number of destination lines per task, few enough that their pages stay in the TLB.
 const BAND: usize = 32;
 
 /// Transposes rows into columns: `destination[j·stride + offset + i] ← source[i·columns + j]`.
 ///
 /// # Shapes
-/// `source [rows, columns]`; `destination` has at least `columns` rows of `stride` elements, of which `rows` from `offset`
-/// on are written. A destination that is too small is a programming error and panics.
+/// `source [rows, columns]`. `destination` has at least `columns` rows of `stride` elements, of which `rows` elements
+/// from `offset` are written. Panics if `destination` is too small.
 pub(super) fn transpose(destination: &mut [f64], stride: usize, offset: usize, source: &[f64], columns: usize) {
     let rows = source.len() / columns;
     assert!(

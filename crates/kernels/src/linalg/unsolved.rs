@@ -1,9 +1,9 @@
-//! Why a system has no solution.
+//! Errors of linear solvers.
 
-/// Reason why a system built from rows has no solution.
+/// Reason why a linear system has no solution.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Unsolved {
-    /// A number is infinite or NaN: where.
+    /// A number is infinite or NaN. Describes where.
     NotFinite(String),
     /// `XᵀX + ridge·I` is not positive definite in f64.
     Singular {

@@ -1,6 +1,6 @@
-//! Matrices over slices, as products read and write them.
+//! Strided matrix views over slices, the operands and destinations of products.
 
-/// A read-only matrix of any strides over a slice.
+/// Read-only matrix view with arbitrary strides.
 #[derive(Clone, Copy)]
 pub struct MatrixView<'a, T> {
     pub(super) data: &'a [T],
@@ -16,27 +16,25 @@ impl<'a, T> MatrixView<'a, T> {
         Self::strided(data, rows, columns, columns)
     }
 
-    /// Creates a view of rows of `columns` elements that are `row_stride` apart.
+    /// Creates a view of rows of `columns` elements with row stride `row_stride`.
     pub fn strided(data: &'a [T], rows: usize, columns: usize, row_stride: usize) -> Self {
         Self { data, rows, columns, row_stride, column_stride: 1 }.checked()
     }
 
-    /// Returns the number of rows.
     pub fn height(&self) -> usize {
         self.rows
     }
 
-    /// Returns the number of columns.
     pub fn width(&self) -> usize {
         self.columns
     }
 
-    /// Whether the elements of each row stand one after the other.
+    /// Returns whether the elements of each row are contiguous.
     pub(super) fn has_whole_rows(&self) -> bool {
         self.column_stride == 1
     }
 
-    /// Returns the elements of one row, if they are contiguous.
+    /// Returns the elements of one row. Panics if they are not contiguous.
     pub(super) fn row(&self, row: usize) -> &'a [T] {
         assert!(row < self.rows && self.column_stride == 1, "a matrix view has no such row");
         &self.data[row * self.row_stride..][..self.columns]
@@ -54,8 +52,8 @@ impl<'a, T> MatrixView<'a, T> {
         }
     }
 
-    /// Returns the elements from the first row to the last, and the row stride. Panics if rows are not contiguous or the
-    /// matrix is empty.
+    /// Returns the elements from the first to the last row, and the row stride. Panics if rows are not contiguous or
+    /// the matrix is empty.
     pub(super) fn elements(&self) -> (&'a [T], usize) {
         assert!(self.rows > 0 && self.column_stride == 1, "a matrix view has no such rows");
         (&self.data[..(self.rows - 1) * self.row_stride + self.columns], self.row_stride)
@@ -70,7 +68,7 @@ impl<'a, T> MatrixView<'a, T> {
     }
 }
 
-/// A matrix that a product is written to: rows whose starts lie `row_stride` apart.
+/// Mutable matrix view with contiguous row elements and row stride `row_stride`.
 pub struct MatrixViewMut<'a, T> {
     pub(super) data: &'a mut [T],
     pub(super) rows: usize,
@@ -91,7 +89,6 @@ impl<'a, T> MatrixViewMut<'a, T> {
         Self { data, rows, columns, row_stride }
     }
 
-    /// The elements of a row.
     pub(super) fn row(&mut self, row: usize) -> &mut [T] {
         assert!(row < self.rows, "an output matrix has no such row");
         &mut self.data[row * self.row_stride..][..self.columns]
@@ -101,8 +98,8 @@ impl<'a, T> MatrixViewMut<'a, T> {
 /// How a product updates its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Update {
-    /// Overwrite it.
+    /// Overwrite the destination.
     Replace,
-    /// Add to it.
+    /// Add to the destination.
     Add,
 }

@@ -1,13 +1,13 @@
-//! Claims on a file system over the network ([`crate::simulated::network`]), played in a time of its own: what others make, rename
-//! or remove shows late; links are made and said to have failed; clocks differ. Nothing may be wrong or lost; work may be
-//! done twice, and is counted. (A lock that lets everybody in changes nothing: none is asked.)
+//! Leases on a simulated network file system ([`crate::simulated::network`]) in simulated time: changes of other
+//! clients show late, successful links report failure, and clocks differ. Results must be complete and correct.
+//! Duplicate work is allowed and counted.
 #![allow(clippy::disallowed_macros, reason = "prints a table")]
 
 use super::*;
 use crate::simulated::network::{Client, Network, Server};
 use crate::tests::WORDS;
 
-/// A worker on a machine of its own.
+/// Worker on its own machine.
 struct Machine {
     disk: Arc<Client>,
     worker: Worker,
@@ -22,17 +22,17 @@ fn machine(server: &Arc<Server>, number: usize, network: Network) -> Machine {
     Machine { heartbeat: worker.heartbeat(), disk, worker, work: None }
 }
 
-/// Result of a number of jobs.
+/// Statistics of a simulation.
 #[derive(Debug)]
 struct Outcome {
     jobs: usize,
-    /// How often a job was done.
+    /// Number of jobs done, including duplicates.
     done: usize,
     deaths: usize,
     seconds: u64,
 }
 
-/// Draws as everywhere in the tests: the same each time.
+/// Deterministic random number generator.
 struct Draws(u64);
 
 impl Draws {
@@ -42,12 +42,12 @@ impl Draws {
     }
 }
 
-/// Simulates `machines` workers that do `jobs` jobs of half a minute each; `deaths_in_100` jobs of a hundred kill their
-/// worker, which is replaced.
+/// Simulates `machines` workers doing `jobs` jobs of 30 s each. A worker dies in `deaths_in_100` percent of its jobs
+/// and is replaced.
 fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed: u64) -> Outcome {
     let server = Arc::new(Server::default());
     let mut all: Vec<Machine> = (0..machines).map(|number| machine(&server, number, network)).collect();
-    // When each acts, and when each beats, in milliseconds.
+    // Times of the next action and heartbeat of each machine, in milliseconds.
     let (mut acts, mut beats): (Vec<u64>, Vec<u64>) = (vec![0; machines], vec![15_000; machines]);
     let mut draws = Draws(seed);
     let mut outcome = Outcome { jobs, done: 0, deaths: 0, seconds: 0 };
@@ -66,17 +66,17 @@ fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed
         if let Some((job, lease)) = current.work.take() {
             outcome.done += 1;
             if draws.below(100) < deaths_in_100 {
-                // Its claims and its record stay, and another one comes.
+                // The leases and record of the dead worker stay.
                 std::mem::forget(lease);
                 outcome.deaths += 1;
                 let fresh = machine(&server, machines + outcome.deaths, network);
                 let Machine { worker, .. } = std::mem::replace(current, fresh);
                 std::mem::forget(worker);
             } else {
-                // Like objects: written under a private name, then renamed.
+                // Like objects, results are written under a private name and then renamed.
                 let draft = PathBuf::from(format!("/store/drafts/{}.{job}", current.worker.id()));
                 current.disk.create(&draft, &result_bytes(job)).unwrap();
-                // Its answer may get lost.
+                // The reply may be lost.
                 current.disk.rename(&draft, &done_path(job)).ok();
                 assert!(current.disk.exists(&done_path(job)));
                 drop(lease);
@@ -115,7 +115,7 @@ fn result_bytes(job: usize) -> Vec<u8> {
 fn where_everything_shows_at_once_nothing_is_done_twice() {
     let outcome = play(8, 200, Network::default(), 0, 1);
     assert_eq!(outcome.done, outcome.jobs, "{outcome:?}");
-    // Eight at a time, half a minute each.
+    // Eight jobs at a time, 30 s each, with a margin of factor 2.
     assert!(outcome.seconds < 2 * 200 / 8 * 30, "{outcome:?}");
 }
 
@@ -124,7 +124,7 @@ fn faulty_network_loses_nothing_and_counts_duplicates() {
     for seed in 1..=8 {
         let outcome = play(8, 200, Network { cache: 60, lies: 5 }, 2, seed);
         println!("{outcome:?}");
-        // Includes work of dead processes, and work repeated before the result became visible.
+        // Includes jobs of dead workers, and jobs repeated because the result was not visible yet.
         assert!(outcome.done - outcome.deaths <= 2 * outcome.jobs, "{outcome:?}");
         assert!(outcome.deaths > 0, "{outcome:?}");
     }
@@ -136,7 +136,7 @@ fn leases_of_dead_processes_are_taken_over() {
     assert!(outcome.deaths > 3 && outcome.done == outcome.jobs + outcome.deaths, "{outcome:?}");
 }
 
-/// Measures operations per second that leases cost the server, for a waiting and for a working worker.
+/// Measures the server operations per second that leases cost for waiting and working workers.
 #[test]
 fn waiting_worker_costs_one_operation_a_second() {
     let server = Arc::new(Server::default());
@@ -156,7 +156,7 @@ fn waiting_worker_costs_one_operation_a_second() {
             busy.heartbeat.beat();
             idle.heartbeat.beat();
         }
-        // Like a worker that has waited for some time.
+        // A worker that has waited for some time retries less often.
         if second % 10 == 0 {
             let asked = names.iter().filter(|name| !idle.worker.seems_theirs(name));
             asked.for_each(|name| assert!(matches!(idle.worker.claim(name), ClaimResult::Theirs(_))));
@@ -169,7 +169,7 @@ fn waiting_worker_costs_one_operation_a_second() {
     server.set(Duration::from_secs(700));
     let before = server.operations();
     let taken = names.iter().filter(|name| !idle.worker.seems_theirs(name));
-    // The leases are held until all are counted, so that releases are not counted twice.
+    // Keep the leases until all are counted, so that releases are not counted too.
     let taken = taken.filter_map(|name| match idle.worker.claim(name) {
         ClaimResult::Mine(lease) => Some(lease),
         ClaimResult::Theirs(_) => None,

@@ -1,4 +1,4 @@
-//! Claims and living processes.
+//! Leases and liveness of processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ fn a_name_is_claimed_once_and_free_again_after() {
 #[test]
 fn link_reported_as_existing_is_recognised_as_own() {
     let (_folder, one, two) = workers();
-    // State after a server's lost reply: the link exists although the call failed.
+    // State after a lost reply from the server: the link exists although the call failed.
     fs::hard_link(&one.record, one.claims.join("a")).unwrap();
     assert!(matches!(two.claim("a"), ClaimResult::Theirs(_)));
     let ClaimResult::Mine(lease) = one.claim("a") else { panic!("one waits for oneself") };
@@ -50,10 +50,10 @@ fn link_reported_as_existing_is_recognised_as_own() {
     assert!(matches!(two.claim("a"), ClaimResult::Mine(_)));
 }
 
-/// A process of another machine.
+/// Id of a process on another machine.
 const FAR: &str = "5-0123456789ab";
 
-/// Writes a lease by a process with the given record.
+/// Writes a lease and the record of its process.
 fn planted(worker: &Worker, process: &Process) -> PathBuf {
     let record = worker.processes.join(format!("{}.json", process.id));
     fs::write(&record, process.record()).unwrap();
@@ -81,7 +81,7 @@ fn a_process_elsewhere_lives_as_long_as_its_heart_beats() {
     let mut far = Process { id: FAR.into(), owner, beat: 0 };
     planted(&one, &far);
     assert!(matches!(one.claim("a"), ClaimResult::Theirs(_)), "in doubt it lives");
-    // Watched for longer than patience lasts, without a beat; no clock is read, so none can mislead.
+    // Simulate an observation longer than the timeout without a heartbeat. No clock is involved that could mislead.
     let before = one.disk.now() - PATIENCE * 2;
     one.seen.lock().unwrap().insert(FAR.into(), (0, before));
     far.beat = 1;
@@ -102,7 +102,7 @@ fn remote_process_with_old_record_is_dead_at_once() {
     assert_eq!(count_dead(folder.path()), 1);
     let ClaimResult::Mine(lease) = one.claim("a") else { panic!("waits for the dead") };
     drop(lease);
-    // A process without a record is gone: its claims are free.
+    // A process without a record is dead, so its leases are free.
     fs::rename(&record, one.claims.join("b")).unwrap();
     assert!(matches!(two.claim("b"), ClaimResult::Mine(_)));
 }
@@ -145,7 +145,7 @@ fn a_process_that_ends_leaves_no_record() {
 fn a_lease_that_is_dropped_leaves_the_claim_of_another() {
     let (_folder, one, two) = workers();
     let ClaimResult::Mine(lease) = one.claim("a") else { panic!("not free") };
-    // The process was stopped for longer than others wait, so another process took over its lease.
+    // This process was stopped for longer than the timeout, and another one took over its lease.
     fs::remove_file(one.claims.join("a")).unwrap();
     let ClaimResult::Mine(theirs) = two.claim("a") else { panic!("not free") };
     drop(lease);
@@ -159,7 +159,7 @@ fn who_wakes_takes_back_that_it_is_said_to_have_died() {
     let (folder, one, two) = workers();
     let name = "compute-a";
     let ClaimResult::Mine(lease) = one.claim(name) else { panic!("not free") };
-    // Like a process of another machine that has been silent for long.
+    // A process of another machine without a heartbeat for longer than the timeout.
     let far =
         Process { owner: Owner { system: Some("another".into()), ..one.process.owner.clone() }, ..one.process.clone() };
     fs::write(&one.record, far.record()).unwrap();
@@ -190,10 +190,10 @@ fn suspended_process_notices_its_lost_leases() {
     fs::remove_file(&one.record).unwrap();
     assert!(!lease.holds(), "a process without a record counts as dead, so any process can take its lease");
     drop(lease);
-    // A claim brings the record back before it is made.
+    // Taking a lease first restores the record.
     let lease = claimed(&one);
     assert!(one.record.exists() && matches!(two.claim("a"), ClaimResult::Theirs(_)));
-    // A clock that was set tells nothing either.
+    // A change of the system clock does not hide the loss of a lease.
     lock(&lease.known).1 += PATIENCE * 9;
     fs::remove_file(one.claims.join("a")).unwrap();
     assert!(!lease.holds());
@@ -206,7 +206,7 @@ fn claimed(worker: &Worker) -> Lease {
     }
 }
 
-/// The last lease check looks as if it preceded the stop.
+/// Moves the last lease check into the past, as if the process had been suspended since.
 fn expire_lease(lease: &Lease) {
     lock(&lease.known).0 -= PATIENCE * 2;
 }

@@ -1,6 +1,5 @@
-//! A file system over the network, as tests play it: what a client has seen it may believe for a minute, so that what others
-//! make, rename or remove shows late; links and renames are made and said to have failed; clocks differ. Every operation is
-//! counted. Where there is no lock there is none that lets everybody in.
+//! Simulated network file system. Clients cache contents for a minute, so changes of other clients show late.
+//! Successful links and renames report failure, clocks differ, and every operation is counted. There are no locks.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -16,10 +15,10 @@ use ghostlab_core::files::atomic::PATIENCE;
 use ghostlab_core::files::owner::Owner;
 use ghostlab_store::{Disk, Mapped, Process};
 
-/// A file's bytes, and the time of its last change.
+/// Content of a file and the time of its last change.
 type File = Arc<Mutex<(Vec<u8>, Duration)>>;
 
-/// Content under a name. A file may have several names.
+/// Entry of a folder. A file may have several names.
 #[derive(Clone)]
 enum Node {
     File(File),
@@ -28,23 +27,23 @@ enum Node {
 
 pub(crate) type Told = Box<dyn Fn(&Path) + Send + Sync>;
 
-/// Cached view of a file and the time when the client read it.
+/// Time of a read, and the content seen then.
 type Seen = (Duration, Option<Vec<u8>>);
 
-/// The shared state of all machines: files by folder and name.
+/// State shared by all machines: entries by folder and name.
 #[derive(Default)]
 pub(crate) struct Server {
     folders: Mutex<HashMap<String, BTreeMap<String, Node>>>,
-    /// The processes that have not gone down.
+    /// Ids of processes that are running.
     living: Mutex<HashSet<String>>,
-    /// How many claims were taken from living processes by others.
+    /// Number of leases taken over from running processes.
     robbed: AtomicU64,
-    /// How many were removed by others.
+    /// Number of leases of running processes removed by other processes.
     removed: AtomicU64,
-    /// Microseconds, where no [`Time`] goes by.
+    /// Current time in microseconds, if no [`Time`] is used.
     clock: AtomicU64,
     operations: AtomicU64,
-    /// Counts by operation and store folder.
+    /// Operation counts by operation and store folder.
     by_kind: Mutex<BTreeMap<(&'static str, String), u64>>,
 }
 
@@ -62,27 +61,25 @@ fn text(path: &Path) -> String {
 }
 
 impl Server {
-    /// Sets the clock.
     pub(crate) fn set(&self, now: Duration) {
         self.clock.store(now.as_micros() as u64, Relaxed);
     }
 
-    /// Returns how many leases of living processes were taken over.
+    /// Returns the number of leases taken over from running processes.
     pub(crate) fn robbed(&self) -> u64 {
         self.robbed.load(Relaxed)
     }
 
-    /// Returns how many leases of living processes were removed.
+    /// Returns the number of leases of running processes removed by other processes.
     pub(crate) fn removed(&self) -> u64 {
         self.removed.load(Relaxed)
     }
 
-    /// Returns the number of operations.
     pub(crate) fn operations(&self) -> u64 {
         self.operations.load(Relaxed)
     }
 
-    /// Counts operations by kind and folder, most frequent first.
+    /// Returns operation counts by kind and folder, most frequent first.
     pub(crate) fn by_kind(&self) -> Vec<(String, u64)> {
         let kinds = lock(&self.by_kind);
         let mut all: Vec<_> =
@@ -91,12 +88,12 @@ impl Server {
         all
     }
 
-    /// Returns the true content of a file.
+    /// Returns the content of a file, bypassing client caches.
     pub(crate) fn file(&self, path: &Path) -> Option<Vec<u8>> {
         self.node(path).map(|node| lock(&node).0.clone())
     }
 
-    /// Returns the true names in a folder.
+    /// Returns the names in a folder, bypassing client caches.
     pub(crate) fn names(&self, folder: &Path) -> Vec<String> {
         lock(&self.folders).get(&text(folder)).map_or_else(Vec::new, |names| names.keys().cloned().collect())
     }
@@ -119,7 +116,7 @@ impl Server {
         lock(&self.folders).get(&folder).is_some_and(|names| names.contains_key(&name))
     }
 
-    /// Puts something under a name, in folders that are made where they are not there.
+    /// Stores an entry under a path, and creates missing folders.
     fn put(&self, path: &Path, node: Node) {
         let mut folders = lock(&self.folders);
         let mut path = path;
@@ -141,31 +138,31 @@ impl Server {
     }
 }
 
-/// How a network misbehaves.
+/// Faults of a network.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Network {
-    /// Seconds for which a client trusts its cache.
+    /// Time in seconds for which a client trusts its cache.
     pub(crate) cache: u64,
-    /// One of this many links and renames succeeds but reports failure; 0: none.
+    /// One in `lies` links and renames succeeds but reports failure. 0 disables this.
     pub(crate) lies: u64,
 }
 
-/// One machine's view of a server.
+/// View of the server from one machine.
 pub(crate) struct Client {
     server: Arc<Server>,
     network: Network,
-    /// Whose seconds go by.
+    /// Simulated clock and the number of this process in it.
     time: Option<(Arc<Time>, usize)>,
     process: Process,
-    /// Called for each file put in place.
+    /// Function called for each file renamed into place.
     told: Option<Told>,
-    /// How far its clock is ahead.
+    /// Offset by which this machine's clock is ahead.
     ahead: Duration,
     changes: AtomicU64,
     operations: AtomicU64,
-    /// Whether it went down: none of its operations reaches the server.
+    /// Whether the machine has crashed. If so, no operation reaches the server.
     down: AtomicBool,
-    /// Until when it is halted, in microseconds: it has no heartbeat.
+    /// End of the current suspension in microseconds. There are no heartbeats until then.
     halted: Arc<AtomicU64>,
     seen: Mutex<HashMap<String, Seen>>,
     lists: Mutex<HashMap<String, (Duration, Vec<String>)>>,
@@ -210,13 +207,13 @@ impl Client {
         })
     }
 
-    /// Shuts the machine down; its files stay.
+    /// Crashes the machine. Its files stay.
     pub(crate) fn go_down(&self) {
         self.down.store(true, Relaxed);
         lock(&self.server.living).remove(&self.process.id);
     }
 
-    /// Suspends the machine until a time; its jobs wait as long.
+    /// Suspends the machine until a time, together with its jobs.
     pub(crate) fn halt(&self, until: Duration) {
         self.halted.store(until.as_micros() as u64, Relaxed);
     }
@@ -240,7 +237,7 @@ impl Client {
         }
     }
 
-    /// Returns the owner of another process's lease. `None` for other files.
+    /// Returns the owner of another process's lease, or `None` for other files.
     fn owner_of_claim(&self, path: &Path) -> Option<String> {
         let (folder, name) = split(path);
         let text = self.server.file(path).filter(|_| folder.ends_with("/claims") && !name.ends_with(".dead"))?;
@@ -248,7 +245,7 @@ impl Client {
         record["id"].as_str().filter(|id| *id != self.process.id).map(str::to_owned)
     }
 
-    /// Requests a change; has no effect if the machine is down.
+    /// Registers a change and invalidates caches of this client. Fails if the machine has crashed.
     fn change(&self, what: &'static str, paths: &[&Path]) -> io::Result<()> {
         if self.is_down() {
             return Err(io::Error::other("the machine is down"));
@@ -266,7 +263,7 @@ impl Client {
         Ok(())
     }
 
-    /// Decides whether the answer to a change is lost, so that the client repeats it.
+    /// Returns whether the reply to a change is lost.
     fn lies(&self) -> bool {
         let number = self.changes.fetch_add(1, Relaxed) + 1;
         self.network.lies > 0 && number.is_multiple_of(self.network.lies)
@@ -276,7 +273,7 @@ impl Client {
         Node::File(Arc::new(Mutex::new((bytes.to_vec(), self.server_time()))))
     }
 
-    /// Returns the cached view of a file.
+    /// Applies `read` to the cached content of a file, if the cache entry is fresh.
     fn known<T>(&self, path: &Path, read: impl Fn(&Option<Vec<u8>>) -> T) -> Option<T> {
         let now = self.server_time();
         let most = Duration::from_secs(self.network.cache);
@@ -290,10 +287,10 @@ impl Client {
         }
     }
 
-    /// Returns what the machine sees of a file from byte `start` on.
+    /// Returns the content of a file from byte `start`, as seen by this machine.
     fn look(&self, path: &Path, start: usize) -> Option<Vec<u8>> {
         let after = |bytes: &Vec<u8>| bytes.get(start..).unwrap_or_default().to_vec();
-        // Existence does not imply readability: a folder cannot be read.
+        // A folder exists but cannot be read.
         if self.server.is_folder(path) && !self.is_down() {
             self.asked("read", path);
             return None;
@@ -323,7 +320,7 @@ fn missing() -> io::Error {
     ErrorKind::NotFound.into()
 }
 
-/// A file that grows as it is written.
+/// File that grows as it is written.
 struct Growing(File);
 
 impl Write for Growing {
@@ -401,7 +398,7 @@ impl Disk for Client {
     }
 
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        // Written next to it, then renamed.
+        // A write to a temporary file and a rename.
         self.change("replace", &[path])?;
         self.change("replace", &[path])?;
         self.server.put(path, self.new_file(bytes));
@@ -416,7 +413,7 @@ impl Disk for Client {
         self.change("link", &[to])?;
         let node = self.server.node(from).ok_or_else(missing)?;
         if self.server.has(to) {
-            // The client knows the server's reply, but may still have an older view of the content.
+            // The client learns from the server that the name exists, but may still have an older view of its content.
             return Err(ErrorKind::AlreadyExists.into());
         }
         self.server.put(to, Node::File(node));
@@ -442,7 +439,7 @@ impl Disk for Client {
         let node = self.server.take(from).ok_or_else(missing)?;
         self.server.put(to, node);
         if is_folder {
-            // Folders that are renamed here have files in them and no folders.
+            // Renamed folders contain only files.
             let mut folders = lock(&self.server.folders);
             let names = folders.remove(&from_text).unwrap_or_default();
             folders.insert(to_text, names);
@@ -475,7 +472,7 @@ impl Disk for Client {
 
     fn remove_folder(&self, path: &Path) -> io::Result<()> {
         let names = lock(&self.server.folders).get(&text(path)).map_or(0, BTreeMap::len);
-        // Each file, and the folder.
+        // One operation per file and one for the folder.
         for _ in 0..names {
             self.asked("remove_folder", path);
         }
@@ -524,7 +521,7 @@ impl Disk for Client {
     }
 
     fn clock(&self, folder: &Path) -> SystemTime {
-        // A file is made and removed.
+        // Reading the clock creates and removes a file.
         self.asked("clock", folder);
         self.asked("clock", folder);
         UNIX_EPOCH + self.server_time()
@@ -541,14 +538,14 @@ impl Disk for Client {
     }
 
     fn sleep(&self, time: Duration, _stop: &AtomicBool) {
-        // The thread that sets it wakes the process.
+        // Simulated sleeps are interrupted by waking the process, so `_stop` is not polled.
         if let Some((clock, actor)) = self.time.as_ref().filter(|_| !self.is_down()) {
             clock.sleep(*actor, time);
         }
     }
 
     fn every(&self, _period: Duration, mut act: Box<dyn FnMut() + Send>) -> Box<dyn Any + Send + Sync> {
-        /// The program's heartbeat period; tests in real time use a shorter one.
+        /// Heartbeat period of the program. Tests in real time use a shorter one.
         const BEAT: Duration = Duration::from_secs(15);
         match &self.time {
             Some((time, _)) => {

@@ -1,5 +1,6 @@
-//! A time in which tests play many processes: seconds go by only where all of them wait. Each is a thread that runs the
-//! program's own code; one runs at a time, and where it sleeps the next one wakes, so that a play is the same each time.
+//! Simulated time for tests with many processes. Each process is a thread that runs production code. One thread runs at
+//! a time, and when it sleeps, the next one wakes. Time advances only while all threads wait, so runs are
+//! deterministic.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -7,42 +8,42 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// An event at a moment.
+/// Scheduled event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
-    /// A process wakes, if it has not been woken since.
+    /// Wakes a process unless it woke since.
     Wake { process: usize, sleep: u64 },
-    /// Something that is done every so often, or once.
+    /// Runs a one-time or periodic action.
     Act(u64),
 }
 
 struct Acting {
     act: Arc<Mutex<Box<dyn FnMut() + Send>>>,
-    /// `None`: once.
+    /// Interval, or `None` for a one-time action.
     period: Option<Duration>,
 }
 
 #[derive(Default)]
 struct Now {
     time: Duration,
-    /// The order of what happens at one moment, and the numbers of what acts.
+    /// Counter that orders simultaneous events and identifies actions.
     number: u64,
     queue: BinaryHeap<Reverse<(Duration, u64, Happening)>>,
     acting: HashMap<u64, Acting>,
-    /// How often each process slept.
+    /// Number of sleeps of each process.
     sleeps: Vec<u64>,
     /// Number of processes that have not ended.
     alive: usize,
 }
 
-/// The time of a play.
+/// Simulated clock and scheduler.
 #[derive(Default)]
 pub(crate) struct Time {
     now: Mutex<Now>,
     doors: Vec<Door>,
 }
 
-/// Where a process waits for its turn.
+/// Gate where a process waits for its turn.
 #[derive(Default)]
 struct Door {
     open: Mutex<bool>,
@@ -77,7 +78,7 @@ impl Now {
 }
 
 impl Time {
-    /// Plays some processes, which are given their number, to their end; how long it took.
+    /// Runs processes, given by their numbers, to completion. Returns the simulated duration.
     pub(crate) fn play(processes: usize, run: impl Fn(&Arc<Self>, usize) + Sync) -> Duration {
         let doors = (0..processes).map(|_| Door::default()).collect();
         let now = Mutex::new(Now { sleeps: vec![0; processes], alive: processes, ..Now::default() });
@@ -105,7 +106,6 @@ impl Time {
         lock(&self.now).time
     }
 
-    /// Lets a process sleep.
     pub(crate) fn sleep(&self, process: usize, time: Duration) {
         let mut now = lock(&self.now);
         now.sleeps[process] += 1;
@@ -116,7 +116,7 @@ impl Time {
         self.pass_on(Some(process));
     }
 
-    /// Wakes a process that sleeps.
+    /// Wakes a sleeping process.
     pub(crate) fn wake(&self, process: usize) {
         let mut now = lock(&self.now);
         let time = now.time;
@@ -124,12 +124,12 @@ impl Time {
         now.at(time, Happening::Wake { process, sleep });
     }
 
-    /// Does something every so often, until what is given back is dropped.
+    /// Runs `act` periodically until the returned timer is dropped.
     pub(crate) fn every(self: &Arc<Self>, period: Duration, act: Box<dyn FnMut() + Send>) -> Timer {
         self.acting(period, Some(period), act)
     }
 
-    /// Does something once, after a while, unless what is given back was dropped.
+    /// Runs `act` once after a delay, unless the returned timer is dropped before.
     pub(crate) fn after(self: &Arc<Self>, while_: Duration, act: Box<dyn FnMut() + Send>) -> Timer {
         self.acting(while_, None, act)
     }
@@ -143,8 +143,8 @@ impl Time {
         Timer { time: Arc::clone(self), number }
     }
 
-    /// Advances to the next event until a process wakes: the process `waiting`, which continues, or another one, for which
-    /// `waiting` blocks here.
+    /// Processes events until a process wakes. If that process is `waiting`, returns. If it is another one, blocks
+    /// `waiting` until its turn.
     fn pass_on(&self, waiting: Option<usize>) {
         loop {
             let mut now = lock(&self.now);
@@ -185,7 +185,7 @@ impl Time {
     }
 }
 
-/// Something that is done every so often until this is dropped.
+/// Guard that stops an action when dropped.
 pub(crate) struct Timer {
     time: Arc<Time>,
     number: u64,

@@ -1,5 +1,5 @@
-//! The tokenizer in a GGUF file's header as a `tokenizer.json`, and the other way round. Rules are those of llama.cpp
-//! (`src/llama-vocab.cpp`) and of transformers' converters of such files.
+//! Conversion between the tokenizer in a GGUF header and a `tokenizer.json`. Follows llama.cpp (`src/llama-vocab.cpp`)
+//! and transformers' GGUF converters.
 
 mod read;
 mod write;
@@ -11,17 +11,17 @@ use serde_json::{Value, json};
 pub(in crate::corpus) use read::of_gguf;
 pub use write::{GgufTokenizer, to_gguf};
 
-/// The kinds of tokens (`tokenizer.ggml.token_type`).
+/// Token types (`tokenizer.ggml.token_type`).
 const NORMAL: u32 = 1;
 const UNKNOWN: u32 = 2;
 const CONTROL: u32 = 3;
 const USER_DEFINED: u32 = 4;
 const UNUSED: u32 = 5;
 const BYTE: u32 = 6;
-/// Replacement for a space in SentencePiece's vocabularies.
+/// Replacement for a space in SentencePiece vocabularies.
 const SPACE: &str = "▁";
 
-/// Returns every way to form a normal token from two, the highest score first, as llama.cpp merges.
+/// Returns all pairs of tokens that form a normal token, highest score first, the order in which llama.cpp merges.
 fn merges<'a>(tokens: &[&'a str], kinds: &[u32], scores: &[f64]) -> Vec<[&'a str; 2]> {
     let known = tokens.iter().enumerate().filter(|(id, _)| matches!(kinds[*id], NORMAL | BYTE));
     let ids: HashMap<&str, usize> = known.map(|(id, token)| (*token, id)).collect();
@@ -35,19 +35,19 @@ fn merges<'a>(tokens: &[&'a str], kinds: &[u32], scores: &[f64]) -> Vec<[&'a str
     merges.into_iter().map(|(_, left, right)| [tokens[left], tokens[right]]).collect()
 }
 
-/// A pre-tokenizer by its name in `tokenizer.ggml.pre`.
+/// Pre-tokenizer known by name in `tokenizer.ggml.pre`.
 struct Splitter {
-    /// The first is written; all are read.
+    /// Accepted names. The first one is written.
     names: &'static [&'static str],
-    /// Alternatives of the regular expression; none is GPT-2's own, which the byte-level step has.
+    /// Regular expression, or `None` for GPT-2's, which is built into the byte-level step.
     pattern: Option<&'static str>,
-    /// Whether each digit is split off first.
+    /// Whether digits are split individually first.
     digits: bool,
-    /// Whether a whole word of the vocabulary is one token, whatever the merges say.
+    /// Whether a word in the vocabulary is one token regardless of the merges.
     ignore_merges: bool,
-    /// Whether the model's own tokenizer composes characters first; llama.cpp does not.
+    /// Whether the original tokenizer applies NFC normalization, which llama.cpp does not.
     nfc: bool,
-    /// Whether a text begins with the token of its beginning where the file does not say.
+    /// Whether BOS is added by default.
     bos: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A `tokenizer.json` from the header of a GGUF file.
+//! Conversion of a GGUF header to a `tokenizer.json`.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,6 @@ use super::{CONTROL, NORMAL, SPACE, SPLITTERS, Splitter, UNKNOWN, UNUSED, USER_D
 use crate::error::{Error, Result};
 use crate::files::gguf::Gguf;
 
-/// The vocabulary of a GGUF header.
 struct GgufVocabulary<'a> {
     file: &'a Gguf,
     tokens: Vec<&'a str>,
@@ -16,7 +15,7 @@ struct GgufVocabulary<'a> {
 /// Builds the `tokenizer.json` of a GGUF file.
 ///
 /// # Errors
-/// A file without a tokenizer, or with one that is not read: its kind, how it splits words, lists of different lengths.
+/// Fails if the file has no tokenizer, its type or pre-tokenizer is unsupported, or its lists have different lengths.
 pub(in crate::corpus) fn of_gguf(file: &Gguf) -> Result<Value> {
     let key = "tokenizer.ggml.tokens";
     let tokens = file
@@ -67,7 +66,7 @@ fn missing_entry(key: &str, expected: &str, file: &Gguf) -> Error {
 }
 
 impl GgufVocabulary<'_> {
-    /// Merges over bytes, as GPT-2's.
+    /// Builds a byte-level BPE tokenizer like GPT-2's.
     fn byte_level(&self, splitter: &Splitter, merges: &[&str]) -> Result<Value> {
         let bos = self.file.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(splitter.bos);
         let merges: Vec<Vec<&str>> = merges.iter().map(|merge| merge.splitn(2, ' ').collect()).collect();
@@ -89,7 +88,7 @@ impl GgufVocabulary<'_> {
         }))
     }
 
-    /// Builds SentencePiece's merges from the scores of their results. Unknown characters fall back to bytes.
+    /// Builds a SentencePiece BPE tokenizer with byte fallback. Merges are derived from the token scores.
     fn sentence_piece(&self, scores: &[f64]) -> Result<Value> {
         let bos = self.file.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(true);
         let prefix = self.file.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
@@ -119,16 +118,16 @@ impl GgufVocabulary<'_> {
         }))
     }
 
-    /// Maps tokens to ids, without the padding rows of the embedding.
+    /// Maps tokens to ids, excluding the embedding's padding rows.
     fn vocab(&self) -> Map<String, Value> {
         let used = self.tokens.iter().enumerate().filter(|(id, _)| self.kinds[*id] != UNUSED);
-        // The first of duplicate tokens counts, as in llama.cpp's map.
+        // The first of duplicate tokens wins, as in llama.cpp.
         let mut vocab = Map::new();
         used.for_each(|(id, token)| _ = vocab.entry((*token).to_owned()).or_insert_with(|| id.into()));
         vocab
     }
 
-    /// Returns the tokens that are matched before a text is split.
+    /// Returns the added tokens, which are matched before pre-tokenization.
     fn added(&self) -> Vec<Value> {
         self.tokens
             .iter()
@@ -144,7 +143,7 @@ impl GgufVocabulary<'_> {
             .collect()
     }
 
-    /// Returns the id of a special token, if the file has it.
+    /// Returns the id of a special token, if the file defines it.
     fn special(&self, name: &str) -> Result<Option<usize>> {
         let key = format!("tokenizer.ggml.{name}_token_id");
         let Some(id) = self.file.count(&key)? else { return Ok(None) };

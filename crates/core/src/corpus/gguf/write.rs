@@ -1,4 +1,4 @@
-//! A `tokenizer.json` as entries of a GGUF file, where llama.cpp tokenises so.
+//! Conversion of a `tokenizer.json` to GGUF entries, if llama.cpp can reproduce the tokenizer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -8,20 +8,19 @@ use serde_json::Value;
 use super::{BYTE, CONTROL, NORMAL, SPACE, SPLITTERS, UNKNOWN, UNUSED, USER_DEFINED, merges};
 use crate::error::{Error, Result, shortened};
 
-/// The entries of a tokenizer.
 #[derive(Debug)]
 pub struct GgufTokenizer {
     pub entries: Vec<(String, Entry)>,
-    /// Texts that llama.cpp tokenizes differently.
+    /// Cases in which llama.cpp tokenizes differently.
     pub notes: Vec<String>,
 }
 
-/// Entries for a tokenizer with a token for each of `rows` rows of the embedding. `ids` are those of special tokens by name
-/// (`bos`, `eos`, `padding`), where the model has them.
+/// Converts a tokenizer to GGUF entries with one token per row of an embedding with `rows` rows. `ids` gives the
+/// model's special tokens by name (`bos`, `eos`, `padding`).
 ///
 /// # Errors
-/// What llama.cpp would do otherwise with every text: a model that is neither byte-level merges nor SentencePiece's, a way to
-/// split words that has no name there, tokens or merges that it has no place for.
+/// Fails if llama.cpp cannot reproduce the tokenizer: the model is neither byte-level BPE nor SentencePiece BPE, the
+/// pre-tokenizer is unknown, or tokens or merges cannot be represented.
 pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> Result<GgufTokenizer> {
     let model = &tokenizer["model"];
     if model["type"] != "BPE" {
@@ -67,7 +66,7 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
             "eos" => after,
             _ => None,
         };
-        // The post-processor of the tokenizer takes precedence.
+        // The post-processor's tokens take precedence.
         if let Some(id) = put.map(u64::from).or(*id).and_then(|id| u32::try_from(id).ok()) {
             say(&format!("{name}_token_id"), Entry::U32(id));
         }
@@ -93,7 +92,7 @@ fn refused(key: &str, expected: &str, found: &Value) -> Error {
         .hint("export a Hugging Face folder instead: `--to FOLDER` without --gguf")
 }
 
-/// Tokens by their ids.
+/// Tokens and their types by id.
 struct TokenTable {
     tokens: Vec<String>,
     kinds: Vec<u32>,
@@ -145,8 +144,8 @@ impl TokenTable {
         self.tokens.iter().position(|known| known == token).and_then(|id| u32::try_from(id).ok())
     }
 
-    /// Assigns SentencePiece's scores: the earlier a token is merged, the higher. llama.cpp merges any two pieces that form
-    /// a token.
+    /// Assigns SentencePiece scores, higher for earlier merges, because llama.cpp merges any two pieces that form a
+    /// token.
     fn scores(&self, pieces: &[(String, String)]) -> Result<Vec<f64>> {
         let mut rank: HashMap<String, usize> = HashMap::new();
         for (rank_of_piece, (left, right)) in pieces.iter().enumerate() {
@@ -173,7 +172,7 @@ impl TokenTable {
     }
 }
 
-/// Returns whether a token is a byte, such as `<0x0A>`.
+/// Returns whether a token is a byte token such as `<0x0A>`.
 fn is_byte(token: &str) -> bool {
     token
         .strip_prefix("<0x")
@@ -181,7 +180,7 @@ fn is_byte(token: &str) -> bool {
         .is_some_and(|digits| digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
 }
 
-/// Parses the merges in either of the two formats.
+/// Parses the merges in either of their two formats.
 fn merges_of(model: &Value) -> Result<Vec<(String, String)>> {
     model["merges"].as_array().into_iter().flatten().map(read_merge).collect()
 }
@@ -198,7 +197,7 @@ fn read_merge(merge: &Value) -> Result<(String, String)> {
     pair.ok_or_else(|| refused("model.merges", "two tokens", merge))
 }
 
-/// Returns llama.cpp's name of a byte-level pre-tokenizer, and a note about what it ignores.
+/// Returns llama.cpp's name of a byte-level pre-tokenizer, and a note about differences.
 fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
     let pre = &tokenizer["pre_tokenizer"];
     let normalizer = &tokenizer["normalizer"];
@@ -249,7 +248,7 @@ fn unknown_splitter(pre: &Value) -> Error {
     refused("pre_tokenizer", &format!("as one of {}", names.join(", ")), pre)
 }
 
-/// Returns whether a SentencePiece tokenizer prepends a space to a text.
+/// Returns whether a SentencePiece tokenizer prepends a space to the text.
 fn space_prefix(tokenizer: &Value) -> Result<bool> {
     let normalizer = &tokenizer["normalizer"];
     let pre = &tokenizer["pre_tokenizer"];
@@ -269,7 +268,7 @@ fn space_prefix(tokenizer: &Value) -> Result<bool> {
     }
     match pre["type"].as_str() {
         None if spaces => Ok(prefix),
-        // Without `split` a whole text is merged, as SentencePiece does.
+        // Without `split`, merges apply to the whole text, as in SentencePiece.
         Some("Metaspace") if !spaces && pre["split"] == false && pre["replacement"] == SPACE => {
             match pre["prepend_scheme"].as_str() {
                 Some("first" | "always") => Ok(true),

@@ -1,36 +1,35 @@
-//! Outputs lie apart from inputs, whatever links lead there.
+//! Check that outputs do not overlap inputs, with links resolved.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// An input that is read.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Input {
-    /// Name for messages: `the backbone llama`.
+    /// Name in messages, such as `the backbone llama`.
     pub what: String,
     pub path: PathBuf,
-    /// Whether everything in the folder is read, so that nothing may be written into it.
+    /// Whether the whole folder is read, so that nothing may be written into it.
     pub whole: bool,
 }
 
 impl Input {
-    /// Creates an entry for a file, or a folder that is read as a whole.
+    /// Creates an entry for a file, or for a folder that is read as a whole.
     pub fn new(what: impl Into<String>, path: impl Into<PathBuf>) -> Self {
         Self { what: what.into(), path: path.into(), whole: true }
     }
 
-    /// Creates an entry for a folder that only must not be replaced.
+    /// Creates an entry for a folder that must not be replaced but may contain outputs.
     pub fn around(what: impl Into<String>, path: impl Into<PathBuf>) -> Self {
         Self { whole: false, ..Self::new(what, path) }
     }
 }
 
-/// Rejects an output folder that contains an input, is one, or is inside one.
+/// Rejects an output folder that is an input, contains one, or is inside one.
 ///
 /// # Errors
-/// Exit code 2, naming both.
+/// Fails with exit code 2, naming both.
 pub fn apart(output: &Path, inputs: &[Input]) -> Result<()> {
     let output_path = real(output);
     for Input { what, path, whole } in inputs {
@@ -50,13 +49,13 @@ pub fn apart(output: &Path, inputs: &[Input]) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a path is `folder` or below it.
+/// Returns whether a path is `folder` or inside it.
 pub(super) fn within(path: &Path, folder: &Path) -> bool {
     let id = id(folder);
     path.ancestors().any(|above| above == folder || (id.is_some() && self::id(above) == id))
 }
 
-/// Resolves the existing part of a path: every link is followed before `..` is.
+/// Resolves the existing part of a path, following each link before applying `..`.
 pub(super) fn real(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut real = PathBuf::new();
@@ -73,7 +72,7 @@ pub(super) fn real(path: &Path) -> PathBuf {
     real
 }
 
-/// Returns the identity of a folder, which may have several paths through mounts.
+/// Returns the device and inode of a folder, which can be mounted at several paths.
 #[cfg(unix)]
 fn id(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;

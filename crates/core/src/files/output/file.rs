@@ -1,4 +1,4 @@
-//! A single output file. It replaces only files that this program wrote, unless forced, and never inputs, links or
+//! Single output files. They replace only files that this program wrote, unless forced, and never inputs, links or
 //! devices.
 
 use std::path::{Path, PathBuf};
@@ -10,23 +10,21 @@ use crate::files::atomic::write_whole;
 use crate::files::regular;
 use crate::files::sha256;
 
-/// A file to be written.
 #[derive(Debug)]
 pub struct OutputFile<'a> {
     pub path: &'a Path,
-    /// Inputs of the command.
     pub inputs: Vec<Input>,
-    /// Whether an ordinary file that is there may be replaced.
+    /// Whether an existing regular file may be replaced.
     pub force: bool,
-    /// Tells from its content what this program wrote.
+    /// Function that recognizes content written by this program.
     pub is_ours: fn(&[u8]) -> bool,
 }
 
 impl OutputFile<'_> {
-    /// Refuses a place where something stands that is not to be replaced.
+    /// Checks that the file may be written.
     ///
     /// # Errors
-    /// Exit code 2 if another file exists there, with its description. Exit code 3 if the folder does not exist.
+    /// Fails with exit code 2 if another file exists at the path, and with exit code 3 if the folder does not exist.
     pub fn check(&self) -> Result<()> {
         let Self { path, inputs, force, is_ours } = self;
         let Ok(data) = path.symlink_metadata() else {
@@ -52,8 +50,10 @@ impl OutputFile<'_> {
         Err(already_exists(path).hint("name another file, or overwrite it with --force"))
     }
 
+    /// Writes the file atomically.
+    ///
     /// # Errors
-    /// As [`Self::check`], and where the file cannot be written.
+    /// Fails like [`Self::check`], or if the file cannot be written.
     pub fn write(&self, bytes: &[u8]) -> Result<()> {
         self.check()?;
         write_whole(self.path, bytes)
@@ -64,11 +64,11 @@ fn already_exists(path: &Path) -> Error {
     Error::bad_input("the output file already exists").at(path.display())
 }
 
-/// Entry of a JSON object with the object's own hash, and its placeholder.
+/// JSON entry that holds the object's own hash. [`UNSEALED`] is its placeholder.
 pub const SEAL: &str = "ghostlab_sha256";
 pub const UNSEALED: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// Replaces [`UNSEALED`] in the entry [`SEAL`] of a JSON object by the hash of the text.
+/// Replaces the placeholder [`UNSEALED`] of the entry [`SEAL`] with the hash of the text.
 pub fn sealed(text: &str) -> String {
     text.replacen(&seal_entry(UNSEALED), &seal_entry(&sha256::of_bytes(text)), 1)
 }
@@ -77,7 +77,7 @@ fn seal_entry(hash: &str) -> String {
     format!("\"{SEAL}\": \"{hash}\"")
 }
 
-/// Returns whether the bytes are as [`sealed`] made them.
+/// Returns whether the bytes are unchanged output of [`sealed`].
 pub fn is_sealed(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).ok().and_then(|text| {
         let head = format!("\"{SEAL}\": \"");

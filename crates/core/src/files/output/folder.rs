@@ -1,4 +1,4 @@
-//! An output folder: files are written to a draft next to it, which replaces it in one step.
+//! Output folders. Files are written to a draft next to the folder, which then replaces it in one step.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::files::atomic::{WholeFile, ensure_writable, exchanged, may_be_written
 use crate::files::owner::Owner;
 use crate::files::sha256;
 
-/// A folder that results are written to. Other files in it stay.
+/// Folder for results. Other files in it are kept.
 #[derive(Debug, Clone)]
 pub struct OutputFolder {
     path: PathBuf,
@@ -20,7 +20,7 @@ pub struct OutputFolder {
     seen: Arc<Seen>,
 }
 
-/// A folder that is being written. Dropped before it is published, it leaves nothing.
+/// Output folder that is being written. It is removed on drop unless it is published.
 #[derive(Debug)]
 pub struct Draft {
     folder: PathBuf,
@@ -28,12 +28,12 @@ pub struct Draft {
     shown: PathBuf,
     kind: &'static str,
     seen: Arc<Seen>,
-    /// Whether `folder` now holds the old content.
+    /// Whether `folder` now holds the previous content.
     swapped: bool,
 }
 
 impl OutputFolder {
-    /// Creates a folder of a kind, such as `results` or `model`. A folder written for another kind is not replaced.
+    /// Creates a folder of a kind, such as `results` or `model`. Folders of another kind are never replaced.
     pub fn new(path: impl Into<PathBuf>, kind: &'static str) -> Self {
         Self { path: path.into(), kind, seen: Arc::default() }
     }
@@ -42,11 +42,12 @@ impl OutputFolder {
         &self.path
     }
 
-    /// Proves that files of these names can be written there, and that the folder can be put in its place, so that a run
-    /// does not lose its results at its very end.
+    /// Checks that files with these names can be written and that the folder can be replaced, so that a run does not
+    /// fail at its very end.
     ///
     /// # Errors
-    /// Exit code 3 if the place cannot be written to. Exit code 2 if another file has such a name.
+    /// Fails with exit code 3 if the location is not writable, and with exit code 2 if a name is taken by a file that this
+    /// program did not write.
     pub fn check(&self, names: &[String]) -> Result<()> {
         self.examine(names)?;
         ensure_writable(above(&self.path), &[])
@@ -55,7 +56,7 @@ impl OutputFolder {
     /// Checks by permissions and names whether the folder can be written, without creating anything.
     ///
     /// # Errors
-    /// As [`Self::check`].
+    /// See [`Self::check`].
     pub fn look(&self, names: &[String]) -> Result<()> {
         self.examine(names)?;
         may_be_written(above(&self.path))
@@ -72,12 +73,12 @@ impl OutputFolder {
         free(&self.path, &self.path, self.kind, names, &self.seen)
     }
 
-    /// Creates a draft next to the final place.
+    /// Creates a draft next to the output folder.
     ///
     /// # Errors
-    /// Exit code 3, naming the folder.
+    /// Fails with exit code 3, naming the folder.
     pub fn stage(&self) -> Result<Draft> {
-        // A link is followed, because its creator wants results at its target.
+        // Follow a link, because its creator wants the results at its target.
         let target = if self.path.is_dir() { fs::canonicalize(&self.path).ok() } else { None };
         let target = target.unwrap_or_else(|| self.path.clone());
         let parent = above(&target);
@@ -100,20 +101,20 @@ impl OutputFolder {
         Ok(draft)
     }
 
-    /// Writes files into the folder one by one, and keeps other files.
+    /// Writes individual files into the folder and keeps all others.
     ///
     /// # Errors
-    /// As [`Self::check`], and a file that cannot be written.
+    /// Fails like [`Self::check`], or if a file cannot be written.
     pub fn put(&self, files: &[(String, Vec<u8>)]) -> Result<()> {
         let names: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
         free(&self.path, &self.path, self.kind, &names, &self.seen)?;
         fs::create_dir_all(&self.path).map_err(|error| Error::io("create", &self.path, &error))?;
         let hashes: Vec<String> = files.iter().map(|(_, bytes)| sha256::of_bytes(bytes)).collect();
-        // A full disk ends this before anything is listed or replaced.
+        // Stage all files first: a full disk then fails before anything is listed or replaced.
         let staged = files.iter().map(|(name, bytes)| WholeFile::stage(&self.path.join(name), bytes));
         let staged = staged.collect::<Result<Vec<_>>>()?;
         let mut manifest = Manifest::read(&self.path).for_kind(self.kind);
-        // The list is written first, so that a kill never leaves an unlisted file.
+        // Write the manifest first, so that a kill never leaves an unlisted file.
         names.iter().zip(&hashes).for_each(|(name, hash)| manifest.add(name, hash.clone()));
         manifest.write(&self.path)?;
         staged.into_iter().try_for_each(WholeFile::publish)?;
@@ -123,20 +124,20 @@ impl OutputFolder {
 }
 
 impl Draft {
-    /// Returns the path to write to.
     pub fn path(&self) -> &Path {
         &self.folder
     }
 
-    /// Returns the final path of a file of the folder.
+    /// Returns the final path of a file in the draft.
     pub fn published(&self, file: &Path) -> PathBuf {
         file.strip_prefix(&self.folder).map_or_else(|_| file.to_owned(), |name| self.shown.join(name))
     }
 
-    /// Moves the finished draft into place. Removes files that were written before and are unchanged; other files stay.
+    /// Moves the finished draft into place. Unchanged files of the previous output are removed; other files are kept.
     ///
     /// # Errors
-    /// Exit code 2: a file that is not ours is in the way. Exit code 3: the folder cannot be replaced. The old one stays.
+    /// Fails with exit code 2 if a name is taken by a file that this program did not write, and with exit code 3 if the
+    /// folder cannot be replaced. On failure the previous folder is kept.
     pub fn publish(mut self) -> Result<()> {
         let failed = |error: &std::io::Error| Error::io("replace", &self.shown, error);
         let mut names = Vec::new();
@@ -159,7 +160,7 @@ impl Draft {
         let old = if exchanged(&self.folder, &self.place) {
             self.folder.clone()
         } else {
-            // Not every file system can exchange two folders; what a crash leaves in between is found by `sweep`.
+            // Fallback for file systems without atomic exchange. `sweep` recovers from a crash in between.
             let aside = self.folder.with_extension(&swap::OLD[1..]);
             fs::rename(&self.place, &aside).map_err(|error| failed(&error))?;
             if let Err(error) = fs::rename(&self.folder, &self.place) {
@@ -182,7 +183,7 @@ impl Drop for Draft {
     }
 }
 
-/// Rejects names that are taken by other files. `shown` is the folder's name in messages.
+/// Rejects names that are taken by files that this program did not write. `shown` is the folder's path in messages.
 fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) -> Result<()> {
     let manifest = Manifest::read(folder);
     if let Some(other) = manifest.kind().filter(|other| *other != kind) {
@@ -194,7 +195,7 @@ fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) 
     }
     let mut taken: Vec<(String, Standing)> = Vec::new();
     for name in names.iter().map(String::as_str).chain([Manifest::FILE]) {
-        // A folder's name may be taken by a file.
+        // A parent folder's name may be taken by a file.
         let above = name.match_indices('/').map(|(end, _)| &name[..end]);
         let wrong = above.map(|parent| (parent, manifest.standing(folder, parent, seen)));
         let wrong = wrong.filter(|(_, found)| !matches!(found, Standing::Nothing | Standing::Folder));
@@ -221,7 +222,7 @@ fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) 
         .hint(hint))
 }
 
-/// Lists the files below a folder by relative name, in order, without the marker of drafts.
+/// Lists the files below a folder by relative name, sorted, without the draft marker and the manifest.
 fn list(folder: &Path, below: &str, names: &mut Vec<String>) -> std::io::Result<()> {
     let mut entries = fs::read_dir(folder.join(below))?.collect::<std::io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);

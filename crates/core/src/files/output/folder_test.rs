@@ -3,7 +3,6 @@ use std::time::{Duration, SystemTime};
 
 use super::*;
 
-/// Reads all files below a folder.
 fn files(folder: &Path) -> BTreeMap<String, String> {
     let mut names = Vec::new();
     list(folder, "", &mut names).unwrap();
@@ -23,7 +22,6 @@ fn publish(output: &OutputFolder, pairs: &[(&str, &str)]) -> Result<()> {
     draft.publish()
 }
 
-/// Lists the entries next to a place, and the place itself.
 fn beside(output: &OutputFolder) -> Vec<String> {
     let all = fs::read_dir(above(output.path())).unwrap();
     all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
@@ -40,7 +38,7 @@ fn old_files_are_removed_and_user_files_stay_anywhere() {
     }
     #[cfg(unix)]
     std::os::unix::fs::symlink("mine", path_in("link", output.path())).unwrap();
-    // A file changed since it was written belongs to the user.
+    // A file that changed after it was written belongs to the user.
     fs::write(path_in("one", output.path()), "changed").unwrap();
     publish(&output, &[("both", "2"), ("lm_eval/both", "2"), ("two", "2")]).unwrap();
     let mut expected = of(&[
@@ -94,7 +92,7 @@ fn taken_name_is_refused_and_nothing_is_touched() {
     assert_eq!(beside(&output), ["out"]);
     let model = OutputFolder::new(output.path(), "a model");
     assert!(model.check(&[]).unwrap_err().to_string().contains("a folder for: results"));
-    // A folder without a list belongs to the user.
+    // A folder without a manifest belongs to the user.
     let theirs = OutputFolder::new(root.path().join("theirs"), "results");
     fs::create_dir(theirs.path()).unwrap();
     fs::write(theirs.path().join("table"), "mine").unwrap();
@@ -117,7 +115,7 @@ fn single_files_are_put_beside_whatever_lies_there() {
     fs::write(output.path().join("mine"), "mine").unwrap();
     put("2").unwrap();
     assert_eq!(files(output.path()), of(&[("index.html", "2"), ("mine", "mine")]));
-    // Killed between the list and the file, or after both: either is ours.
+    // A kill between writing the manifest and the file leaves either content valid.
     let mut manifest = Manifest::read(output.path());
     manifest.add("index.html", sha256::of_bytes("3"));
     manifest.write(output.path()).unwrap();
@@ -146,7 +144,7 @@ fn crash_leftovers_are_removed_and_user_files_stay() {
     publish(&output, &[("one", "1")]).unwrap();
     let killed = Owner { pid: 99_999_999, system: Some("another".into()), ..Owner::this() };
     let leftover = |count: u32, ending: &str| swap::beside(output.path(), &format!("{}.{count}", killed.tag()), ending);
-    // A half one, with a file of the user's that it had taken along; one that had changed places already.
+    // `half` is an incomplete draft with a hard link to a user file. `old` was already swapped out.
     let half = leftover(0, swap::DRAFT);
     let old = leftover(1, swap::DRAFT);
     fs::create_dir(&half).unwrap();
@@ -172,7 +170,7 @@ fn crash_leftovers_are_removed_and_user_files_stay() {
     left.sort();
     assert_eq!(left, [".out.5.part", "out"]);
     assert_eq!(files(output.path()), of(&[("one", "1"), ("mine", "mine"), ("notes/mine", "mine"), ("late", "mine")]));
-    // Simulates a kill between the two renames, when the place is empty.
+    // Simulates a kill between the two renames, when the output folder does not exist.
     fs::rename(output.path(), leftover(2, swap::OLD)).unwrap();
     drop(output.stage().unwrap());
     assert_eq!(files(output.path()).len(), 4, "it is back");
@@ -193,7 +191,6 @@ fn a_file_that_cannot_be_written_leaves_no_list_and_no_other_file() {
     output.put(&owned_pages(&[("index.html", "old")])).unwrap();
     fs::write(output.path().join("taken"), "mine").unwrap();
     let before = files(output.path());
-    // A file of the user is in the way.
     let error = output.put(&owned_pages(&[("index.html", "new"), ("taken/page.html", "new")])).unwrap_err();
     assert_eq!(error.exit_code(), 2, "{error}");
     assert_eq!(files(output.path()), before);

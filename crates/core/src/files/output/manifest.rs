@@ -1,5 +1,5 @@
-//! The list of files that this program wrote into a folder. Listed, unchanged files may be replaced; all others belong
-//! to the user. `sha256sum -c` reads the list.
+//! Manifest of the files that this program wrote into a folder. Only listed, unchanged files may be replaced; all
+//! others belong to the user. The format is readable by `sha256sum -c`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, Metadata};
@@ -11,37 +11,38 @@ use crate::files::atomic::write_whole;
 use crate::files::stamp::Stamp;
 use crate::files::{regular, sha256};
 
-/// Hashes by name. A name has two while its file is being replaced: a kill leaves one or the other.
+/// Hashes by file name. A name has two hashes while its file is being replaced, because a kill may leave either
+/// version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
     files: BTreeMap<String, Vec<String>>,
-    /// Kind of the folder. `None` without a list.
+    /// Kind of the folder, or `None` without a manifest.
     kind: Option<String>,
 }
 
-/// How a name in a folder stands to the list.
+/// State of a name in a folder relative to the manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     Nothing,
     /// Listed and unchanged.
     Ours,
     Changed,
-    /// Never written by this program.
+    /// Not listed, so not written by this program.
     Foreign,
     Folder,
     Link,
 }
 
-/// Hashes that were computed already, by the stamps of their files: weights have gigabytes.
+/// Cache of hashes by file stamp, because weight files have gigabytes.
 #[derive(Debug, Default)]
 pub(super) struct Seen(Mutex<HashMap<(u64, u64), (Stamp, String)>>);
 
 impl Manifest {
-    /// Hidden, so that it is not taken for a result.
+    /// Manifest file name, hidden so that it is not mistaken for a result.
     pub const FILE: &str = ".ghostlab.sha256";
     const HEAD: &str = "# Written here by ghostlab, which replaces these files while they are so, and no others; for: ";
 
-    /// Reads the list of a folder. Empty if it has none.
+    /// Reads the manifest of a folder. Returns an empty one if there is none.
     pub fn read(folder: &Path) -> Self {
         let path = folder.join(Self::FILE);
         let ordinary = path.symlink_metadata().is_ok_and(|data| data.is_file());
@@ -56,10 +57,10 @@ impl Manifest {
         Self { files, kind: Some(kind.to_owned()) }
     }
 
-    /// Lists the named files of a folder with their current hashes.
+    /// Creates a manifest of the named files with their current hashes.
     ///
     /// # Errors
-    /// A file that cannot be read.
+    /// Fails if a file cannot be read.
     pub(super) fn of(folder: &Path, names: &[String], kind: &str) -> Result<Self> {
         let mut made = Self::default().for_kind(kind);
         for name in names {
@@ -82,28 +83,28 @@ impl Manifest {
         }
     }
 
-    /// Replaces all hashes of a name by one.
+    /// Replaces all hashes of a name with a single one.
     pub(super) fn settle(&mut self, name: &str, hash: String) {
         self.files.insert(name.to_owned(), vec![hash]);
     }
 
-    /// Returns whether a file with that name and content is listed.
+    /// Returns whether the manifest lists this name with this content.
     pub fn lists(&self, name: &str, bytes: &[u8]) -> bool {
         self.files.get(name).is_some_and(|known| known.contains(&sha256::of_bytes(bytes)))
     }
 
-    /// Returns the kind of the folder, if it has a list.
     pub fn kind(&self) -> Option<&str> {
         self.kind.as_deref()
     }
 
-    /// Returns whether the list has an entry below `folder`.
     pub(super) fn has_below(&self, folder: &Path) -> bool {
         self.files.keys().any(|name| Path::new(name).starts_with(folder) && Path::new(name) != folder)
     }
 
+    /// Writes the manifest.
+    ///
     /// # Errors
-    /// The folder cannot be written to.
+    /// Fails if the folder is not writable.
     pub(super) fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join(Self::FILE);
         let lines = self.files.iter().flat_map(|(name, hashes)| hashes.iter().map(move |hash| (hash, name)));
@@ -112,7 +113,7 @@ impl Manifest {
         write_whole(&path, text.as_bytes())
     }
 
-    /// Compares a name in the folder with the list.
+    /// Compares a name in the folder with the manifest.
     pub(super) fn standing(&self, folder: &Path, name: &str, seen: &Seen) -> Standing {
         let path = folder.join(name);
         let Ok(data) = path.symlink_metadata() else { return Standing::Nothing };
@@ -193,7 +194,7 @@ mod tests {
         assert_eq!(standing("mine"), Standing::Foreign);
         write_text("b", "c", root.path());
         assert_eq!(standing("b"), Standing::Changed, "as long as before, and a moment later");
-        // A list of that name from another program is ignored.
+        // A file of that name in another format is ignored.
         write_text(Manifest::FILE, &format!("{}  a\n", sha256::of_bytes("a")), root.path());
         assert_eq!((standing("a"), standing(Manifest::FILE)), (Standing::Foreign, Standing::Foreign));
     }

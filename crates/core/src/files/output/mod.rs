@@ -1,12 +1,12 @@
-//! Output folders and files at places that users choose. Files of others are never replaced or removed.
+//! Output folders and files at user-chosen paths. Files that this program did not write are never replaced or removed.
 //!
-//! | file | noun |
+//! | file | content |
 //! | --- | --- |
-//! | `manifest` | what this program wrote into a folder, by name and hash |
-//! | `folder` | a folder that is put in its place whole, or files in it one by one |
-//! | `swap` | the old folder's way out: what is a user's goes over to the new one |
-//! | `file` | a single file |
-//! | `apart` | outputs lie apart from inputs |
+//! | `manifest` | names and hashes of the files that this program wrote into a folder |
+//! | `folder` | folders that are replaced as a whole or file by file |
+//! | `swap` | removal of a replaced folder, keeping the user's files |
+//! | `file` | single files |
+//! | `apart` | check that outputs do not overlap inputs |
 
 mod apart;
 mod file;

@@ -1,4 +1,4 @@
-//! Swapping an output folder with its successor, and removing what a crash left next to it.
+//! Replacement of an output folder, and recovery after crashes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use crate::files::atomic::is_temporary;
 use crate::files::name;
 use crate::files::owner::Owner;
 
-/// Suffixes of drafts, and of old folders that are being removed.
+/// Suffix of drafts. [`OLD`] is the suffix of replaced folders that are being removed.
 pub(super) const DRAFT: &str = ".part";
 pub(super) const OLD: &str = ".old";
-/// Marker in a draft until it is complete: everything in such a folder is ours.
+/// Marker of an incomplete draft, whose whole content belongs to this program.
 pub(super) const MARK: &str = ".ghostlab.draft";
-/// Filling a folder takes seconds, so a draft untouched for this long was left by a crash.
+/// Age after which an unchanged draft counts as abandoned. Filling a folder takes seconds.
 const LEFT: Duration = Duration::from_secs(600);
-/// Longer names would leave no room for the owner's.
+/// Maximum length of the folder name within a draft's name, which leaves room for the owner tag.
 const MAX_NAME_BYTES: usize = 120;
 
 /// Returns the path of a hidden folder next to `output`.
@@ -29,8 +29,8 @@ fn prefix(output: &Path) -> String {
     if file_name.len() > MAX_NAME_BYTES { format!(".{}.", name::of(&file_name)) } else { format!(".{file_name}.") }
 }
 
-/// Links the user's files of an old folder into the draft under the same names, so that they exist at every moment of
-/// the swap. Folders, and files on some file systems, cannot have two names; those are moved afterwards ([`clear`]).
+/// Hard-links the user's files of an old folder into the draft, so that they exist throughout the swap. Folders, and
+/// files on some file systems, cannot be hard-linked; [`clear`] moves them afterwards.
 pub(super) fn take_along(old: &Path, draft: &Path, seen: &Seen) {
     link_below(old, draft, Path::new(""), &Manifest::read(old), seen);
 }
@@ -48,8 +48,8 @@ fn link_below(old: &Path, draft: &Path, below: &Path, manifest: &Manifest, seen:
     }
 }
 
-/// Removes a folder that another one has replaced: what is ours, and what is in the other one already. The rest is moved
-/// there.
+/// Removes a replaced folder: files of this program and files that exist in the new folder are deleted, all others are
+/// moved there.
 pub(super) fn clear(old: &Path, output: &Path, seen: &Seen) {
     if old.join(MARK).symlink_metadata().is_ok() {
         fs::remove_dir_all(old).ok();
@@ -60,7 +60,7 @@ pub(super) fn clear(old: &Path, output: &Path, seen: &Seen) {
 
 fn clear_below(old: &Path, output: &Path, below: &Path, manifest: &Manifest, seen: &Seen) {
     for (name, is_folder) in entries(old, below) {
-        // The list goes last: without it nothing is known to be ours.
+        // Remove the manifest last, because it identifies this program's files.
         if manifest.kind().is_some() && name == Path::new(Manifest::FILE) {
             continue;
         }
@@ -83,23 +83,23 @@ fn clear_below(old: &Path, output: &Path, below: &Path, manifest: &Manifest, see
     if below.as_os_str().is_empty() && manifest.kind().is_some() && entries(old, below).len() == 1 {
         fs::remove_file(old.join(Manifest::FILE)).ok();
     }
-    // A folder that holds anything stays.
+    // Fails if the folder is not empty, which keeps it.
     fs::remove_dir(old.join(below)).ok();
 }
 
 fn is_ours(folder: &Path, name: &Path, manifest: &Manifest, seen: &Seen) -> bool {
-    // A name that is not UTF-8 was never written by this program.
+    // This program only writes UTF-8 names.
     let text = name.to_str().is_some_and(|name| manifest.standing(folder, name, seen) == Standing::Ours);
     text || name.file_name().and_then(|file_name| file_name.to_str()).is_some_and(is_temporary)
 }
 
-/// Lists a folder below another one: relative names, and whether each is a folder.
+/// Lists a subfolder: relative names, and whether each is a folder.
 fn entries(folder: &Path, below: &Path) -> Vec<(PathBuf, bool)> {
     let listed = fs::read_dir(folder.join(below)).into_iter().flatten().flatten();
     listed.map(|entry| (below.join(entry.file_name()), entry.file_type().is_ok_and(|kind| kind.is_dir()))).collect()
 }
 
-/// Returns whether two names refer to one file.
+/// Returns whether two paths refer to the same file.
 #[cfg(unix)]
 fn same(one: &Path, other: &Path) -> bool {
     inode(one).is_some() && inode(one) == inode(other)
@@ -116,7 +116,7 @@ fn same(_: &Path, _: &Path) -> bool {
     false
 }
 
-/// Removes what a crash left next to a place.
+/// Removes or restores what a crash left next to an output folder.
 pub(super) fn sweep(output: &Path, seen: &Seen) {
     let prefix = prefix(output);
     for item in fs::read_dir(above(output)).into_iter().flatten().flatten() {

@@ -1,7 +1,7 @@
-//! Operations of a decoder layer on a CUDA device through which no gradient goes: each in one pass over memory, by the kernels
-//! of `kernels.cu`, where candle's take up to nine; and the product whose results stay in f32, which candle has not.
+//! Fused CUDA kernels for operations that need no gradient. Each makes one pass over memory, where candle makes up to
+//! nine. Also provides a half-precision product with f32 results, which candle does not have.
 //!
-//! They are launched on the device's one stream, as candle's are.
+//! The kernels (`kernels.cu`) run on the device's only stream, like candle's own.
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::cublas::{result::gemm_ex, sys};
@@ -17,7 +17,7 @@ pub(super) use self::prefill::{PieceSight, prefill};
 use super::fused::Scores;
 use crate::error::Result;
 
-/// Returns whether tensors may be passed to the kernels: they are on a CUDA device and no gradient flows through them.
+/// Returns whether the kernels accept these tensors: all on a CUDA device, in a float type, without gradient tracking.
 pub(super) fn may_be(tensors: &[&Tensor]) -> bool {
     tensors
         .iter()
@@ -34,7 +34,7 @@ pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     of_three(Rotate, [x, &numbers(cos)?, &numbers(sin)?])
 }
 
-/// Computes [`super::fused::weights`] in the type of the scores.
+/// Computes [`super::fused::weights`] in the dtype of the scores.
 pub(super) fn weights(scores: &Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
     Ok(scores.contiguous()?.apply_op2_no_bwd(&numbers(mask)?, &On2(Weights(settings)))?)
 }
@@ -44,26 +44,28 @@ pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     Ok(gate.contiguous()?.apply_op2_no_bwd(&up.contiguous()?, &On2(SiluMul))?)
 }
 
-/// Computes `x·Wᵀ` of half-precision factors, with f32 products and sums that are not rounded again.
+/// Computes `x·Wᵀ` of half-precision operands with f32 accumulation and f32 output.
 ///
 /// # Shapes
-/// `x [rows, in]`, `weight [out, in]`, of one type; result `[rows, out]` in f32.
+/// `x [rows, in]`, `weight [out, in]`, of one dtype; result `[rows, out]` in f32.
 pub(super) fn wide_linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     Ok(x.contiguous()?.apply_op2_no_bwd(&weight.contiguous()?, &On2(WideLinear))?)
 }
 
-/// Computes the log of the sum of exponentials and the lowest likeliest token of each row of `logits [rows, vocab]` in f32:
-/// `[2, rows]`.
+/// Computes the log-sum-exp and the argmax (lowest token id on ties) of each row.
+///
+/// # Shapes
+/// `logits [rows, vocab]`; result `[2, rows]` in f32.
 pub(super) fn head_rows(logits: &Tensor) -> Result<Tensor> {
     Ok(logits.contiguous()?.apply_op1_no_bwd(&HeadRows)?)
 }
 
-/// Converts to contiguous f32.
+/// Converts a tensor to contiguous f32.
 fn numbers(x: &Tensor) -> Result<Tensor> {
     Ok(x.to_dtype(DType::F32)?.contiguous()?)
 }
 
-/// A type of numbers as the kernels' names have it.
+/// Element type supported by the kernels.
 trait Number: CudaDType + DeviceRepr {
     const NAME: &'static str;
     const KIND: sys::cudaDataType_t;
@@ -84,7 +86,7 @@ impl Number for half::f16 {
     const KIND: sys::cudaDataType_t = sys::cudaDataType_t::CUDA_R_16F;
 }
 
-/// Calls a method for the type that a storage has.
+/// Calls a generic method with the element type of a storage.
 macro_rules! by_type {
     ($storage:expr, $op:ident.$method:ident($($argument:expr),*)) => {
         match $storage.dtype() {
@@ -96,25 +98,26 @@ macro_rules! by_type {
     };
 }
 
-/// Launches a kernel with `blocks` blocks of threads; without blocks there is nothing to compute.
+/// Launches a kernel with `blocks` thread blocks. Does nothing if `blocks` is 0.
 macro_rules! launch {
     ($kernel:expr, $blocks:expr, $threads:expr, $($argument:expr),+) => {
         if $blocks > 0 {
             let kernel = $kernel?;
             let [grid_dim, block_dim] = [$blocks, $threads].map(|count| (count as u32, 1, 1));
             let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 };
-            // SAFETY: the kernel has such arguments; `out` has as many numbers as it writes, the others as it reads.
+            // SAFETY: the arguments match the kernel's signature; `out` and the inputs have the sizes that the kernel
+            // accesses.
             unsafe { kernel.stream.launch_builder(&kernel.function)$(.arg($argument))+.launch(config) }.w()?;
         }
     };
 }
 
-// Behind the macros, which they use.
+// Declared after the macros because the modules use them.
 mod attend;
 mod kernel;
 mod prefill;
 
-/// Numbers of a tensor without gaps on a device.
+/// Contiguous tensor on a device: its storage and layout.
 struct On<'a>(&'a CudaStorage, &'a Layout);
 
 impl On<'_> {
@@ -136,9 +139,9 @@ impl On<'_> {
         self.1.shape().elem_count()
     }
 
-    /// Allocates `count` numbers on the device.
+    /// Allocates `count` uninitialized elements on the device.
     fn room<T: Number>(&self, count: usize) -> candle_core::Result<CudaSlice<T>> {
-        // SAFETY: every kernel writes its complete output before anyone reads it.
+        // SAFETY: every kernel writes its complete output before it is read.
         unsafe { self.0.device().alloc::<T>(count) }
     }
 
@@ -154,7 +157,7 @@ fn not_here() -> Here {
     Err(Error::msg("a CUDA kernel was given host memory"))
 }
 
-/// An operation of two tensors, in the type of the first.
+/// Operation on two tensors. The result has the dtype of the first.
 trait Of2: Send + Sync {
     const NAME: &'static str;
 
@@ -180,7 +183,7 @@ impl<O: Of2> CustomOp2 for On2<O> {
     }
 }
 
-/// An operation of three tensors, in the type of the first.
+/// Operation on three tensors. The result has the dtype of the first.
 trait Of3: Send + Sync {
     const NAME: &'static str;
 
@@ -219,9 +222,9 @@ impl<O: Of3> CustomOp3 for On3<O> {
     }
 }
 
-/// Threads of a warp.
+/// Threads per warp.
 const WARP: usize = 32;
-/// Threads of a block that has several rows, or numbers of any.
+/// Threads per block of kernels that process several rows per block or elementwise data.
 const THREADS: usize = 256;
 
 struct Norm {
@@ -367,8 +370,8 @@ impl Of2 for WideLinear {
             let [m, n, k] = [outer, rows, inner].map(|count| count as i32);
             let one = 1.0f32;
             let none = 0.0f32;
-            // The library is column-major: outᵀ [outer, rows] = (weightᵀ)ᵀ·xᵀ. SAFETY: the pointers refer to
-            // allocations of these sizes and types that outlive the launch.
+            // cuBLAS is column-major: outᵀ [outer, rows] = (weightᵀ)ᵀ·xᵀ. SAFETY: the pointers refer to allocations of
+            // these sizes and types that outlive the launch.
             unsafe {
                 gemm_ex(
                     *blas.handle(),

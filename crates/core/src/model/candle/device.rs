@@ -1,4 +1,4 @@
-//! Devices and float types: their names, and what this build and this machine have of them.
+//! Devices and float types: names and availability in this build and on this machine.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,22 +15,22 @@ use crate::model::tensor_name::{EMBEDDING, HEAD};
 use crate::model::weights::Weights;
 use crate::named::named;
 
-/// A GPU as its driver describes it.
+/// GPU as described by its driver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Gpu {
     /// Product name.
     pub model: Option<String>,
-    /// Which one of that model it is, where devices have a number of their own.
+    /// Unique id of the device, if the driver reports one.
     pub serial: Option<String>,
 }
 
-/// Where a backbone may run.
+/// Device that can run a backbone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceName {
     Cpu,
-    /// An NVIDIA GPU by its number.
+    /// NVIDIA GPU by ordinal.
     Cuda(usize),
-    /// Apple's GPU.
+    /// Apple GPU.
     Metal,
 }
 
@@ -41,7 +41,7 @@ impl DeviceName {
         found.unwrap_or(Self::Cpu)
     }
 
-    /// Returns the device class in keys. Results of devices of a class differ only by rounding.
+    /// Returns the device class used in cache keys. Results within a class differ only by rounding.
     pub fn class(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -59,7 +59,7 @@ impl DeviceName {
         }
     }
 
-    /// Returns the driver's description. `None` for the CPU and for unusable devices.
+    /// Returns the driver's description, or `None` for the CPU and unusable devices.
     pub fn gpu(self) -> Option<Gpu> {
         match self.open().ok()? {
             #[cfg(feature = "cuda")]
@@ -75,8 +75,10 @@ impl DeviceName {
         }
     }
 
+    /// Opens the device.
+    ///
     /// # Errors
-    /// Fails if this build has no code for the device, or the machine has no such device.
+    /// Fails if this build does not support the device or the machine does not have it.
     pub fn open(self) -> Result<Device> {
         if !self.is_built() {
             let hint = match self {
@@ -102,11 +104,11 @@ impl DeviceName {
     }
 }
 
-/// Opens an NVIDIA GPU once per process. Tensors of two openings belong to different devices for candle.
+/// Opens an NVIDIA GPU once per process, because candle treats tensors of two opened handles as different devices.
 ///
-/// All threads send their work down one stream, and what one has begun is done before what another one begins after it. candle
-/// by itself gives each thread a stream, and nothing orders those: weights are made, and streams given up, on other threads
-/// than those that compute. With one stream no operation need wait for events of others, which cost more than a launch.
+/// All threads share one stream, which orders their work. candle's default is one stream per thread without ordering
+/// between them, but weights are created and freed on other threads than those that compute. With a single stream,
+/// event tracking is unnecessary; it costs more than a kernel launch.
 fn cuda(number: usize) -> candle_core::Result<Device> {
     static OPENED: Mutex<BTreeMap<usize, Device>> = Mutex::new(BTreeMap::new());
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,7 +118,7 @@ fn cuda(number: usize) -> candle_core::Result<Device> {
     let device = Device::new_cuda_with_stream(number)?;
     #[cfg(feature = "cuda")]
     if let Device::Cuda(device) = &device {
-        // SAFETY: everything of this process runs on the one stream that this opening has, in its order.
+        // SAFETY: all work of this process runs in order on the single stream of this device.
         unsafe { device.disable_event_tracking() };
         super::memory::keep_freed(device);
     }
@@ -165,7 +167,7 @@ pub enum FloatType {
 named!(FloatType: F32 = "f32", Bf16 = "bf16", F16 = "f16");
 
 impl FloatType {
-    /// Returns the size of a number in bytes.
+    /// Returns the size of an element in bytes.
     pub(crate) fn bytes(self) -> u64 {
         self.tensors().size_in_bytes() as u64
     }
@@ -178,16 +180,16 @@ impl FloatType {
         }
     }
 
-    /// Returns the type of the stored embedding, or of the output projection tied to it.
+    /// Returns the dtype of the stored embedding, or of the output projection if there is no embedding.
     ///
     /// # Errors
-    /// Weight files that cannot be read.
+    /// Fails if the weight files cannot be read.
     pub fn stored(folder: &Path) -> Result<Self> {
         let weights = Weights::open(folder)?;
         Ok(Self::of(weights.dtype(EMBEDDING).or_else(|| weights.dtype(HEAD))))
     }
 
-    /// Converts the type of a tensor file.
+    /// Converts a safetensors dtype. Unsupported or missing dtypes map to f32.
     pub(crate) fn of(stored: Option<Dtype>) -> Self {
         match stored {
             Some(Dtype::F16) => Self::F16,

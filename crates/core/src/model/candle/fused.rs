@@ -1,7 +1,7 @@
-//! Operations of a layer through which no gradient goes: each in one pass over memory, where the plain forms take four or five.
+//! Fused layer operations that need no gradient: one pass over memory instead of four or five.
 //!
-//! candle's own fused kernels on a device; but on CUDA those of `cuda.rs`, which `ops.rs` asks first. On the CPU, where candle's
-//! go one number after the other, our own.
+//! GPUs use candle's fused kernels; `ops.rs` prefers the kernels of `cuda.rs` on CUDA. The CPU uses our own kernels,
+//! because candle's are scalar there.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use ghostlab_kernels::forward::{self as kernels, Norm};
 use crate::error::Result;
 use crate::model::config::Config;
 
-/// Factor and cap ([`capped`]) of attention scores.
+/// Scale and soft cap ([`capped`]) of attention scores.
 #[derive(Debug, Clone, Copy)]
 pub struct Scores {
     pub scale: f64,
@@ -27,7 +27,7 @@ impl Scores {
     }
 }
 
-/// Computes `cap·tanh(x / cap)`, if there is a cap.
+/// Computes `cap·tanh(x / cap)`, or returns `x` without a cap.
 pub fn capped(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
     match cap {
         Some(cap) => Ok(((x / f64::from(cap))?.tanh()? * f64::from(cap))?),
@@ -35,8 +35,8 @@ pub fn capped(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
     }
 }
 
-/// Returns whether operations may be fused: inputs are f32 and no gradient flows through them. candle's fused operations
-/// silently end the graph of gradients.
+/// Returns whether operations may be fused: all inputs are f32 and need no gradient. candle's fused operations silently
+/// cut the autograd graph.
 pub(super) fn may_be(tensors: &[&Tensor]) -> bool {
     tensors.iter().all(|x| x.dtype() == DType::F32 && !x.track_op())
 }
@@ -67,8 +67,8 @@ pub(super) fn softmax(x: &Tensor) -> Result<Tensor> {
     Ok(candle_nn::ops::softmax_last_dim(&x.contiguous()?)?)
 }
 
-/// Computes the softmax of scaled, capped and masked scores. On the CPU it overwrites `scores`, because copying them would
-/// take as long as everything else.
+/// Computes the softmax of scaled, capped and masked scores. On the CPU it overwrites `scores`, because a copy would
+/// take as long as the computation.
 ///
 /// # Shapes
 /// `scores [.., q, k]`, `mask [q, k]` of 0 and −∞; result `[.., q, k]`.
@@ -102,12 +102,12 @@ pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     changed(&gate.contiguous()?, &up.contiguous()?, kernels::silu_mul)
 }
 
-/// Applies `change` to a copy of the first tensor, given the second.
+/// Applies `change` to a copy of `x`, with `other` as second argument.
 fn changed(x: &Tensor, other: &Tensor, change: impl Fn(&mut [f32], &[f32])) -> Result<Tensor> {
     Ok(x.apply_op2_no_bwd(other, &Change(change))?)
 }
 
-/// Changes the first tensor, given the second.
+/// Elementwise custom op that modifies its first tensor, given the second.
 struct Change<F>(F);
 
 impl<F: Fn(&mut [f32], &[f32])> InplaceOp2 for Change<F> {
@@ -172,7 +172,7 @@ impl CustomOp3 for Rotate {
     }
 }
 
-/// Returns the numbers of a contiguous tensor.
+/// Returns the elements of a contiguous f32 tensor.
 fn numbers<'a>(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Result<&'a [f32]> {
     Ok(&storage.as_slice::<f32>()?[extent(layout)?])
 }

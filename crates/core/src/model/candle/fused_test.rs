@@ -1,4 +1,4 @@
-//! Tests of fused operations against the plain ones.
+//! Tests of the fused operations against the unfused ones.
 
 use candle_core::{Device, Tensor, Var};
 
@@ -17,7 +17,7 @@ fn apart(a: &Tensor, b: &Tensor) -> f32 {
     (a - b).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap()
 }
 
-/// Computes the plain form, which is used if an input is a variable.
+/// Wraps a tensor as a variable, which selects the unfused implementation.
 fn plain(x: &Tensor) -> Tensor {
     Var::from_tensor(x).unwrap().as_tensor().clone()
 }

@@ -1,4 +1,4 @@
-//! The halves of a decoder layer in candle's plain operations: what the engine runs, and what is differentiated.
+//! Sublayers of a decoder layer in candle operations, for inference and training.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -9,26 +9,26 @@ use crate::model::config::Config;
 use crate::model::experts::Experts;
 use crate::model::sublayer::Sublayer;
 
-/// How far a half of a layer is computed.
+/// Point at which the computation of a sublayer stops.
 #[derive(Clone, Copy, PartialEq)]
 pub enum End {
-    /// Its last projection.
+    /// Output of the last projection.
     Projection,
-    /// Its branch: the projection, and the norm after it where there is one.
+    /// Output of the branch, including the post-norm if present.
     Branch,
 }
 
-/// Cosines and sines of each row, `[rows, R/2]`; none where a layer has no rotary embedding.
+/// Cosines and sines of each row, each `[rows, R/2]`. `None` if the layer has no rotary embedding.
 pub type Turned<'a> = Option<&'a (Tensor, Tensor)>;
 
 impl LayerTensors {
-    /// Returns the norm that ends a sublayer's branch, if any.
+    /// Returns the post-norm of a sublayer, if any.
     pub(super) fn norm_after(&self, half: Sublayer) -> Option<&Tensor> {
         self.norms[half.norms()[1]].as_ref()
     }
 
-    /// Computes the branch of a sublayer up to `end`. `attend` maps queries `[rows, H, D]`, keys and values `[rows, K, D]`
-    /// to `[rows, H·D]`.
+    /// Computes the branch of a sublayer up to `end`. `attend` maps queries `[rows, H, D]` and keys and values
+    /// `[rows, K, D]` to `[rows, H·D]`.
     ///
     /// # Shapes
     /// `x [rows, C]`; result the same.
@@ -58,14 +58,14 @@ impl LayerTensors {
         }
     }
 
-    /// Queries, keys and values of rows that are normed.
+    /// Returns the queries, keys and values of normalized rows.
     fn heads(&self, config: &Config, x: &Tensor, turned: Turned<'_>) -> Result<[Tensor; 3]> {
         let rows = x.dim(0)?;
         let head_dim = config.head_dim;
         let eps = f64::from(config.norm_eps);
         let heads = |x: Tensor, norm: Option<&Tensor>, heads: usize| -> Result<Tensor> {
             let shape = (rows, heads, head_dim);
-            // A norm of a head's width norms each head by itself, one of the whole width all heads together.
+            // A norm of head width applies per head; otherwise the norm spans all heads.
             let x = match norm {
                 None => x.reshape(shape)?,
                 Some(weight) if weight.elem_count() == head_dim => ops::rms_norm(&x.reshape(shape)?, weight, eps)?,
@@ -86,6 +86,8 @@ fn project(weight: &Tensor, bias: &Option<Tensor>, x: &Tensor) -> Result<Tensor>
 }
 
 impl MlpTensors {
+    /// Computes the MLP or mixture of experts.
+    ///
     /// # Shapes
     /// `x [rows, C]`; result the same.
     fn forward(&self, config: &Config, x: &Tensor) -> Result<Tensor> {
@@ -103,8 +105,8 @@ impl GatedTensors {
     }
 }
 
-/// Computes the weighted sum of each row's experts in f32, rounded once. Experts are selected in host memory; their weights
-/// stay on the device and are differentiable.
+/// Computes the weighted sum of each row's experts in f32, rounded once. Experts are selected on the host; the routing
+/// weights stay on the device and are differentiable.
 fn routed(
     config: &Config,
     experts_config: Experts,
@@ -117,7 +119,7 @@ fn routed(
     let routes = experts_config.routes(&shown);
     let rows = x.dim(0)?;
     let all = ops::softmax(&logits)?;
-    // Zero where a row does not go through an expert: [rows, E]
+    // [rows, E], 1 where a row is routed to an expert
     let mut chosen = vec![0.0f32; rows * experts_config.count];
     for (expert, (tokens, _)) in routes.of_expert.iter().enumerate() {
         tokens.iter().for_each(|&token| chosen[token as usize * experts_config.count + expert] = 1.0);

@@ -1,9 +1,8 @@
-//! A ragged batch on a device: pieces that run one after the other, and in each the blocks of queries and keys that meet
-//! in attention.
+//! Layout of a ragged batch on a device: pieces that run one after the other, each divided into attention blocks.
 //!
-//! Segments and what continues them form trees. Short trees stand together in a block under a mask, so that a device has
-//! few and large products; queries of a long one are cut into blocks, and see its keys up to their own. Blocks of the same
-//! shape and mask are one operation.
+//! A root segment and its continuations form a tree. Short trees share a masked block, so that a device runs few large
+//! products. The queries of a long tree are split into blocks that attend to the keys up to their own rows. Blocks of
+//! the same shape and mask run as one operation.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,34 +16,34 @@ use crate::error::{Error, Result};
 use crate::model::batch::Batch;
 use crate::model::rope::{self, Rotaries};
 
-/// Rows of a block: beyond that, masked products cost more than what larger ones save.
+/// Maximum rows of a block. Beyond it, masked-out work costs more than larger products save.
 const BLOCK_ROWS: usize = 256;
 
-/// The trees of a batch in pieces of limited size.
+/// Trees of a batch, divided into pieces of limited size.
 pub(super) struct Layout {
     pub(super) pieces: Vec<Piece>,
-    /// Tokens that a piece was meant to have at most.
+    /// Target maximum of tokens per piece.
     pub(super) piece_tokens: usize,
 }
 
-/// Whole trees that run together.
+/// Complete trees that run together.
 pub(super) struct Piece {
-    /// Their rows of the batch.
+    /// Rows of the batch in this piece.
     pub(super) rows: Range<usize>,
-    /// Cosines and sines of each row by each of the backbone's rotary embeddings, `[rows, R/2]`; none of those that no layer
-    /// has, and of one that turns nothing.
+    /// Cosines and sines `[rows, R/2]` for each rotary embedding of the backbone. `None` if no layer uses it or it
+    /// rotates no channels.
     pub(super) turned: Vec<Option<(Tensor, Tensor)>>,
     blocks: Blocks,
-    /// In place of blocks, where a kernel attends.
+    /// Kernel input that replaces the blocks where the attention kernel is available.
     #[cfg(feature = "cuda")]
     sight: Option<PieceSight>,
 }
 
-/// The blocks of a piece.
+/// Attention blocks of a piece.
 #[derive(Default)]
 struct Blocks {
     groups: Vec<Group>,
-    /// For each block, in the order of its queries, its group and its place there.
+    /// Group and index in the group of each block, in query order.
     order: Vec<(usize, usize)>,
 }
 
@@ -52,34 +51,34 @@ struct Blocks {
 pub(super) struct Group {
     pub(super) queries: Rows,
     pub(super) keys: Rows,
-    /// For each window of the backbone's layers `[q, k]`, 0 or −∞.
+    /// Mask `[q, k]` of 0 and −∞ for each window of the layers.
     masks: Masks,
 }
 
-/// A mask for each window; none is all earlier tokens.
+/// Masks by window. `None` is full causal attention.
 type Masks = Vec<(Option<usize>, Tensor)>;
 
 impl Group {
-    /// Returns the mask of layers with such a window.
+    /// Returns the mask for layers with the given window.
     pub(super) fn mask(&self, window: Option<usize>) -> Result<&Tensor> {
         let found = self.masks.iter().find(|(masked_window, _)| *masked_window == window);
         found.map(|(_, mask)| mask).ok_or_else(|| Error::job("there is no mask for a layer's window"))
     }
 }
 
-/// Rows of a piece, several blocks of the same number.
+/// Row ranges of equal length in a piece, one per block.
 pub(super) struct Rows {
-    /// The first block's.
+    /// Range of the first block.
     first: Range<usize>,
     blocks: usize,
-    /// All of them one after the other, where there are several blocks.
+    /// Row indices of all blocks, concatenated. `None` for a single block.
     index: Option<Tensor>,
 }
 
-/// Rows that a query attends to, counted from the first key of its block: its prefix, and its segment up to itself.
+/// Rows that a query attends to, relative to the first key of its block: its prefix, and its segment up to itself.
 type Sight = (Range<usize>, Range<usize>);
 
-/// The shape of a group: the number of keys, and those that each query sees.
+/// Key that identifies a group: number of keys, and the visible ranges of each query.
 type Shape = (usize, Vec<(usize, usize, usize, usize)>);
 
 struct Block {
@@ -90,12 +89,10 @@ struct Block {
 /// Properties of an engine that determine the layout of a batch.
 #[derive(Clone, Copy)]
 pub(super) struct Placing<'a> {
-    /// Bounds the blocks of a group times the scores of one.
+    /// Maximum number of scores in a group.
     pub(super) most_scores: usize,
-    /// Windows of the backbone's layers.
     pub(super) windows: &'a [Option<usize>],
     pub(super) rotaries: &'a Rotaries,
-    /// Channels of a head.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a kernel asks, and this build has none"))]
     pub(super) head_dim: usize,
     pub(super) device: &'a Device,
@@ -117,7 +114,7 @@ impl Layout {
         Ok(Self { pieces, piece_tokens })
     }
 
-    /// Creates a layout of rows without further attention.
+    /// Creates a layout of rows that need no attention.
     pub(super) fn of_rows(rows: usize, piece_tokens: usize) -> Self {
         Self {
             pieces: (0..rows)
@@ -157,7 +154,7 @@ impl Piece {
     }
 }
 
-/// Blocks by their shape and mask.
+/// Groups blocks by shape and mask.
 fn grouped(blocks: &[Block], seen: &[Sight], rows: &Range<usize>, placing: Placing<'_>) -> Result<Blocks> {
     let mut by_shape: BTreeMap<Shape, Vec<Vec<usize>>> = BTreeMap::new();
     for (index, block) in blocks.iter().enumerate() {
@@ -169,7 +166,7 @@ fn grouped(blocks: &[Block], seen: &[Sight], rows: &Range<usize>, placing: Placi
                 .map(|row| {
                     let (prefix, visible) = &seen[row];
                     let first = block.keys.start;
-                    // A row without a prefix has it nowhere.
+                    // Normalize empty prefixes so that they compare equal.
                     let prefix = if prefix.is_empty() { 0..0 } else { prefix.start - first..prefix.end - first };
                     (prefix.start, prefix.end, visible.start - first, visible.end - first)
                 })
@@ -214,6 +211,8 @@ impl Rows {
         Ok(Self { first, blocks, index })
     }
 
+    /// Gathers the rows of the blocks.
+    ///
     /// # Shapes
     /// `x [rows of the piece, heads, D]`; result `[blocks, rows of a block, heads, D]`.
     pub(super) fn of(&self, x: &Tensor) -> Result<Tensor> {
@@ -226,7 +225,7 @@ impl Rows {
     }
 }
 
-/// Returns the rows of each root segment with all its continuations.
+/// Returns the row range of each tree.
 fn trees(batch: &Batch) -> Vec<Range<usize>> {
     let mut trees: Vec<Range<usize>> = Vec::new();
     for (segment, parent) in batch.segments.iter().zip(&batch.parents) {
@@ -251,7 +250,7 @@ fn seen(batch: &Batch) -> Vec<Sight> {
 
 fn blocks(trees: &[Range<usize>]) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
-    // Whether another tree may still join the last block.
+    // Whether another tree may join the last block.
     let mut open = false;
     for tree in trees {
         if tree.len() > BLOCK_ROWS {
@@ -282,7 +281,7 @@ fn mask(
 ) -> Result<Tensor> {
     let mut values = vec![f32::NEG_INFINITY; queries.len() * keys];
     for (row, &(prefix, prefix_end, own_start, own_end)) in values.chunks_exact_mut(keys.max(1)).zip(queries) {
-        // The window covers the own segment first, then the end of the prefix.
+        // The window covers the query's own segment first, then the end of the prefix.
         let window = window.unwrap_or(usize::MAX);
         let left = window.saturating_sub(own_end - own_start);
         row[prefix.max(prefix_end.saturating_sub(left))..prefix_end].fill(0.0);
@@ -291,14 +290,16 @@ fn mask(
     Ok(Tensor::from_vec(values, (queries.len(), keys), device)?)
 }
 
-/// Attention between the rows of a stream and cached rows.
+/// Rotary tables and attention for the rows of a stream.
 pub(super) trait Seen {
-    /// Cosines and sines of each row's position by one of the backbone's rotary embeddings, each `[rows, R/2]`; none where it
-    /// turns nothing.
+    /// Returns the cosines and sines of each row's position for a rotary embedding, each `[rows, R/2]`, or `None` if it
+    /// rotates no channels.
     fn turned(&self, rotary: usize) -> Option<&(Tensor, Tensor)>;
 
+    /// Computes attention of the rows, including cached rows if there are any.
+    ///
     /// # Shapes
-    /// `queries [rows, H, D]`, `keys` and `values [rows, K, D]`, of the rows alone; result `[rows, H·D]`.
+    /// `queries [rows, H, D]`, `keys` and `values [rows, K, D]`, of the new rows only; result `[rows, H·D]`.
     fn attention(&self, inputs: [&Tensor; 3], window: Option<usize>, scores: ops::Scores) -> Result<Tensor>;
 }
 

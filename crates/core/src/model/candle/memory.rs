@@ -1,4 +1,4 @@
-//! Memory of a device: free bytes, division, and out-of-memory errors.
+//! Device memory: free bytes, budgeting and out-of-memory errors.
 
 use candle_core::Device;
 #[cfg(feature = "cuda")]
@@ -11,24 +11,25 @@ use candle_core::cuda_backend::{
 use crate::error::Error;
 use crate::model::config::Config;
 
-/// Tokens that run together where there is room.
+/// Maximum tokens per pass.
 pub(in crate::model) const MAX_PIECE: usize = 8192;
-/// Below this a device waits for its weights more than it computes.
+/// Minimum tokens per pass. Below it, reading weights takes longer than computing.
 const MIN_PIECE: usize = 1024;
-/// Numbers of an intermediate that grows with the square of something: scores of a group of blocks, logits of some rows.
+/// Maximum elements of intermediates that grow quadratically, such as the scores of a block group or the logits of a
+/// chunk of rows.
 pub(super) const DEVICE_NUMBERS: usize = 1 << 26;
 
-/// Returns the free bytes of a device, if it reports them.
+/// Returns the free bytes of a device, if known.
 pub(super) fn free(device: &Device) -> Option<u64> {
     match device {
         Device::Cpu => None,
         #[cfg(feature = "cuda")]
         Device::Cuda(device) => {
             let stream = device.cuda_stream();
-            // Synchronises first, because memory freed by the preceding backbone may be pending.
+            // Synchronize first, because memory freed by the previous backbone may still be pending.
             stream.synchronize().ok()?;
             if let Some(pool) = pool(device) {
-                // SAFETY: the pool is the device's own, which lives as long as it.
+                // SAFETY: the pool is the device's default pool, which lives as long as the device.
                 unsafe { mem_pool::trim_to(pool, 0) }.ok()?;
             }
             let (free, _) = stream.context().mem_get_info().ok()?;
@@ -48,23 +49,23 @@ pub(super) fn free(device: &Device) -> Option<u64> {
 /// Returns the memory pool of a device, if it has one.
 #[cfg(feature = "cuda")]
 fn pool(device: &CudaDevice) -> Option<sys::CUmemoryPool> {
-    // SAFETY: the device is one that is open.
+    // SAFETY: the device is open.
     unsafe { result::device::get_default_mem_pool(device.cuda_stream().context().cu_device()) }.ok()
 }
 
-/// Has memory that tensors gave up stay with the process until [`free`] is asked. Otherwise the driver takes it back whenever
-/// the device has done all that it was given, as after each token, and what comes next waits for it.
+/// Keeps freed memory in the pool until [`free`] trims it. By default the driver releases it at every synchronization,
+/// such as after each token, and later allocations have to wait.
 #[cfg(feature = "cuda")]
 pub(super) fn keep_freed(device: &CudaDevice) {
     let mut all = u64::MAX;
     if let Some(pool) = pool(device) {
         let kept = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-        // SAFETY: the pool is the device's own, and this attribute is a number of 64 bits. Without it all is slower only.
+        // SAFETY: the pool belongs to the device, and the attribute is a `u64`. Ignoring a failure only costs speed.
         let _ = unsafe { mem_pool::set_attribute(pool, kept, std::ptr::from_mut(&mut all).cast()) };
     }
 }
 
-/// Returns whether an operation failed because the device ran out of memory. candle passes the driver's message on.
+/// Returns whether the device ran out of memory. candle forwards the driver's message, so match its text.
 pub(crate) fn is_out_of_memory(error: &Error) -> bool {
     let text = error.one_line().to_lowercase();
     ["out of memory", "out_of_memory", "alloc_failed", "failed to create metal resource"]
@@ -72,7 +73,7 @@ pub(crate) fn is_out_of_memory(error: &Error) -> bool {
         .any(|words| text.contains(words))
 }
 
-/// Creates the out-of-memory error of a device. `cause` names the object that did not fit.
+/// Creates the out-of-memory error of a device. `cause` names the allocation that did not fit.
 pub(crate) fn out_of_memory(error: &Error, cause: String) -> Error {
     Error::missing("the device's memory is full").at(cause).found(error.one_line()).hint(
         "--device-memory with fewer GB than are free leaves more room beside the weights; shorter windows need less; \
@@ -80,8 +81,8 @@ pub(crate) fn out_of_memory(error: &Error, cause: String) -> Error {
     )
 }
 
-/// Divides memory into tokens per pass and bytes for weights: all weights if a piece fits next to them, else what the
-/// smallest piece leaves.
+/// Divides memory into tokens per pass and bytes for weights. Halves the tokens, down to [`MIN_PIECE`], until all
+/// weights fit. The weights get the remaining memory.
 pub(super) fn share(memory: u64, weights: u64, activations: impl Fn(usize) -> u64) -> (usize, u64) {
     let mut tokens = MAX_PIECE;
     while tokens > MIN_PIECE && weights.saturating_add(activations(tokens)) > memory {
@@ -90,9 +91,9 @@ pub(super) fn share(memory: u64, weights: u64, activations: impl Fn(usize) -> u6
     (tokens, memory.saturating_sub(activations(tokens)))
 }
 
-/// Estimates the bytes that `tokens` tokens take on a device, with a few streams of a trie's branches.
+/// Estimates the activation bytes of `tokens` tokens, including a few streams of trie branches.
 pub(super) fn activations(config: &Config, tokens: usize) -> u64 {
-    // Scores and logits, in a few forms at a time.
+    // The second term covers scores and logits, with several temporaries each.
     config.batch_bytes(tokens, 8) + 8 * 4 * DEVICE_NUMBERS as u64
 }
 
@@ -102,7 +103,7 @@ mod tests {
 
     #[test]
     fn memory_is_shared_between_weights_and_what_runs_at_a_time() {
-        // All weights next to the largest piece, next to a smaller one, and not at all.
+        // All weights fit next to the largest piece, next to a smaller one, or not at all.
         assert_eq!(share(100_000_000, 1_000_000, activation_bytes), (8192, 100_000_000 - 8_192_000));
         assert_eq!(share(5_000_000, 1_000_000, activation_bytes), (2048, 5_000_000 - 2_048_000));
         assert_eq!(share(5_000_000, 50_000_000, activation_bytes), (1024, 5_000_000 - 1_024_000));

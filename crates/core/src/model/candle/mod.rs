@@ -1,4 +1,4 @@
-//! The candle engine: the decoder's steps in candle's tensors, on any device that candle knows, in f32, bf16 or f16.
+//! The candle engine: decoder steps as candle tensor operations on any candle device, in f32, bf16 or f16.
 
 #[cfg(feature = "cuda")]
 mod cuda;

@@ -1,4 +1,4 @@
-//! Notes about a run on a device for readers of the results, each once.
+//! Deduplicated notes about a run, shown with its results.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ impl Notes {
         self.tell_of(&text.clone(), || text);
     }
 
-    /// Reports a note unless it was reported already.
+    /// Adds a note unless one with the same key exists.
     pub(super) fn tell_of(&self, what: &str, text: impl FnOnce() -> String) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.reported.insert(what.to_owned()) {
@@ -25,7 +25,7 @@ impl Notes {
         }
     }
 
-    /// Returns the notes since the last call.
+    /// Returns the notes added since the last call.
     pub(super) fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).new)
     }

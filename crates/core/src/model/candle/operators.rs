@@ -1,4 +1,4 @@
-//! Operators on a device.
+//! Cache of operators on a device.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,10 +9,10 @@ use super::ops;
 use crate::error::Result;
 use crate::model::operator::{Matrix, Operator};
 
-/// Bytes of operators that stay on a device.
+/// Maximum bytes of operators cached on a device.
 const KEPT: usize = 1 << 30;
 
-/// Operators, copied when they are first applied.
+/// Operators, copied to the device on first use.
 pub(super) struct Operators {
     device: Device,
     held: Mutex<HashMap<String, Arc<Operator>>>,
@@ -23,7 +23,7 @@ impl Operators {
         Self { device: device.clone(), held: Mutex::default() }
     }
 
-    /// Applies the map in f32 and rounds once to `x`'s type.
+    /// Applies the operator in f32 and rounds once to the dtype of `x`.
     ///
     /// # Shapes
     /// `x [rows, C]`; result the same.
@@ -39,7 +39,7 @@ impl Operators {
             }
             (Matrix::Dense(matrix) | Matrix::Diagonal(matrix), None) => ops::apply(x, matrix),
             (Matrix::Dense(matrix) | Matrix::Diagonal(matrix), Some(bias)) => {
-                // One rounding at the end.
+                // Add the bias in f32 so that the result is rounded once.
                 let sum = ops::biased(&ops::apply(&ops::wide(x)?, matrix)?, Some(bias))?;
                 Ok(sum.to_dtype(x.dtype())?)
             }
@@ -51,7 +51,7 @@ impl Operators {
         }
     }
 
-    /// Returns the operator with its numbers on the device.
+    /// Returns a copy of the operator on the device.
     fn placed(&self, operator: &Arc<Operator>) -> Result<Arc<Operator>> {
         if self.device.is_cpu() {
             return Ok(Arc::clone(operator));

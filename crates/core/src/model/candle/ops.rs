@@ -1,9 +1,10 @@
-//! The operations of a decoder layer on any device: what the engine runs, and what can be differentiated. Where a gradient
-//! goes through them they are candle's plain forms: its fused norms, softmax and rotary embedding end the graph of gradients
-//! without a word. Else they are [`fused`]. candle's own `log_softmax` sums in the tensor's type, and is not used.
+//! Operations of a decoder layer on any device, for inference and training. With gradients they use candle's plain
+//! operations, because its fused norm, softmax and rotary embedding silently cut the autograd graph. Otherwise they use
+//! [`fused`]. candle's `log_softmax` is avoided because it accumulates in the tensor's dtype.
 //!
-//! Half precision is that of tensor cores: factors and results of a product in the tensor's type, its sums in f32. Norms,
-//! softmax, rotary embedding and operators are computed in f32 and rounded once. An f64 tensor stays f64 throughout.
+//! Half precision behaves as on tensor cores: operands and results of a product have the tensor's dtype, with f32
+//! accumulation. Norms, softmax, rotary embedding and operators are computed in f32 and rounded once. f64 tensors stay
+//! f64.
 
 use candle_core::{D, DType, Device, Tensor};
 
@@ -14,7 +15,7 @@ pub use super::fused::{Scores, capped};
 use crate::error::Result;
 use crate::model::architecture::Activation;
 
-/// Converts to the type of sums: f32 for half precision, else the tensor's own.
+/// Converts to the accumulation dtype: f32 for half precision, otherwise unchanged.
 pub fn wide(x: &Tensor) -> Result<Tensor> {
     Ok(match x.dtype() {
         DType::F16 | DType::BF16 => x.to_dtype(DType::F32)?,
@@ -22,19 +23,19 @@ pub fn wide(x: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// Computes `a·b`, rounded to `a`'s type.
+/// Computes `a·b`, rounded to the dtype of `a`.
 ///
 /// # Shapes
 /// `a [.., m, k]`, `b [.., k, n]`; result `[.., m, n]`.
 pub fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if matches!(a.device(), Device::Cpu) {
-        // candle's kernels for half precision on the CPU sum in half precision, or are missing.
+        // candle's half-precision CPU kernels accumulate in half precision or do not exist.
         return Ok(wide(a)?.matmul(&wide(b)?)?.to_dtype(a.dtype())?);
     }
     Ok(a.matmul(b)?)
 }
 
-/// Computes `x·Wᵀ` with a matrix as weight files store it.
+/// Computes `x·Wᵀ` with `W` in the layout of the weight files.
 ///
 /// # Shapes
 /// `x [rows, in]`, `weight [out, in]`; result `[rows, out]`.
@@ -42,7 +43,7 @@ pub fn linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     product(x, &weight.t()?)
 }
 
-/// Computes `x + b` in f32, rounded to `x`'s type; returns `x` without a bias.
+/// Computes `x + b` in f32, rounded to the dtype of `x`, or returns `x` without a bias.
 ///
 /// # Shapes
 /// `x [rows, out]`, `bias [out]` in f32 (f64 for an f64 `x`); result `[rows, out]`.
@@ -53,12 +54,12 @@ pub fn biased(x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     }
 }
 
-/// Computes `x + y` of equal shapes: the residual stream and a branch.
+/// Adds a branch to the residual stream: `x + y` of equal shapes.
 pub fn sum(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     if fused::may_be(&[x, y]) { fused::sum(x, y) } else { Ok((x + y)?) }
 }
 
-/// Computes `x·W` in f32, rounded to `x`'s type: an operator of the residual stream.
+/// Computes `x·W` in f32, rounded to the dtype of `x`. Used for residual-stream operators.
 ///
 /// # Shapes
 /// `x [rows, C]`, `matrix [C, C]` or its diagonal `[C]`, in f32 (f64 for an f64 `x`); result `[rows, C]`.
@@ -86,10 +87,10 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     Ok(input.broadcast_div(&root)?.broadcast_mul(&weight)?.to_dtype(x.dtype())?)
 }
 
-/// Applies the rotary embedding: of the first `R` channels of a head, `i` rotates with `i + R/2`; the others stay.
+/// Applies the rotary embedding to the first `R` channels of each head, pairing channel `i` with `i + R/2`.
 ///
 /// # Shapes
-/// `x [rows, heads, D]`, `cos` and `sin [rows, R/2]`, of each row's position; result `[rows, heads, D]`.
+/// `x [rows, heads, D]`, `cos` and `sin [rows, R/2]` at each row's position; result `[rows, heads, D]`.
 pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     let all = x.dim(D::Minus1)?;
     let half = cos.dim(D::Minus1)?;
@@ -115,7 +116,7 @@ pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     Ok(Tensor::cat(&parts, D::Minus1)?.to_dtype(x.dtype())?)
 }
 
-/// Computes the softmax over the last dimension, in f32 (f64 for f64). A row of only −∞ gives NaN.
+/// Computes the softmax over the last dimension in f32 (f64 for f64). A row of only −∞ gives NaN.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     let x = wide(x)?;
     if fused::may_be(&[&x]) {
@@ -125,28 +126,28 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     Ok(exponentials.broadcast_div(&exponentials.sum_keepdim(D::Minus1)?)?)
 }
 
-/// Computes the log-softmax over the last dimension, in f32 (f64 for f64).
+/// Computes the log-softmax over the last dimension in f32 (f64 for f64).
 pub fn log_softmax(x: &Tensor) -> Result<Tensor> {
     let x = shifted(&wide(x)?)?;
     let denominator = x.exp()?.sum_keepdim(D::Minus1)?.log()?;
     Ok(x.broadcast_sub(&denominator)?)
 }
 
-/// Subtracts the maximum of each row, which changes neither softmax nor its gradient.
+/// Subtracts the maximum of each row, which changes neither the softmax nor its gradient.
 fn shifted(x: &Tensor) -> Result<Tensor> {
     Ok(x.broadcast_sub(&x.max_keepdim(D::Minus1)?.detach())?)
 }
 
-/// Computes attention of query heads that share keys and values in groups, for several blocks of one shape.
+/// Computes grouped-query attention for several blocks of one shape.
 ///
 /// # Shapes
-/// `queries [blocks, q, H, D]`, `keys` and `values [blocks, k, K, D]`, `mask [q, k]` in f32 (f64 for f64), 0 where a query
-/// sees a key and −∞ where not; result `[blocks, q, H·D]`.
+/// `queries [blocks, q, H, D]`, `keys` and `values [blocks, k, K, D]`, `mask [q, k]` in f32 (f64 for f64), 0 for
+/// visible keys and −∞ otherwise; result `[blocks, q, H·D]`.
 pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
     let (blocks, q, heads, head_dim) = queries.dims4()?;
     let (_, k, shared, _) = keys.dims4()?;
     let group = heads / shared;
-    // The queries of a group stand one below the other: [blocks, K, group·q, D]
+    // Stack the query heads that share a KV head: [blocks, K, group·q, D]
     let queries = queries.reshape((blocks, q, shared, group, head_dim))?.permute((0, 2, 3, 1, 4))?;
     let queries = queries.contiguous()?.reshape((blocks, shared, group * q, head_dim))?;
     let [keys, values] = [keys, values].map(|x| x.transpose(1, 2)?.contiguous()); // [blocks, K, k, D]
@@ -157,7 +158,7 @@ pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor
     Ok(out.contiguous()?.reshape((blocks, q, heads * head_dim))?)
 }
 
-/// Computes attention weights, rounded to the scores' type. The scores must not be shared.
+/// Computes attention weights in the dtype of `scores`. `scores` may be overwritten and must not be shared.
 ///
 /// # Shapes
 /// `scores [.., q, k]`, `mask [q, k]`; result `[.., q, k]`.
@@ -176,11 +177,11 @@ fn weights(scores: Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
     Ok(weights.to_dtype(dtype)?)
 }
 
-/// Applies an MLP's activation.
+/// Applies the activation function of an MLP.
 pub fn activated(x: &Tensor, activation: Activation) -> Result<Tensor> {
     Ok(match activation {
         Activation::Silu => x.silu()?,
-        // candle's own has constants of six digits in its gradient.
+        // candle's own GELU rounds the constants of its gradient to six digits.
         Activation::Gelu => {
             let input = wide(x)?;
             let cube = (input.sqr()? * &input)?;
@@ -200,7 +201,7 @@ pub fn gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Tenso
     }
 }
 
-/// Computes `(act(x·Gᵀ) * (x·Uᵀ))·Dᵀ`, each product with its bias, if any.
+/// Computes `(act(x·Gᵀ) * (x·Uᵀ))·Dᵀ` with optional biases.
 ///
 /// # Shapes
 /// `x [rows, C]`, `gate` and `up [F, C]`, `down [C, F]`; result `[rows, C]`.
@@ -222,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns numbers between −1 and 1 without a pattern that an operation could hide.
+    /// Returns pseudorandom values between −1 and 1.
     fn some(seed: usize, shape: &[usize]) -> Tensor {
         let count: usize = shape.iter().product();
         let values: Vec<f64> = (0..count).map(|i| ((seed * 31 + i) as f64 * 12.9898).sin()).collect();
@@ -242,8 +243,8 @@ mod tests {
         .unwrap()
     }
 
-    /// Checks the gradient of a weighted sum of the results against central differences in f64. With steps of 1e-5 these
-    /// are wrong by about 1e-10 of the third derivative, plus 1e-11 from rounding.
+    /// Checks the gradient of a weighted sum of the results against central differences in f64. At a step of 1e-5 their
+    /// error is about 1e-10 times the third derivative, plus 1e-11 from rounding.
     fn gradients_hold(name: &str, shapes: &[&[usize]], f: impl Fn(&[Tensor]) -> Result<Tensor>) {
         let vars: Vec<Var> =
             shapes.iter().enumerate().map(|(i, shape)| Var::from_tensor(&some(i + 1, shape)).unwrap()).collect();
@@ -300,7 +301,7 @@ mod tests {
 
     #[test]
     fn softmax_matches_its_definition_with_f32_sums() {
-        // 2048 equal entries: 1/2048 and −ln 2048, where a sum in bf16 would stop at 256.
+        // Expect 1/2048 and −ln 2048 for 2048 equal entries. A bf16 accumulator would stop at 256.
         for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
             let x = Tensor::ones((2, 2048), dtype, &Device::Cpu).unwrap();
             assert!(max_error(&softmax(&x).unwrap(), 1.0 / 2048.0) < 1e-9, "{dtype:?}");
@@ -331,7 +332,7 @@ mod tests {
         let down = some(4, &[16, 24]);
         let exact = values(&mlp(&x, [&gate, &up, &down], [None; 3], Activation::Silu).unwrap());
         let size = exact.iter().map(|v| v * v).sum::<f64>().sqrt();
-        // A few roundings to 11 or 8 bits.
+        // A few roundings to 11 or 8 significant bits.
         for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::F16, 2e-3), (DType::BF16, 2e-2)] {
             let [x, gate, up, down] = [&x, &gate, &up, &down].map(|t| t.to_dtype(dtype).unwrap());
             let ours = mlp(&x, [&gate, &up, &down], [None; 3], Activation::Silu).unwrap();

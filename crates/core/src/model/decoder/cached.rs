@@ -1,4 +1,4 @@
-//! Decoding with a cache: keys and values of blocks in this machine's memory.
+//! Decoding with a KV cache in host memory.
 
 use std::collections::HashMap;
 
@@ -80,7 +80,7 @@ impl Cached for Decoder {
         Ok(elements(&logits)?.chunks_exact(self.config.vocab).map(<[f32]>::to_vec).collect())
     }
 
-    /// Returns the size in f32 for any product type, because reading keys and values dominates the time.
+    /// Returns the size in f32 for any product type: reading the cache dominates the time.
     fn key_value_bytes(&self) -> u64 {
         8 * (self.config.kv_heads * self.config.head_dim) as u64
     }

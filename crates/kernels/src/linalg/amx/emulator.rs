@@ -1,14 +1,14 @@
-//! AMX in software, for tests on processors without it: illegal instructions are decoded and carried out.
+//! AMX emulation for tests on processors without AMX. A signal handler decodes and executes the illegal instructions.
 //!
-//! Instructions fault where the processor's would: a tile that is not configured, or operands of unlike shapes, end the
-//! process. A product is computed from the manual's pseudocode here too, apart from [`super::model`], so that an error in
-//! the kernel's addressing cannot hide.
+//! Instructions fault where the processor would: unconfigured tiles and mismatched operand shapes terminate the
+//! process. Products follow the pseudocode of the manual, independently of [`super::model`], so that addressing errors
+//! in the kernel are detected.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::Once;
 
-/// Bytes and rows of a tile register.
+/// Dimensions of a tile register.
 const ROW_BYTES: usize = 64;
 const ROWS: usize = 16;
 const TILES: usize = 8;
@@ -26,11 +26,11 @@ thread_local! {
     static REGISTERS: UnsafeCell<[Tile; TILES]> = const { UnsafeCell::new([EMPTY; TILES]) };
 }
 
-/// Carries out this process's AMX instructions from now on.
+/// Installs the emulator for this process.
 pub(super) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the handler touches its thread's registers and the memory that an instruction names, nothing else.
+        // SAFETY: the handler only accesses its thread's registers and the memory that an instruction addresses.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction =
@@ -42,14 +42,14 @@ pub(super) fn install() {
 }
 
 extern "C" fn on_illegal_instruction(_: i32, _: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel hands over the context of the thread, which is stopped at an instruction.
+    // SAFETY: the kernel passes the context of the thread, which is stopped at an instruction.
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
         match Instruction::decode(registers) {
             Some(instruction) if instruction.execute() => {
                 registers[libc::REG_RIP as usize] += instruction.length as i64;
             }
-            // Stops at the same instruction again, and ends the process.
+            // Restore the default handler. The instruction faults again and terminates the process.
             _ => {
                 libc::signal(libc::SIGILL, libc::SIG_DFL);
             }
@@ -57,7 +57,7 @@ extern "C" fn on_illegal_instruction(_: i32, _: *mut libc::siginfo_t, context: *
     }
 }
 
-/// Prefixes of the vector encoding that tell instructions of one opcode apart.
+/// VEX prefixes that distinguish instructions with the same opcode.
 #[derive(Clone, Copy, PartialEq)]
 enum Prefix {
     None,
@@ -69,25 +69,26 @@ enum Prefix {
 struct Instruction {
     opcode: u8,
     prefix: Prefix,
-    /// Registers in `reg`, `rm` and `vvvv`.
+    /// Registers in the `reg`, `rm` and `vvvv` fields.
     tiles: [usize; 3],
-    /// Address and stride of an operand in memory.
+    /// Address and stride of a memory operand.
     memory: Option<(usize, usize)>,
     length: usize,
 }
 
 impl Instruction {
-    /// Reads the instruction at the program counter: a three-byte vector prefix, opcode, operands.
+    /// Decodes the instruction at the program counter: a three-byte VEX prefix, opcode and operands.
     ///
     /// # Safety
-    /// The program counter points to an instruction.
+    /// The program counter must point to an instruction.
     unsafe fn decode(registers: &[i64; 23]) -> Option<Self> {
         let start = registers[libc::REG_RIP as usize] as *const u8;
-        // SAFETY: an instruction of this kind has at least five bytes, those with memory operands as many as are read.
+        // SAFETY: such an instruction has at least five bytes, and those with memory operands have all the bytes read
+        // here.
         let byte = |offset: usize| unsafe { *start.add(offset) };
         let first = byte(1);
         let second = byte(2);
-        // Opcode map 0F38, W0 and 128 bits.
+        // Opcode map 0F38, W0, 128 bits.
         if byte(0) != 0xc4 || first & 0x1f != 2 || second & 0x84 != 0 {
             return None;
         }
@@ -125,16 +126,16 @@ impl Instruction {
         Some(Self { opcode, prefix, tiles, memory, length })
     }
 
-    /// Whether the instruction is one that is known and does not fault.
+    /// Executes the instruction. Returns whether it is supported and does not fault.
     ///
     /// # Safety
-    /// An operand in memory is as large as the configuration says.
+    /// A memory operand must have the size given by the tile configuration.
     unsafe fn execute(&self) -> bool {
         REGISTERS.with(|registers| {
-            // SAFETY: the handler runs on this thread alone, and no other borrow of it lives.
+            // SAFETY: the handler runs on this thread, and no other borrow is active.
             let registers = unsafe { &mut *registers.get() };
             match (self.opcode, self.prefix, self.memory) {
-                // SAFETY: the caller's.
+                // SAFETY: the caller guarantees the size of the memory operand.
                 (0x49, Prefix::None, Some((config, _))) => unsafe { configure(registers, config as *const u8) },
                 (0x49, Prefix::None, None) => {
                     *registers = [EMPTY; TILES];
@@ -144,11 +145,11 @@ impl Instruction {
                     registers[self.tiles[0]].data = EMPTY.data;
                     registers[self.tiles[0]].rows > 0
                 }
-                // SAFETY: the caller's.
+                // SAFETY: the caller guarantees the size of the memory operand.
                 (0x4b, Prefix::Xf2 | Prefix::X66, Some(address)) => unsafe {
                     load(&mut registers[self.tiles[0]], address)
                 },
-                // SAFETY: the caller's.
+                // SAFETY: the caller guarantees the size of the memory operand.
                 (0x4b, Prefix::Xf3, Some(address)) => unsafe { store(&registers[self.tiles[0]], address) },
                 (0x5c, Prefix::Xf3, None) => multiply(registers, self.tiles),
                 _ => false,
@@ -161,7 +162,7 @@ fn extended_bit(bit: u8, first: u8) -> usize {
     usize::from(first & bit == 0) * 8
 }
 
-/// A general register by its number in instructions.
+/// Returns the value of a general-purpose register by its instruction encoding.
 fn general(registers: &[i64; 23], number: usize) -> usize {
     let names = [
         libc::REG_RAX,
@@ -184,10 +185,12 @@ fn general(registers: &[i64; 23], number: usize) -> usize {
     registers[names[number] as usize] as usize
 }
 
+/// Configures the tiles.
+///
 /// # Safety
-/// 64 bytes can be read.
+/// `config` must point to 64 readable bytes.
 unsafe fn configure(registers: &mut [Tile; TILES], config: *const u8) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees 64 readable bytes.
     let config = unsafe { std::slice::from_raw_parts(config, 64) };
     let reserved = config[2..16].iter().chain(&config[32..48]).chain(&config[56..64]);
     if config[0] != 1 || config[1] != 0 || reserved.copied().any(|byte| byte != 0) {
@@ -201,24 +204,28 @@ unsafe fn configure(registers: &mut [Tile; TILES], config: *const u8) -> bool {
     })
 }
 
+/// Loads a tile from memory.
+///
 /// # Safety
-/// As many rows and bytes as the tile has can be read.
+/// The rows and bytes of the tile's shape must be readable.
 unsafe fn load(tile: &mut Tile, (start, stride): (usize, usize)) -> bool {
     tile.data = EMPTY.data;
     for row in 0..tile.rows {
         let source = (start + row * stride) as *const u8;
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees that the row is readable.
         tile.data[row][..tile.row_bytes].copy_from_slice(unsafe { std::slice::from_raw_parts(source, tile.row_bytes) });
     }
     tile.rows > 0
 }
 
+/// Stores a tile to memory.
+///
 /// # Safety
-/// As many rows and bytes as the tile has can be written.
+/// The rows and bytes of the tile's shape must be writable.
 unsafe fn store(tile: &Tile, (start, stride): (usize, usize)) -> bool {
     for row in 0..tile.rows {
         let destination = (start + row * stride) as *mut u8;
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees that the row is writable.
         unsafe { destination.copy_from_nonoverlapping(tile.data[row].as_ptr(), tile.row_bytes) };
     }
     tile.rows > 0
@@ -236,7 +243,7 @@ impl Tile {
     }
 }
 
-/// `TDPBF16PS` by its pseudocode.
+/// Executes `TDPBF16PS` according to its pseudocode.
 fn multiply(registers: &mut [Tile; TILES], [sums, left, right]: [usize; 3]) -> bool {
     let left = registers[left];
     let right = registers[right];

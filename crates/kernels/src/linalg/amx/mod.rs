@@ -1,9 +1,9 @@
-//! Products in bf16 on the tile registers of Intel AMX.
+//! bf16 products on the tile registers of Intel AMX.
 //!
-//! Rows of pairs are left operands as they are, and a panel `[width, 32]` is two right operands side by side. The
-//! processor multiplies in its own order ([`model`]), so results differ from those of [`super::bf16`] in the last bits.
-//! A row's result does not depend on the other rows, on how many there are, or on how the work is blocked. Few rows
-//! therefore run on tile registers too: vector instructions would give a decoded token other bits than a scored one.
+//! Rows of pairs are left operands without conversion, and a panel `[width, 32]` is two adjacent right operands. The
+//! processor sums in its own order ([`model`]), so results differ from [`super::bf16`] in the last bits. The result of
+//! a row does not depend on other rows, their number, or the blocking. A few rows therefore use tile registers too,
+//! since vector instructions would give a decoded token different bits than a scored one.
 
 #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
 mod emulator;
@@ -22,29 +22,29 @@ pub use status::{AmxStatus, status};
 use super::pairs::{PairPanels, RowWords};
 use super::panels::LANES;
 
-/// Rows of a tile register.
 const TILE_ROWS: usize = 16;
-/// Pairs of a row of a left tile register, and rows of a right one.
+/// Pairs per row of a left tile register, and rows of a right one.
 const TILE_PAIRS: usize = 16;
-/// Rows that are multiplied together: two left tiles.
+/// Number of rows multiplied together, i.e. two left tiles.
 pub const BLOCK_ROWS: usize = 2 * TILE_ROWS;
-/// Pairs along `inner` of a panel that stay in a level 1 cache of 48 KiB for all rows: 32 KiB.
+/// Pairs along `inner` of a panel that stay in a 48 KiB L1 cache for all rows (32 KiB).
 #[cfg(target_arch = "x86_64")]
 const NEAR_PAIRS: usize = 256;
-/// Pairs along `inner` whose rows stay in a level 2 cache of 2 MiB for all panels: 1 MiB of 256 rows.
+/// Pairs along `inner` of a row group that stay in a 2 MiB L2 cache for all panels (1 MiB for 256 rows).
 #[cfg(target_arch = "x86_64")]
 const MIDDLE_PAIRS: usize = 1024;
 
-/// `out ← rows·panels`, or sums that start from `out`. Without AMX the scalar model computes the same bits, slowly.
-/// Other shapes are a programming error and panic.
+/// Computes `out ← rows·panels`, or `out ← out + rows·panels` if `adds`. Without AMX, the slow scalar model computes
+/// the same bits. Panics if shapes do not match.
 ///
 /// # Shapes
-/// `rows [count, lines]` pairs, `panels [panels, lines, 32]` pairs, `out [count, panels * 32]` with rows a stride apart.
+/// `rows [count, lines]` pairs, `panels [panels, lines, 32]` pairs, `out [count, panels * 32]` with row stride
+/// `stride`.
 pub(super) fn product(rows: &RowWords<'_>, panels: &PairPanels<'_>, (out, stride): (&mut [f32], usize), adds: bool) {
     assert_shapes(rows, panels, (out.len(), stride));
     #[cfg(target_arch = "x86_64")]
     if status() == AmxStatus::Ready {
-        // SAFETY: the shapes were checked above, and the processor and the kernel offer tile registers.
+        // SAFETY: the shapes were checked above, and AMX is usable.
         unsafe { tiled_product(rows, panels, (out, stride), adds) };
         return;
     }
@@ -61,10 +61,11 @@ fn assert_shapes(rows: &RowWords<'_>, panels: &PairPanels<'_>, (length, stride):
     assert!(columns <= stride && (rows.count - 1) * stride + columns <= length);
 }
 
-/// [`product`] on tile registers. Steps of 16 pairs are summed in their order, those of fewer pairs last.
+/// Computes [`product`] on tile registers. Steps of 16 pairs are summed in order, a shorter step last.
 ///
 /// # Safety
-/// The processor has AMX-TILE and AMX-BF16, the process may use them, and the shapes are those of [`product`].
+/// The processor must have AMX-TILE and AMX-BF16, the process must have permission to use them, and the shapes must be
+/// those of [`product`].
 #[cfg(target_arch = "x86_64")]
 unsafe fn tiled_product(rows: &RowWords<'_>, panels: &PairPanels<'_>, (out, stride): (&mut [f32], usize), adds: bool) {
     if panels.lines == 0 && !adds {
@@ -80,7 +81,7 @@ unsafe fn tiled_product(rows: &RowWords<'_>, panels: &PairPanels<'_>, (out, stri
                 continue;
             }
             let shape = tile::Shape::new(group.len().min(BLOCK_ROWS), pairs);
-            // SAFETY: the caller's; the group and the lines lie inside the operands.
+            // SAFETY: the caller guarantees usable AMX. `group` and `lines` lie inside the operands.
             unsafe {
                 tile::configured(shape, |tiles| multiply_group(tiles, rows, panels, out, &group, &lines, adds));
             }
@@ -88,10 +89,10 @@ unsafe fn tiled_product(rows: &RowWords<'_>, panels: &PairPanels<'_>, (out, stri
     }
 }
 
-/// Multiplies a group of rows, of which each block has the configured shape, with some lines of all panels.
+/// Multiplies a group of rows, whose blocks all have the configured shape, by lines of all panels.
 ///
 /// # Safety
-/// As [`tiled_product`]; `group` and `lines` lie inside the operands.
+/// See [`tiled_product`]. `group` and `lines` must lie inside the operands.
 #[cfg(target_arch = "x86_64")]
 unsafe fn multiply_group(
     tiles: &tile::Tiles,
@@ -106,7 +107,7 @@ unsafe fn multiply_group(
         for panel in 0..panels.count {
             for near in pieces(&middle, NEAR_PAIRS) {
                 for row in group.clone().step_by(BLOCK_ROWS) {
-                    // SAFETY: the caller's.
+                    // SAFETY: the caller guarantees usable AMX, and that `group` and `lines` lie inside the operands.
                     unsafe {
                         let left = rows.words.as_ptr().add(row * rows.row_words + near.start);
                         let right = panels.words.as_ptr().add(panel * panels.stride + near.start * LANES);
@@ -135,11 +136,11 @@ mod tests {
 
     #[derive(Debug, Clone, Copy)]
     enum Numbers {
-        /// Around one.
+        /// Numbers near 1.
         Normal,
-        /// Zeros, denormals, infinities and NaN among normal ones.
+        /// A mix of zeros, denormals, infinities, NaN and normal numbers.
         Special,
-        /// Such that products and sums are denormal or just above.
+        /// Numbers whose products and sums are denormal or barely normal.
         Tiny,
     }
 
@@ -186,7 +187,7 @@ mod tests {
         [3, 1061, 2],
     ];
 
-    /// Compares products on tile registers, the processor's or emulated ones, with the scalar model.
+    /// Compares products on real or emulated tile registers with the scalar model.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     #[test]
     fn tiled_product_equals_the_scalar_model() {
@@ -196,7 +197,7 @@ mod tests {
         for [rows, lines, count] in SHAPES {
             let kinds = [Numbers::Normal, Numbers::Special, Numbers::Tiny];
             for (adds, numbers) in kinds.into_iter().flat_map(|kind| [(false, kind), (true, kind)]) {
-                // Rows and panels with more words than are multiplied, rows of sums with more numbers.
+                // Use larger strides than the operands need.
                 let row_words = lines + 3;
                 let panel_words = (lines + 2) * LANES;
                 let stride = count * LANES + 5;
@@ -208,7 +209,7 @@ mod tests {
                 let start = (0..rows.count * stride).map(|i| ((i % 23) as f32 - 11.0) * scale);
                 let mut expected: Vec<f32> = start.collect();
                 let mut ours = expected.clone();
-                // SAFETY: tile registers are the processor's or emulated; the slices have these shapes.
+                // SAFETY: tile registers are available or emulated, and the slices have these shapes.
                 unsafe { tiled_product(&rows, &panels, (&mut ours, stride), adds) };
                 model::product(&rows, &panels, (&mut expected, stride), adds);
                 let case = format!("[{}, {lines}, {count}], adds {adds}, {numbers:?}", rows.count);

@@ -1,15 +1,15 @@
-//! The arithmetic of `TDPBF16PS`, one number at a time.
+//! Scalar model of the arithmetic of `TDPBF16PS`.
 //!
-//! Of 16 pairs, or of the fewer that a row ends with, the products of the first numbers are summed from zero by fused
-//! additions, and so are those of the second numbers. The sum of both is added to the accumulator. Each operation rounds
-//! to the nearest even and takes denormals for zero, in its operands as in its result.
-//! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS.
+//! A step covers up to 16 pairs. The products of the first numbers are summed from zero with fused multiply-adds, and
+//! so are those of the second numbers. Then the sum of both is added to the accumulator. Each operation rounds to
+//! nearest even and treats denormal operands and results as zero. Source: Intel 64 and IA-32 Architectures Software
+//! Developer's Manual, volume 2, TDPBF16PS.
 
 use super::TILE_PAIRS;
 use crate::linalg::pairs::{PairPanels, RowWords, halves};
 use crate::linalg::panels::LANES;
 
-/// [`super::product`] on any processor.
+/// Computes [`super::product`] on any processor.
 pub(super) fn product(rows: &RowWords<'_>, panels: &PairPanels<'_>, (out, stride): (&mut [f32], usize), adds: bool) {
     for index in 0..rows.count {
         let row = &rows.words[index * rows.row_words..][..panels.lines];
@@ -41,7 +41,7 @@ fn accumulate(sum: f32, pairs: impl Iterator<Item = (u32, u32)>) -> f32 {
     flush(flush(sum) + flush(parts[0] + parts[1]))
 }
 
-/// Replaces a denormal by a zero of its sign.
+/// Replaces a denormal by zero with the same sign.
 fn flush(x: f32) -> f32 {
     if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
 }
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn first_and_second_numbers_are_summed_apart() {
-        // 2^24 + 1 rounds to 2^24, so a single sum would lose both ones.
+        // 2^24 + 1 rounds to 2^24, so a single running sum would lose both ones.
         let large = 16_777_216.0;
         let one = 1.0;
         let pairs = [(pair(large, one), pair(1.0, 1.0)), (pair(-large, one), pair(1.0, 1.0))];

@@ -1,17 +1,17 @@
-//! A small product that shows whether the processor multiplies as documented.
+//! Self-test that checks whether the processor's products match the documented arithmetic.
 
 use super::{model, tiled_product};
 use crate::linalg::pairs::{PairPanels, RowWords};
 use crate::linalg::panels::LANES;
 
-/// Rows, pairs along `inner` and panels: two left tiles of unlike heights, and steps of 16 pairs and of fewer.
+/// Shape of the test product: two left tiles of different heights, with full and partial steps of 16 pairs.
 const ROWS: usize = 19;
 const PAIRS: usize = 37;
 
-/// Whether a product on tile registers has the bits of the scalar model.
+/// Returns whether a product on tile registers is bitwise equal to the scalar model.
 ///
 /// # Safety
-/// The processor has AMX-TILE and AMX-BF16, and the process may use them.
+/// The processor must have AMX-TILE and AMX-BF16, and the process must have permission to use them.
 pub(super) unsafe fn is_documented_arithmetic() -> bool {
     let left = noise(ROWS * PAIRS, 1);
     let right = noise(PAIRS * LANES, 2);
@@ -19,17 +19,17 @@ pub(super) unsafe fn is_documented_arithmetic() -> bool {
     let panels = PairPanels::consecutive(&right, PAIRS, 1);
     let mut ours = vec![0.0; ROWS * LANES];
     let mut expected = ours.clone();
-    // SAFETY: the caller's; the slices have these shapes.
+    // SAFETY: the caller guarantees usable AMX, and the slices have these shapes.
     unsafe { tiled_product(&rows, &panels, (&mut ours, LANES), false) };
     model::product(&rows, &panels, (&mut expected, LANES), false);
     ours.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-/// Pairs of numbers whose sizes span forty powers of two, and some denormals.
+/// Generates pairs of numbers whose magnitudes span forty powers of two, and some denormals.
 fn noise(count: usize, seed: u64) -> Vec<u32> {
     let mut state = seed;
     let mut half = || {
-        // The constants of Knuth's MMIX.
+        // Constants of Knuth's MMIX generator.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let bits = (state >> 33) as u32;
         let exponent = if bits.is_multiple_of(61) { 0 } else { 107 + (bits >> 8) % 40 };

@@ -1,19 +1,19 @@
-//! Whether this process may use AMX, and why not.
+//! Availability of AMX to this process.
 
 use std::fmt;
 use std::sync::OnceLock;
 
-/// Outcome of asking processor and kernel for AMX.
+/// Result of the AMX availability check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AmxStatus {
     Ready,
-    /// The processor has no AMX-BF16, or a virtual machine hides it.
+    /// The processor has no AMX-BF16, or the virtual machine hides it.
     Absent,
     /// The operating system does not save tile registers.
     Disabled,
-    /// The kernel refused the permission with this error number, as a container's filter may.
+    /// The kernel denied permission with this error number, for example because of a container's seccomp filter.
     Refused(i32),
-    /// The processor's products differ from their documented arithmetic.
+    /// The processor's products differ from the documented arithmetic.
     Deviates,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for AmxStatus {
     }
 }
 
-/// Returns whether AMX is usable. The first call asks the kernel for permission, which holds for the whole process.
+/// Returns whether AMX is usable. The first call requests permission from the kernel for the whole process.
 pub fn status() -> AmxStatus {
     static STATUS: OnceLock<AmxStatus> = OnceLock::new();
     *STATUS.get_or_init(find)
@@ -53,7 +53,7 @@ fn find() -> AmxStatus {
     }
     match linux::request_permission() {
         Err(error) => AmxStatus::Refused(error),
-        // SAFETY: processor and kernel have just offered tile registers.
+        // SAFETY: the processor supports tile registers, and the kernel granted permission.
         Ok(()) if unsafe { super::probe::is_documented_arithmetic() } => AmxStatus::Ready,
         Ok(()) => AmxStatus::Deviates,
     }
@@ -67,9 +67,9 @@ mod linux {
     /// Bits of CPUID leaf 7, EDX.
     const AMX_BF16: u32 = 1 << 22;
     const AMX_TILE: u32 = 1 << 24;
-    /// Bits of XCR0: tile configuration and tile data.
+    /// Bits of XCR0 for tile configuration and tile data.
     const TILE_STATE: u64 = 1 << 17 | 1 << 18;
-    /// `arch_prctl` and its request, of which the argument is the number of the state component: tile data.
+    /// Number of the `arch_prctl` system call, its request code, and the state component for tile data.
     const ARCH_PRCTL: isize = 158;
     const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
     const XFEATURE_XTILEDATA: usize = 18;
@@ -79,14 +79,14 @@ mod linux {
     }
 
     pub(super) fn is_enabled() -> bool {
-        // SAFETY: the instruction is there where the operating system has enabled XSAVE.
+        // SAFETY: `xgetbv` exists because the operating system has enabled XSAVE.
         is_x86_feature_detected!("xsave") && unsafe { _xgetbv(0) } & TILE_STATE == TILE_STATE
     }
 
-    /// Asks the kernel to save tile data for the threads of this process.
+    /// Requests permission to use tile data in this process.
     pub(super) fn request_permission() -> Result<(), i32> {
         let mut result = ARCH_PRCTL;
-        // SAFETY: a system call that touches no memory; the kernel overwrites rcx and r11.
+        // SAFETY: the system call accesses no memory. The kernel clobbers rcx and r11.
         unsafe {
             asm!(
                 "syscall",

@@ -1,20 +1,21 @@
-//! Tile registers: their configuration, and one block of a product.
+//! Configuration of tile registers, and the product of one block.
 //!
-//! The compiler never uses tile registers itself. Between [`configured`]'s two ends they belong to its body.
+//! The compiler never uses tile registers. During a call of [`configured`] they belong to its closure.
 
 use std::arch::asm;
 
 use super::{BLOCK_ROWS, TILE_PAIRS, TILE_ROWS};
 use crate::linalg::panels::LANES;
 
-/// Bytes of a word: a pair, or a sum.
+/// Bytes of a word, which is a bf16 pair or an f32 sum.
 const WORD: usize = 4;
-/// Sums: two rows of two tiles. Left operands: two tiles above each other. Right operands: two tiles side by side.
+/// Tile registers of the sums (2 × 2 tiles), the left operands (two tiles stacked) and the right operands (two tiles
+/// side by side).
 const SUMS: [[usize; 2]; 2] = [[0, 1], [2, 3]];
 const LEFT: [usize; 2] = [4, 5];
 const RIGHT: [usize; 2] = [6, 7];
 
-/// Rows of the two left tiles, and pairs that are multiplied at once.
+/// Rows of the two left tiles, and pairs per step.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     rows: [usize; 2],
@@ -45,7 +46,7 @@ fn set_tile(tile: usize, rows: usize, words: usize, config: &mut TileConfig) {
     config.row_bytes[tile] = if rows == 0 { 0 } else { (words * WORD) as u16 };
 }
 
-/// The operand of `LDTILECFG`.
+/// Operand of `LDTILECFG`.
 #[repr(C, align(64))]
 struct TileConfig {
     palette: u8,
@@ -55,36 +56,36 @@ struct TileConfig {
     rows: [u8; 16],
 }
 
-/// Tile registers that are configured.
+/// Proof that the tile registers are configured.
 pub(super) struct Tiles {
     has_bottom: bool,
 }
 
-/// Runs `body` with configured tile registers, and gives them back however it ends.
+/// Runs `body` with configured tile registers, and releases them even if `body` panics.
 ///
 /// # Safety
-/// The processor has AMX-TILE, and the process may use it.
+/// The processor must have AMX-TILE, and the process must have permission to use it.
 pub(super) unsafe fn configured(shape: Shape, body: impl FnOnce(&Tiles)) {
     struct Released(Tiles);
     impl Drop for Released {
         fn drop(&mut self) {
-            // SAFETY: a value exists only between the two ends of `configured`, whose caller vouches for AMX.
+            // SAFETY: a value exists only during `configured`, whose caller guarantees usable AMX.
             unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
         }
     }
     let config = shape.config();
-    // SAFETY: the caller's; 64 bytes are read.
+    // SAFETY: the caller guarantees usable AMX. The instruction reads the 64 bytes of `config`.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(readonly, nostack, preserves_flags)) };
     let tiles = Released(Tiles { has_bottom: shape.rows[1] > 0 });
     body(&tiles.0);
 }
 
 impl Tiles {
-    /// Multiplies one block of rows with some lines of a panel. Sums start from `sums` where `loads`, else from zero.
+    /// Multiplies one block of rows by lines of a panel. Sums start from `sums` if `loads`, otherwise from zero.
     ///
     /// # Safety
-    /// The processor has AMX-BF16. There are as many rows as the shape says, `steps` times its pairs in each and as many
-    /// lines in the panel, and 32 sums for each row. Strides count words.
+    /// The processor must have AMX-BF16. `left` must have the rows of the configured shape, each with `steps` times its
+    /// pairs. `right` must have as many lines, and `sums` must have 32 elements per row. Strides are in words.
     #[inline]
     pub(super) unsafe fn multiply(
         &self,
@@ -94,7 +95,7 @@ impl Tiles {
         sums: (*mut f32, usize),
         loads: bool,
     ) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees usable AMX and the extents.
         unsafe {
             if self.has_bottom {
                 multiply_four(left, right, steps, sums, loads);
@@ -105,10 +106,10 @@ impl Tiles {
     }
 }
 
-/// Two left tiles times two right ones.
+/// Multiplies two left tiles by two right tiles.
 ///
 /// # Safety
-/// As [`Tiles::multiply`].
+/// See [`Tiles::multiply`].
 unsafe fn multiply_four(
     (left, left_stride): (*const u32, usize),
     right: *const u32,
@@ -116,7 +117,7 @@ unsafe fn multiply_four(
     (sums, stride): (*mut f32, usize),
     loads: bool,
 ) {
-    // SAFETY: the caller's; each tile reads or writes as many rows and bytes as it is configured for.
+    // SAFETY: the caller guarantees usable AMX and the extents. Each tile accesses only its configured rows and bytes.
     unsafe {
         asm!(
             "tilezero tmm0",
@@ -162,10 +163,10 @@ unsafe fn multiply_four(
     }
 }
 
-/// One left tile times two right ones.
+/// Multiplies one left tile by two right tiles.
 ///
 /// # Safety
-/// As [`Tiles::multiply`].
+/// See [`Tiles::multiply`].
 unsafe fn multiply_two(
     (left, left_stride): (*const u32, usize),
     right: *const u32,
@@ -173,7 +174,7 @@ unsafe fn multiply_two(
     (sums, stride): (*mut f32, usize),
     loads: bool,
 ) {
-    // SAFETY: the caller's; each tile reads or writes as many rows and bytes as it is configured for.
+    // SAFETY: the caller guarantees usable AMX and the extents. Each tile accesses only its configured rows and bytes.
     unsafe {
         asm!(
             "tilezero tmm0",

@@ -1,4 +1,4 @@
-//! Attention of new rows over blocks of keys and values, of all runs of a step at once.
+//! Batched attention of new tokens over a blocked KV cache, for all sequences of a step.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::error::{Error, Result};
 use crate::model::candle::fused::Scores;
 use crate::model::decoding::{BlockId, Placed, not_cached};
 
-/// Channels of a head that threads hold together, as the kernels' names have them.
+/// Head widths for which kernels are compiled. The kernel names contain them.
 pub(super) const WIDTHS: [usize; 4] = [32, 64, 128, 256];
 
-/// Channels that a thread loads at once, at most.
+/// Maximum channels per vectorized load of a thread.
 const LOADED: usize = 8;
 
 /// Returns the index of the kernel width for a head, if the kernels support it.
@@ -24,33 +24,33 @@ pub(super) fn width_of(head_dim: usize) -> Option<usize> {
     WIDTHS.iter().position(|width| head_dim <= *width).filter(|_| head_dim.is_multiple_of(LOADED))
 }
 
-/// Maximum heads of a block of threads. `MIN_BLOCKS` is the minimum number of blocks that keeps a GPU busy.
+/// Maximum query heads per thread block. `MIN_BLOCKS` is the number of thread blocks that keeps a GPU busy.
 const TOGETHER: usize = 8;
 const MIN_BLOCKS: usize = 512;
 
-/// Where a block's keys and values lie.
+/// Location of one block's keys and values on the device.
 pub(in crate::model::candle) struct BlockPlace {
-    /// The steps that it holds some of.
+    /// Steps whose keys and values the block stores.
     pub(in crate::model::candle) nodes: Arc<[usize]>,
-    /// Where the first step's keys begin.
+    /// Device address of the first step's keys.
     pub(in crate::model::candle) first: u64,
-    /// Bytes of the keys of a step; as many of its values follow, and then the next step's.
+    /// Bytes of one step's keys. Its values follow, with the same size, then the keys of the next step.
     pub(in crate::model::candle) side: u64,
 }
 
-/// Rows that new rows attend to, equal at all steps.
+/// Rows that the new rows attend to, identical at all steps.
 pub(in crate::model::candle) struct Sight {
-    /// For each row its first block, number of blocks, position, and index in the last block; then for each block the
+    /// For each row: first block, number of blocks, position, and index in the last block. Then, for each block, the
     /// position where its tokens end.
     table: CudaSlice<u32>,
     rows: usize,
-    /// The blocks that the table counts.
+    /// Blocks in the order of the table.
     blocks: Vec<BlockId>,
     places: Vec<BlockPlace>,
 }
 
 impl Sight {
-    /// Creates the attention. `None` on other devices, and for unsupported head widths.
+    /// Creates the table. Returns `None` on other devices and for unsupported head widths.
     pub(in crate::model::candle) fn new(
         runs: &[Placed<'_>],
         head_dim: usize,
@@ -91,7 +91,7 @@ impl Sight {
         Ok(Some(Self { table: device.clone_htod(&table)?, rows, blocks, places }))
     }
 
-    /// Returns the addresses of the blocks at a step.
+    /// Returns the addresses of the blocks' keys and values at a step.
     pub(in crate::model::candle) fn places(&self, node: usize, device: &Device) -> Result<Places> {
         let table: Vec<[u64; 2]> = self
             .places
@@ -106,7 +106,7 @@ impl Sight {
     }
 }
 
-/// Device addresses of the keys and values of each block at one step. They do not change between tokens.
+/// Device addresses of each block's keys and values at one step. They do not change between tokens.
 pub(in crate::model::candle) struct Places {
     table: CudaSlice<u64>,
     blocks: Vec<BlockId>,
@@ -118,10 +118,10 @@ impl Places {
     }
 }
 
-/// Stores keys and values of new rows in their blocks, and attends to the complete cache.
+/// Appends the keys and values of new rows to their blocks and computes attention over the cache.
 ///
 /// # Shapes
-/// `given` are queries `[rows, H, D]`, keys and values `[rows, K, D]`; result `[rows, H·D]`.
+/// `given`: queries `[rows, H, D]`, keys and values `[rows, K, D]`; result `[rows, H·D]`.
 pub(in crate::model::candle) fn attend(
     given: [&Tensor; 3],
     sight: &Sight,
@@ -133,7 +133,7 @@ pub(in crate::model::candle) fn attend(
     of_three(operation, given)
 }
 
-/// Returns the device address of a contiguous tensor, which must be on a CUDA device.
+/// Returns the device address of a contiguous CUDA tensor.
 pub(in crate::model::candle) fn place(x: &Tensor) -> Result<u64> {
     let (storage, layout) = x.storage_and_layout();
     Ok(match &*storage {
@@ -173,7 +173,7 @@ impl Of3 for Attend<'_> {
             &self.places.table,
             &((shared * width) as u32)
         );
-        // Heads that share keys, if enough other work remains for all processors.
+        // Group query heads that share keys as long as enough thread blocks remain to fill the GPU.
         let together = [TOGETHER, 4, 2]
             .into_iter()
             .find(|divisor| (heads / shared).is_multiple_of(*divisor) && rows * heads / divisor >= MIN_BLOCKS)

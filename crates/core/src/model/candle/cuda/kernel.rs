@@ -1,4 +1,4 @@
-//! Kernels of this program: compiled when one is first needed, by the compiler that the driver's libraries bring.
+//! Compilation of the CUDA kernels with NVRTC on first use.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,7 +7,7 @@ use candle_core::cuda_backend::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaStream};
 use candle_core::cuda_backend::cudarc::nvrtc::{self, CompileOptions};
 
-/// A compiled kernel and its device.
+/// Compiled kernel and the stream it runs on.
 pub(super) struct Kernel {
     pub(super) function: CudaFunction,
     pub(super) stream: Arc<CudaStream>,
@@ -20,7 +20,7 @@ pub(super) fn kernel(device: &CudaDevice, name: &str) -> candle_core::Result<Ker
     loaded(device, name, "ghostlab", compiled)
 }
 
-/// Kernels in the form that a driver takes; what the compiler says where it does not take them.
+/// PTX source, or the compiler's error message.
 pub(super) type Compiled = std::result::Result<String, String>;
 
 pub(super) fn compile(source: &str, options: CompileOptions) -> Compiled {

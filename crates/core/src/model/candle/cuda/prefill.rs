@@ -1,4 +1,4 @@
-//! Attention of the rows of a piece among themselves.
+//! Attention among the rows of a piece (prefill).
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -16,9 +16,9 @@ use super::{Done, Number, Of3, On, THREADS, of_three};
 use crate::error::Result;
 use crate::model::candle::fused::Scores;
 
-/// The oldest devices that have what the kernels take of tensor cores, and what compilers call it.
+/// Minimum compute capability for the tensor-core instructions used, and its NVRTC `arch` name.
 const MIN_CAPABILITY: ((i32, i32), &str) = ((8, 0), "compute_80");
-/// Queries of a block of threads.
+/// Queries per thread block.
 const QUERIES: usize = 64;
 
 /// Returns a kernel of `prefill.cu`, compiled for one head width.
@@ -37,16 +37,16 @@ fn kernel(device: &CudaDevice, name: &str, width: usize) -> candle_core::Result<
     loaded(device, &format!("{name}_{of_width}"), &format!("ghostlab-prefill-{of_width}"), compiled)
 }
 
-/// Rows that each row of a piece attends to, equal in all layers apart from windows.
+/// Rows that each row of a piece attends to, identical in all layers except for sliding windows.
 pub(in crate::model::candle) struct PieceSight {
-    /// For each row the start and end of its prefix, and the start of its segment.
+    /// For each row: start and end of its prefix, and start of its segment.
     table: CudaSlice<u32>,
     rows: usize,
 }
 
 impl PieceSight {
-    /// Creates the attention. `seen` has each row's prefix and its segment up to itself; `rows` are those of the piece.
-    /// `None` on other or old devices, and for unsupported head widths.
+    /// Creates the table from `seen`, each row's prefix and its segment up to the row. `rows` are the rows of the
+    /// piece. Returns `None` on other or older devices and for unsupported head widths.
     pub(in crate::model::candle) fn new(
         seen: &[(Range<usize>, Range<usize>)],
         rows: Range<usize>,
@@ -70,10 +70,10 @@ impl PieceSight {
     }
 }
 
-/// Computes attention of each query over the rows that it sees.
+/// Computes attention of each query over its visible rows.
 ///
 /// # Shapes
-/// `given` are queries `[rows, H, D]`, keys and values `[rows, K, D]`; result `[rows, H·D]`.
+/// `given`: queries `[rows, H, D]`, keys and values `[rows, K, D]`; result `[rows, H·D]`.
 pub(in crate::model::candle) fn prefill(
     given: [&Tensor; 3],
     sight: &PieceSight,
@@ -100,7 +100,7 @@ impl Of3 for Prefill<'_> {
             return Err(Failed::msg(format!("attention of {rows} rows that were said to be {}", self.sight.rows)));
         }
         let out = queries.room::<T>(queries.count())?;
-        // A warp has 16 queries of half precision, as tensor cores take them.
+        // In half precision a warp processes 16 queries, the tile height of tensor cores.
         let threads = if T::KIND == f32::KIND { THREADS } else { THREADS / 2 };
         launch!(
             kernel(queries.0.device(), &format!("prefill_{}", T::NAME), width),

@@ -1,5 +1,5 @@
-//! Decoding with a cache: keys and values of blocks as tensors on the device, with room for what comes. On CUDA one kernel
-//! attends for all rows of a step; elsewhere plain operations do, run by run.
+//! Decoding with a KV cache. Blocks are preallocated tensors on the device. On CUDA one kernel computes attention for
+//! all rows of a step; other devices process one sequence at a time with plain operations.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::model::decoding::{BlockId, Cached, Past, Placed};
 use crate::model::program::Step;
 use crate::model::rope;
 
-/// Keys, rotated, and values of some tokens at all steps that the block is for, in the engine's type. They are one piece of
-/// memory: on a GPU each piece is two calls to its driver, to have it and to give it back.
+/// Rotated keys and values of one block at all its steps, in the engine's dtype. They share one allocation because each
+/// allocation costs two driver calls.
 pub(in crate::model) struct KeyValues {
     all: Tensor, // [nodes, 2, room, K, D]
-    /// The steps, in their order.
+    /// Steps in ascending order.
     nodes: Arc<[usize]>,
-    /// Where they begin.
+    /// Device address of the allocation.
     #[cfg(feature = "cuda")]
     first: u64,
 }
@@ -47,14 +47,14 @@ impl KeyValues {
 #[derive(Default)]
 pub(in crate::model) struct Blocks {
     all: HashMap<BlockId, KeyValues>,
-    /// Rows attended to at each step of the last call.
+    /// Cached addresses at each step, from the last call.
     #[cfg(feature = "cuda")]
     last: HashMap<usize, Places>,
 }
 
-/// Data of new rows that every step needs.
+/// Data of the new rows shared by all steps.
 pub(in crate::model) struct Shared {
-    /// Rotation tables as in a [`Piece`](crate::model::candle::layout::Piece).
+    /// Cosines and sines for each rotary embedding, as in a [`Piece`](crate::model::candle::layout::Piece).
     turned: Vec<Option<(Tensor, Tensor)>>,
     #[cfg(feature = "cuda")]
     sight: Option<Sight>,
@@ -62,7 +62,7 @@ pub(in crate::model) struct Shared {
 
 type PastRows<'a> = Past<'a, Shared, Blocks>;
 
-/// Computes attention of one run.
+/// Computes attention of one sequence over its cached blocks.
 ///
 /// # Shapes
 /// `queries [q, H, D]`; result `[q, H·D]`.
@@ -138,6 +138,8 @@ impl Seen for PastRows<'_> {
 }
 
 impl CandleEngine {
+    /// Computes the logits of every row.
+    ///
     /// # Shapes
     /// `x [rows, C]`; result `[rows, vocab]`.
     fn every_logit(&self, x: &Tensor) -> Result<Tensor> {

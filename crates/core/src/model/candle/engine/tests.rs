@@ -1,4 +1,5 @@
-//! Tests of the engine beyond the oracles (`crates/core/tests`): little memory, half precision, overflow.
+//! Engine tests that the reference comparisons (`crates/core/tests`) do not cover: limited memory, half precision,
+//! overflow.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ fn load(folder: &Path, dtype: FloatType) -> CandleEngine {
     CandleEngine::load(Config::read(folder).unwrap(), folder, placement, None).unwrap()
 }
 
-/// Builds a batch of windows and a tree, the tree last.
+/// Builds a batch of windows followed by a tree.
 fn batch() -> Batch {
     let windows = [sample_ids(1, 60), sample_ids(2, 60), sample_ids(3, 7), sample_ids(4, 90)];
     let mut batch = Batch::windows(windows.iter().map(Vec::as_slice));
@@ -55,7 +56,7 @@ fn full_device_memory_reduces_tokens_and_is_noted_once() {
         let mut engine = load(&fixture(name), FloatType::F32);
         let all = log_probabilities(&engine);
         assert_eq!(engine.notes(), [""; 0]);
-        // The longest tree has 90 rows: 272 rows at once, 136, and 68 are too many.
+        // The batch has 272 rows. Its longest tree, which is never split, has 90.
         engine.room = 100;
         let piecewise = log_probabilities(&engine);
         assert_eq!(all.len(), piecewise.len());
@@ -92,7 +93,7 @@ fn full_device_memory_reduces_concurrent_prompts() {
         (0..2).map(|_| eval.run(engine, &trie, &[0], &mut vec![0.0; trie.len()])).collect::<Result<Vec<_>>>()
     };
     let all = made(&engine).unwrap();
-    // The prompts have 159 tokens, the longest 9.
+    // The prompts have 159 tokens in total and at most 9 each.
     for capacity in [158, 60, 9] {
         engine.room = capacity;
         assert_eq!(made(&engine).unwrap(), all, "room for {capacity} rows");
@@ -117,7 +118,7 @@ fn a_stream_that_is_given_goes_on_as_in_the_run_that_made_it() {
     engine.run(&Trie::new(&[Program::dense(4)]), &batch, &mut streams).unwrap();
     let values = |index: usize| streams.0[index].values().unwrap().to_vec();
     let steps = [Step::Mlp(1), Step::Attention(2), Step::Mlp(2)];
-    // After the embedding and the first three halves.
+    // Activations after the embedding and the first three sublayers.
     assert_eq!(engine.resume(&batch, &steps, &values(3)).unwrap().values().unwrap().to_vec(), values(6));
 }
 
@@ -125,7 +126,7 @@ fn a_stream_that_is_given_goes_on_as_in_the_run_that_made_it() {
 fn half_precision_is_near_f32_and_not_the_same() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"] {
         let exact = log_probabilities(&load(&fixture(name), FloatType::F32));
-        // Roundings to 11 and 8 bits.
+        // Rounding to 11 and 8 significant bits.
         for (dtype, tolerance) in [(FloatType::F16, 0.01), (FloatType::Bf16, 0.08)] {
             let engine = load(&fixture(name), dtype);
             assert_eq!(engine.id(), EngineId { name: "candle", dtype: dtype.name(), device: "cpu" });
@@ -167,7 +168,7 @@ fn f16_overflow_is_named_with_its_share_others_continue() {
         assert_eq!(notes.len(), 1, "{notes:?}");
         assert!(notes[0].contains("MLP of layer 2") && notes[0].contains(" % of the stream"), "{notes:?}");
     }
-    // A weight that f16 cannot hold is found when it is read.
+    // A weight that overflows f16 is reported at load time.
     let folder = scaled(1e8);
     let placement = Placement { device: DeviceName::Cpu, dtype: FloatType::F16 };
     let error = CandleEngine::load(Config::read(folder.path()).unwrap(), folder.path(), placement, None).err().unwrap();

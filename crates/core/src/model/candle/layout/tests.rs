@@ -1,4 +1,4 @@
-//! Tests of which rows each row sees, for any division of a batch.
+//! Tests that every row sees the right rows for any division of a batch.
 
 use super::*;
 use crate::model::config::Config;
@@ -23,7 +23,7 @@ fn layout(batch: &Batch, piece_tokens: usize, most_scores: usize) -> Layout {
 
 const WINDOWS: [Option<usize>; 5] = [None, Some(300), Some(64), Some(3), Some(1)];
 
-/// Returns, for each query, the keys that its block's mask of a window allows.
+/// Returns the keys visible to each query according to its block's mask for `window`.
 fn visible(layout: &Layout, window: Option<usize>) -> Vec<Vec<usize>> {
     let mut all = Vec::new();
     for piece in &layout.pieces {
@@ -82,7 +82,7 @@ fn rows_see_prefix_and_own_segment_however_cut() {
 #[test]
 fn equal_windows_share_an_operation_within_piece_size() {
     let of_windows = layout(&batch(&[(512, None); 8]), usize::MAX, usize::MAX);
-    // The first and the second half of each window.
+    // The groups are the first and second halves of the windows.
     assert_eq!((of_windows.pieces.len(), of_windows.pieces[0].blocks.groups.len()), (1, 2));
     let bounded = layout(&batch(&[(512, None); 8]), usize::MAX, 4 * 256 * 256);
     assert_eq!(bounded.pieces[0].blocks.groups.iter().map(|group| group.queries.blocks).max(), Some(4));
