@@ -23,8 +23,12 @@ pub fn embed(files: &'static Embedded) {
 
 /// Returns `share/ghostlab` below the program's prefix, or the directory that [`brought`] unpacked, if one exists.
 pub fn share() -> Option<PathBuf> {
-    let holds = |folder: &PathBuf| folder.join(EXPERIMENTS).is_dir();
-    find_beside_program().filter(holds).or_else(|| place(EMBEDDED.get()?).filter(holds))
+    let found = find_beside_program().filter(|folder| holds_experiments(folder));
+    found.or_else(|| place(EMBEDDED.get()?).filter(|folder| holds_experiments(folder)))
+}
+
+fn holds_experiments(folder: &Path) -> bool {
+    folder.join(EXPERIMENTS).is_dir()
 }
 
 fn find_beside_program() -> Option<PathBuf> {
@@ -53,22 +57,24 @@ pub fn brought() -> Result<Option<PathBuf>> {
     let Some(embedded) = EMBEDDED.get().filter(|embedded| !embedded.files.is_empty()) else { return Ok(None) };
     let Some(folder) = place(embedded) else { return Ok(None) };
     let above = folder.parent().unwrap_or(&folder);
-    let failed = |path: &Path, error: &std::io::Error| {
-        Error::io("write", path, error).hint("XDG_DATA_HOME names another folder for what comes with the program")
-    };
-    fs::create_dir_all(above).map_err(|error| failed(above, &error))?;
+    fs::create_dir_all(above).map_err(|error| unwritable(above, &error))?;
     // Unpack atomically, because another process may do the same.
-    let draft = tempfile::Builder::new().prefix(".share-").tempdir_in(above).map_err(|error| failed(above, &error))?;
+    let draft =
+        tempfile::Builder::new().prefix(".share-").tempdir_in(above).map_err(|error| unwritable(above, &error))?;
     for (name, bytes) in embedded.files {
         let path = draft.path().join(name);
         let inner = path.parent().unwrap_or(draft.path());
-        fs::create_dir_all(inner).map_err(|error| failed(inner, &error))?;
-        fs::write(&path, bytes).map_err(|error| failed(&path, &error))?;
+        fs::create_dir_all(inner).map_err(|error| unwritable(inner, &error))?;
+        fs::write(&path, bytes).map_err(|error| unwritable(&path, &error))?;
     }
     match fs::rename(draft.path(), &folder) {
-        Err(error) if !folder.join(EXPERIMENTS).is_dir() => Err(failed(&folder, &error)),
+        Err(error) if !folder.join(EXPERIMENTS).is_dir() => Err(unwritable(&folder, &error)),
         _ => Ok(Some(folder)),
     }
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> Error {
+    Error::io("write", path, error).hint("XDG_DATA_HOME names another folder for what comes with the program")
 }
 
 fn place(embedded: &Embedded) -> Option<PathBuf> {

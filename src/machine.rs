@@ -132,9 +132,11 @@ pub fn command() -> Vec<String> {
 }
 
 fn shared(words: &[String], current: Option<&Path>, home: Option<&Path>) -> Vec<String> {
-    let shortened = |word: &str| replaced_folder(&replaced_folder(word, current, ""), home, "~/");
     let program = words.first().map(|word| word.rsplit(std::path::is_separator).next().unwrap_or(word).to_owned());
-    program.into_iter().chain(words.iter().skip(1).map(|word| shortened(word))).collect()
+    program
+        .into_iter()
+        .chain(words.iter().skip(1).map(|word| replaced_folder(&replaced_folder(word, current, ""), home, "~/")))
+        .collect()
 }
 
 fn replaced_folder(word: &str, folder: Option<&Path>, by: &str) -> String {
@@ -174,18 +176,6 @@ fn left_in_limits(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Option<u6
 /// Returns the memory left by the limits of cgroups and their parents, or `None` without a limit. `groups` is the
 /// text of `/proc/self/cgroup`, with lines `number:controllers:path`. The files of the cgroups are below `root`.
 fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
-    // Memory left in one cgroup. Cached files can be evicted.
-    let left = |group: &Path, [limit, used, prefix]: [&str; 3]| {
-        let limit = read_number(&group.join(limit))?;
-        let used = read_number(&group.join(used))?;
-        let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-        let cached = ["inactive_file ", "active_file "].map(|name| {
-            stat.lines()
-                .find_map(|line| line.strip_prefix(prefix)?.strip_prefix(name)?.trim().parse::<u64>().ok())
-                .unwrap_or(0)
-        });
-        Some(limit.saturating_sub(used.saturating_sub(cached.iter().sum())))
-    };
     groups
         .lines()
         .filter_map(|line| {
@@ -203,10 +193,23 @@ fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
             own_group
                 .ancestors()
                 .take_while(|group| group.starts_with(&base))
-                .filter_map(|group| left(group, files))
+                .filter_map(|group| left_of_group(group, files))
                 .min()
         })
         .min()
+}
+
+/// Memory left in one cgroup. Cached files can be evicted.
+fn left_of_group(group: &Path, [limit, used, prefix]: [&str; 3]) -> Option<u64> {
+    let limit = read_number(&group.join(limit))?;
+    let used = read_number(&group.join(used))?;
+    let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
+    let cached = ["inactive_file ", "active_file "].map(|name| {
+        stat.lines()
+            .find_map(|line| line.strip_prefix(prefix)?.strip_prefix(name)?.trim().parse::<u64>().ok())
+            .unwrap_or(0)
+    });
+    Some(limit.saturating_sub(used.saturating_sub(cached.iter().sum())))
 }
 
 fn read_number(file: &Path) -> Option<u64> {
@@ -269,7 +272,6 @@ mod tests {
 
     #[test]
     fn each_gpu_is_a_machine_named_by_its_driver() {
-        let machine_of = |device, gpu| json!({"host": "h", "cpu": "EPYC", "gpu": of_device(device, gpu), "threads": 8});
         let first = machine_of(DeviceName::Cuda(0), Some(gpu("ab")));
         // A different index; a different GPU at the same index, as with CUDA_VISIBLE_DEVICES; an unknown GPU; and the
         // CPU.
@@ -284,6 +286,10 @@ mod tests {
         assert_eq!(in_words(&others[2]), "cuda:0, 8 threads");
         assert_eq!(in_words(&others[3]), "EPYC, 8 threads");
         assert_eq!(identity(DeviceName::Cpu)["gpu"], Value::Null, "times of the CPU stay what they are");
+    }
+
+    fn machine_of(device: DeviceName, gpu: Option<Gpu>) -> Value {
+        json!({"host": "h", "cpu": "EPYC", "gpu": of_device(device, gpu), "threads": 8})
     }
 
     fn gpu(serial: &str) -> Gpu {
@@ -314,43 +320,48 @@ mod tests {
     fn the_limits_of_the_process_leave_the_least() {
         let used =
             |name: &str| [("VmSize", 700), ("VmData", 100)].iter().find(|(key, _)| *key == name).map(|(_, n)| *n);
-        // In the format of /proc/self/limits.
-        let limits = |space: &str, data: &str| {
-            format!(
-                "Limit                     Soft Limit           Hard Limit           Units     \n\
+        assert_eq!(left_in_limits(&limits_text("unlimited", "unlimited"), used), None);
+        assert_eq!(left_in_limits(&limits_text("1000", "unlimited"), used), Some(300));
+        assert_eq!(left_in_limits(&limits_text("1000", "350"), used), Some(250));
+        assert_eq!(left_in_limits(&limits_text("600", "unlimited"), used), Some(0), "more is in use than may be");
+        assert_eq!(left_in_limits("", used), None);
+    }
+
+    /// In the format of /proc/self/limits.
+    fn limits_text(space: &str, data: &str) -> String {
+        format!(
+            "Limit                     Soft Limit           Hard Limit           Units     \n\
                  Max cpu time              unlimited            unlimited            seconds   \n\
                  Max data size             {data:<20} unlimited            bytes     \n\
                  Max address space         {space:<20} 9000                 bytes     \n"
-            )
-        };
-        assert_eq!(left_in_limits(&limits("unlimited", "unlimited"), used), None);
-        assert_eq!(left_in_limits(&limits("1000", "unlimited"), used), Some(300));
-        assert_eq!(left_in_limits(&limits("1000", "350"), used), Some(250));
-        assert_eq!(left_in_limits(&limits("600", "unlimited"), used), Some(0), "more is in use than may be");
-        assert_eq!(left_in_limits("", used), None);
+        )
     }
 
     #[test]
     fn cgroup_limits_of_all_levels_take_the_minimum() {
         let root = tempfile::tempdir().unwrap();
-        let write = |group: &str, files: &[(&str, &str)]| {
-            let folder = root.path().join(group);
-            fs::create_dir_all(&folder).unwrap();
-            files.iter().for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
-        };
-        write("a", &[("memory.max", "5000\n"), ("memory.current", "4500\n")]);
-        write("a/b", &[("memory.max", "max\n"), ("memory.current", "400\n")]);
-        write("c", &[("memory.max", "3000\n"), ("memory.current", "1000\n")]);
-        fs::write(root.path().join("a/memory.stat"), "anon 9\ninactive_file 1000\nactive_file 500\n").unwrap();
-        let left = |groups: &str| left_in_groups(groups, root.path());
-        assert_eq!(left("0::/a/b\n"), Some(2000), "of 5000 are 4500 used, of which 1500 are cached files");
-        assert_eq!(left("0::/c\n"), Some(2000));
-        assert_eq!(left("0::/elsewhere/x\n"), None);
+        write_group(root.path(), "a", &[("memory.max", "5000\n"), ("memory.current", "4500\n")]);
+        write_group(root.path(), "a/b", &[("memory.max", "max\n"), ("memory.current", "400\n")]);
+        write_group(root.path(), "c", &[("memory.max", "3000\n"), ("memory.current", "1000\n")]);
+        write_group(root.path(), "a", &[("memory.stat", "anon 9\ninactive_file 1000\nactive_file 500\n")]);
+        assert_eq!(
+            left_in_groups("0::/a/b\n", root.path()),
+            Some(2000),
+            "of 5000 are 4500 used, of which 1500 are cached files"
+        );
+        assert_eq!(left_in_groups("0::/c\n", root.path()), Some(2000));
+        assert_eq!(left_in_groups("0::/elsewhere/x\n", root.path()), None);
         let limits = [("memory.limit_in_bytes", "900\n"), ("memory.usage_in_bytes", "300\n")];
-        write("memory/d", &limits);
-        fs::write(root.path().join("memory/d/memory.stat"), "inactive_file 1\ntotal_inactive_file 100\n").unwrap();
-        assert_eq!(left("9:name=systemd:/\n4:cpu,memory:/d\n0::/c\n"), Some(700));
-        write("memory", &[("memory.limit_in_bytes", "600\n"), ("memory.usage_in_bytes", "0\n")]);
-        assert_eq!(left("4:memory:/outside/of/this\n"), Some(600));
+        write_group(root.path(), "memory/d", &limits);
+        write_group(root.path(), "memory/d", &[("memory.stat", "inactive_file 1\ntotal_inactive_file 100\n")]);
+        assert_eq!(left_in_groups("9:name=systemd:/\n4:cpu,memory:/d\n0::/c\n", root.path()), Some(700));
+        write_group(root.path(), "memory", &[("memory.limit_in_bytes", "600\n"), ("memory.usage_in_bytes", "0\n")]);
+        assert_eq!(left_in_groups("4:memory:/outside/of/this\n", root.path()), Some(600));
+    }
+
+    fn write_group(root: &Path, group: &str, files: &[(&str, &str)]) {
+        let folder = root.join(group);
+        fs::create_dir_all(&folder).unwrap();
+        files.iter().for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
     }
 }

@@ -21,11 +21,12 @@ const SHOWN_OUTPUT: usize = 600;
 
 /// Returns whether a text is a pinned requirement (`name==version`), which cannot be mistaken for a pip option.
 pub fn is_pinned_requirement(text: &str) -> bool {
-    let is_part = |part: &str| {
-        part.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-    };
-    text.split_once("==").is_some_and(|(name, version)| is_part(name) && is_part(version))
+    text.split_once("==").is_some_and(|(name, version)| is_part_of_pin(name) && is_part_of_pin(version))
+}
+
+fn is_part_of_pin(part: &str) -> bool {
+    part.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
 /// Downloads the wheel of a pinned requirement into a directory with the installed pip, without dependencies.

@@ -43,11 +43,11 @@ fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], bud
 fn golden(path: &Path) -> (Vec<Document>, Vec<Vec<(f64, bool)>>) {
     let text = std::fs::read_to_string(path).unwrap();
     let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let ids = |value: &Value| value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
     let of_documents = rows.chunk_by(|a, b| a["doc_id"] == b["doc_id"]);
     of_documents
         .map(|rows| {
-            let choices = rows.iter().map(|row| (ids(&row["input_ids"]), ids(&row["continuation_ids"]))).collect();
+            let choices =
+                rows.iter().map(|row| (token_ids(&row["input_ids"]), token_ids(&row["continuation_ids"]))).collect();
             let expected: Vec<(f64, bool)> = rows
                 .iter()
                 .map(|row| (row["logprob"].as_f64().unwrap(), row["is_greedy"].as_bool().unwrap()))
@@ -55,6 +55,10 @@ fn golden(path: &Path) -> (Vec<Document>, Vec<Vec<(f64, bool)>>) {
             (choices, expected)
         })
         .unzip::<Document, Vec<(f64, bool)>, Vec<_>, Vec<_>>()
+}
+
+fn token_ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
 #[test]
@@ -131,22 +135,22 @@ fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
 fn documents(vocab: u32) -> Vec<Document> {
     let text =
         |seed: u32, length: u32| -> Vec<u32> { (0..length).map(|i| (seed * 7919 + i * i * 31) % vocab).collect() };
-    let joined = |parts: &[&[u32]]| parts.concat();
     let context = text(1, 90);
-    let request = |input: Vec<u32>, scored: usize, last: u32| {
-        let mut continuation = input[input.len() - scored + 1..].to_vec();
-        continuation.push(last);
-        (input, continuation)
-    };
     vec![
-        (0..4).map(|i| request(joined(&[&context, &text(10 + i, 3 + i * 9)]), 3 + i as usize, i)).collect(),
+        (0..4).map(|i| request([&context[..], &text(10 + i, 3 + i * 9)].concat(), 3 + i as usize, i)).collect(),
         vec![request(text(2, 70), 1, 5), request(text(2, 70), 1, 6)],
         vec![request(text(3, 20), 4, 1), request(text(4, 33), 9, 2)],
-        vec![request(text(5, 40), 6, 1), request(joined(&[&text(5, 40), &[3]]), 1, 2), request(text(5, 44), 2, 3)],
+        vec![request(text(5, 40), 6, 1), request([&text(5, 40)[..], &[3]].concat(), 1, 2), request(text(5, 44), 2, 3)],
         vec![request(text(6, 1), 1, 9)],
         // More branch rows than one query block.
-        (0..9).map(|i| request(joined(&[&text(7, 5), &text(20 + i, 30)]), 30, i)).collect(),
+        (0..9).map(|i| request([text(7, 5), text(20 + i, 30)].concat(), 30, i)).collect(),
     ]
+}
+
+fn request(input: Vec<u32>, scored: usize, last: u32) -> (Vec<u32>, Vec<u32>) {
+    let mut continuation = input[input.len() - scored + 1..].to_vec();
+    continuation.push(last);
+    (input, continuation)
 }
 
 fn programs(engine: &dyn Engine) -> Vec<Program> {
@@ -189,9 +193,8 @@ fn document_alone_and_together_scores_the_same() {
 fn length_dependent(folder: &Path) -> Vec<Config> {
     let config = Config::read(folder).unwrap();
     let pairs = config.rotary_width / 2;
-    let divisors = |from: f64| (0..pairs).map(|pair| from + 0.3 * pair as f64).collect();
-    let longrope =
-        LongRope { short: divisors(1.0), long: divisors(2.0), original_max_position_embeddings: 40, attention: 1.1 };
+    let [short, long] = [1.0, 2.0].map(|from| (0..pairs).map(|pair| from + 0.3 * pair as f64).collect());
+    let longrope = LongRope { short, long, original_max_position_embeddings: 40, attention: 1.1 };
     let dynamic = Scaling::Dynamic { factor: 4.0, positions: 40 };
     let ropes = [config.rope.scaling.clone(), Some(Scaling::LongRope(longrope)), Some(dynamic)];
     ropes.map(|scaling| Config { rope: Rope { scaling, ..config.rope.clone() }, ..config.clone() }).into()

@@ -44,16 +44,19 @@ fn call(line: &str) -> Option<Vec<String>> {
 
 /// Returns the reason why a valid line is not run here, if any.
 fn elsewhere(words: &[String]) -> Option<&'static str> {
-    let has = |word: &str| words.iter().any(|known| known == word);
     match words[0].as_str() {
         "fetch" => Some("network"),
         "submit" | "cancel" => Some("scheduler"),
         "reproduce" => Some("minutes: tests/reproduce.rs"),
-        _ if has("--fetch") || has("paper") || has("smollm2") => Some("network"),
-        _ if has("cuda") || has("metal") => Some("device"),
-        _ if has("--gguf") => Some("a tokenizer that llama.cpp has: tests/llama_cpp.rs"),
+        _ if has_one(words, &["--fetch", "paper", "smollm2"]) => Some("network"),
+        _ if has_one(words, &["cuda", "metal"]) => Some("device"),
+        _ if has_one(words, &["--gguf"]) => Some("a tokenizer that llama.cpp has: tests/llama_cpp.rs"),
         _ => None,
     }
+}
+
+fn has_one(words: &[String], wanted: &[&str]) -> bool {
+    words.iter().any(|word| wanted.contains(&word.as_str()))
 }
 
 /// Creates the world that the pages assume: `grid.yaml` on `models/my-llama`, with their texts and tasks.
@@ -133,10 +136,12 @@ fn every_line_of_the_pages_that_needs_nothing_from_outside_runs() {
             continue;
         }
         // Adapt depths to the small backbone, and paths to the test folder.
-        let here = |word: &String| {
-            word.replace("/7/", "/2/").replace("-7", "-2").replace("/shared/", "shared/").replace("~/", "home/")
-        };
-        let line: Vec<String> = words.iter().map(here).collect();
+        let line: Vec<String> = words
+            .iter()
+            .map(|word: &String| {
+                word.replace("/7/", "/2/").replace("-7", "-2").replace("/shared/", "shared/").replace("~/", "home/")
+            })
+            .collect();
         let words: Vec<&str> = line.iter().map(String::as_str).collect();
         // Use the checkout's `experiments` folder.
         let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
@@ -184,6 +189,12 @@ fn words(root: &Path) -> usize {
 
 /// Returns the anchor that GitHub generates for a heading.
 fn slug(heading: &str) -> String {
-    let kept = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
-    heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-").chars().filter(|c| kept(*c)).collect()
+    heading
+        .trim_start_matches('#')
+        .trim()
+        .to_lowercase()
+        .replace(' ', "-")
+        .chars()
+        .filter(|c| c.is_alphanumeric() || *c == '-' || *c == '_')
+        .collect()
 }

@@ -125,21 +125,27 @@ fn compare(world: &TempDir, plan: &Plan<'_>, grid: &Grid, store: &Store, out: &P
         let decoder = Decoder::load(&backbone.folder).unwrap();
         for variant in backbone.variants.iter().filter(|variant| !grid.cells[variant.cell].is_dense()) {
             let cell = grid.cells[variant.cell].to_string();
-            let expected = |part: &str| theirs[&format!("{cell}.{part}")].clone();
-            let ids: Vec<u32> = expected("ids").to_dtype(DType::U32).unwrap().to_vec1().unwrap();
+            let ids: Vec<u32> = theirs[&format!("{cell}.ids")].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
             let ours = logits(&decoder, &stored_program(store, backbone, variant).unwrap(), &ids);
-            let theirs = flat(&expected("logits"));
+            let theirs = flat(&theirs[&format!("{cell}.logits")]);
             assert_eq!(ours.len(), theirs.len(), "{cell}");
             assert!(ours.iter().chain(&theirs).all(|logit| logit.is_finite()), "{cell}");
-            let worst = |ours: &[f64]| ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-            assert!(worst(&ours) <= TOLERANCE, "{cell}: {:e}", worst(&ours));
+            assert!(
+                largest_difference(&ours, &theirs) <= TOLERANCE,
+                "{cell}: {:e}",
+                largest_difference(&ours, &theirs)
+            );
             let dense = logits(&decoder, &Program::dense(backbone.config.layers), &ids);
-            assert!(worst(&dense) > 0.01, "{cell} is not the dense backbone");
+            assert!(largest_difference(&dense, &theirs) > 0.01, "{cell} is not the dense backbone");
             let code = world.path().join("out").join(&cell).join("modeling_ghostlab.py");
             with_code += usize::from(code.exists());
         }
     }
     with_code
+}
+
+fn largest_difference(ours: &[f64], theirs: &[f64]) -> f64 {
+    ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
 /// Creates a folder with random backbones, tokenizers of words, a text, and a grid over them.
@@ -294,15 +300,18 @@ fn lm_eval_scores_an_export_as_we_do_to_the_last_digit() {
             let ours = ours["results"][task].as_object().unwrap();
             let theirs = &theirs[folder][task];
             for (metric, value) in ours.iter().filter(|(metric, _)| metric.ends_with(",none")) {
-                // Formats a share like the tables do: percent with two decimals.
-                let shown = |value: &serde_json::Value| format!("{:.2}", 100.0 * value.as_f64().unwrap());
-                assert_eq!(shown(value), shown(&theirs[metric]), "{cell}, {task}, {metric}");
+                assert_eq!(percent(value), percent(&theirs[metric]), "{cell}, {task}, {metric}");
                 compared += 1;
             }
         }
     }
     // Two cells; two metrics of two tasks, one of the others, each with its standard error.
     assert_eq!(compared, 2 * (2 * 2 + 2) * 2);
+}
+
+/// Formats a share like the tables do: percent with two decimals.
+fn percent(value: &serde_json::Value) -> String {
+    format!("{:.2}", 100.0 * value.as_f64().unwrap())
 }
 
 /// Small sizes: no time of it means anything. Each part compares results, and ends with an error where they differ.

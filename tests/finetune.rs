@@ -42,12 +42,15 @@ fn stored(world: &World, kind: ObjectKind) -> BTreeMap<String, Vec<u8>> {
 
 fn perplexities(world: &World) -> BTreeMap<String, f64> {
     let rows = table(&world.path("results/grid/results.csv"));
-    let column = |head: &str| rows[0].iter().position(|cell| cell == head).unwrap();
-    let method = column("recovery");
-    let value = column("ppl test@64");
+    let method = column_index(&rows, "recovery");
+    let value = column_index(&rows, "ppl test@64");
     // The comma in a trained method's name splits its cell, so count columns from the end.
     let from_end = rows[0].len() - value;
     rows[1..].iter().map(|row| (row[method].clone(), row[row.len() - from_end].parse().unwrap())).collect()
+}
+
+fn column_index(rows: &[Vec<String>], head: &str) -> usize {
+    rows[0].iter().position(|cell| cell == head).unwrap()
 }
 
 #[test]
@@ -86,13 +89,7 @@ fn trainings_on_one_text_share_its_pass_and_files() {
     world.write("grid.yaml", grid);
     let alone = world.command(&["run", "grid.yaml", "--store", "own", "--results", "alone"]).output().unwrap();
     assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stderr));
-    let start = || {
-        let mut command = world.command(&["worker", "grid.yaml", "--events", "--threads", "1"]);
-        // Slow down the first process, so that all reach the shard while it is computed.
-        command.env("GHOSTLAB_FAULT", "slow@teach:700").stdout(std::process::Stdio::piped());
-        command.stderr(std::process::Stdio::piped()).spawn().unwrap()
-    };
-    let workers = [start(), start(), start()];
+    let workers = [start_worker(&world), start_worker(&world), start_worker(&world)];
     let mut read = 0;
     for worker in workers {
         let output = worker.wait_with_output().unwrap();
@@ -110,8 +107,18 @@ fn trainings_on_one_text_share_its_pass_and_files() {
     }
     assert_eq!(read, STEPS as u64 * 32, "each sequence is read once");
     world.runs(&[]);
-    let results = |folder: &str| std::fs::read(world.path(folder).join("grid/results.csv")).unwrap();
-    assert!(results("results") == results("alone"), "the tables differ");
+    assert!(result_table(&world, "results") == result_table(&world, "alone"), "the tables differ");
+}
+
+fn start_worker(world: &World) -> std::process::Child {
+    let mut command = world.command(&["worker", "grid.yaml", "--events", "--threads", "1"]);
+    // Slow down the first process, so that all reach the shard while it is computed.
+    command.env("GHOSTLAB_FAULT", "slow@teach:700").stdout(std::process::Stdio::piped());
+    command.stderr(std::process::Stdio::piped()).spawn().unwrap()
+}
+
+fn result_table(world: &World, folder: &str) -> Vec<u8> {
+    std::fs::read(world.path(folder).join("grid/results.csv")).unwrap()
 }
 
 #[test]

@@ -144,10 +144,9 @@ impl Sources {
         for (public, tree) in uses(text) {
             let used = leaves(&tree).into_iter().map(|(path, _)| path);
             // Re-exporting names of child modules does not count as using them.
-            let passes = |path: &Module| {
-                public && self.absolute(module, path).is_some_and(|absolute| absolute.starts_with(module))
-            };
-            paths.extend(used.filter(|path| !passes(path)));
+            paths.extend(used.filter(|path| {
+                !(public && self.absolute(module, path).is_some_and(|absolute| absolute.starts_with(module)))
+            }));
         }
         let used = paths.iter().filter_map(|path| self.home(&self.absolute(module, path)?, 0));
         used.filter(|used| !module.starts_with(used)).collect()
@@ -318,24 +317,29 @@ fn no_files_use_each_other_in_a_circle() {
             arrows.values().map(BTreeSet::len).sum::<usize>() > sources.files.len() / 2,
             "{crate_path}: hardly any arrow was read"
         );
-        let reached = |from: &Module| {
-            let mut reached = BTreeSet::new();
-            let mut next = vec![from.clone()];
-            while let Some(module) = next.pop() {
-                next.extend(arrows[&module].iter().filter(|used| reached.insert((*used).clone())).cloned());
-            }
-            reached
-        };
         let reached: BTreeMap<&Module, BTreeSet<Module>> =
-            arrows.keys().map(|module| (*module, reached(module))).collect();
-        let circle = |module: &Module| {
-            let with = reached[module].iter().filter(|other| reached[other].contains(module));
-            with.map(|module| module.join("::")).collect::<Vec<_>>().join(", ")
-        };
-        let circles: BTreeSet<String> =
-            arrows.keys().map(|module| circle(module)).filter(|modules| !modules.is_empty()).collect();
+            arrows.keys().map(|module| (*module, reached(&arrows, module))).collect();
+        let circles: BTreeSet<String> = arrows
+            .keys()
+            .map(|module| modules_in_circle(&reached, module))
+            .filter(|modules| !modules.is_empty())
+            .collect();
         assert_eq!(circles, BTreeSet::new(), "{crate_path}: these use each other");
     }
+}
+
+fn reached(arrows: &BTreeMap<&Module, BTreeSet<Module>>, from: &Module) -> BTreeSet<Module> {
+    let mut reached = BTreeSet::new();
+    let mut next = vec![from.clone()];
+    while let Some(module) = next.pop() {
+        next.extend(arrows[&module].iter().filter(|used| reached.insert((*used).clone())).cloned());
+    }
+    reached
+}
+
+fn modules_in_circle(reached: &BTreeMap<&Module, BTreeSet<Module>>, module: &Module) -> String {
+    let with = reached[module].iter().filter(|other| reached[other].contains(module));
+    with.map(|module| module.join("::")).collect::<Vec<_>>().join(", ")
 }
 
 #[test]
@@ -343,7 +347,6 @@ fn what_a_file_uses_is_read_as_the_compiler_reads_it() {
     let text = "//! use crate::no;\nuse crate::a::{self, b::{C, D as E}};\npub use self::f::G;\nfn h() { \"use crate::no;\"; '\"'; super::i::j(); }\n\
                 #[cfg(test)]\nmod tests {\n    use crate::no;\n}\nconst RAW: &str = r#\"super::no \"#;\n";
     let text = without_tests(&bare(text));
-    let named = |path: &str| path.split("::").map(str::to_owned).collect::<Module>();
     let all: Vec<(Module, Option<String>)> = uses(&text).iter().flat_map(|(_, tree)| leaves(tree)).collect();
     let expected = [
         ("crate::a::self", None),
@@ -351,9 +354,13 @@ fn what_a_file_uses_is_read_as_the_compiler_reads_it() {
         ("crate::a::b::D", Some("E".to_owned())),
         ("self::f::G", None),
     ];
-    assert_eq!(all, expected.map(|(path, name)| (named(path), name)));
+    assert_eq!(all, expected.map(|(path, name)| (module(path), name)));
     assert_eq!(uses(&text).iter().map(|(public, _)| *public).collect::<Vec<_>>(), [false, true]);
-    assert_eq!(inline(&text), [named("super::i::j")]);
+    assert_eq!(inline(&text), [module("super::i::j")]);
+}
+
+fn module(path: &str) -> Module {
+    path.split("::").map(str::to_owned).collect::<Module>()
 }
 
 #[test]

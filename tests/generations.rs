@@ -14,8 +14,7 @@ use serde_json::{Value, json};
 /// Creates a world with 200 prompts, which form four chunks.
 fn generating(evaluate: &str) -> World {
     let world = World::new();
-    let row = |i: usize| json!({"question": format!("w{i} w{} w{}", i * 7 % 299, i * 31 % 299), "answer": format!("#### w{}", i % 9)});
-    world.write("rows.jsonl", (0..200).map(|i| format!("{}\n", row(i))).collect::<String>());
+    world.write("rows.jsonl", (0..200).map(|i| format!("{}\n", question_row(i))).collect::<String>());
     world.write(
         "answers.yaml",
         "task: answers\ndataset_path: json\ndataset_kwargs: {data_files: {test: rows.jsonl}}\noutput_type: generate_until\n\
@@ -33,6 +32,10 @@ fn generating(evaluate: &str) -> World {
         ),
     );
     world
+}
+
+fn question_row(i: usize) -> Value {
+    json!({"question": format!("w{i} w{} w{}", i * 7 % 299, i * 31 % 299), "answer": format!("#### w{}", i % 9)})
 }
 
 /// Reads all stored answers by key hash.
@@ -82,45 +85,56 @@ fn fewer_documents_have_the_answers_that_they_have_among_all() {
     let few = generating(", limit: 70");
     all.runs(&[]);
     few.runs(&[]);
-    let texts = |world: &World| {
-        let mut texts: Vec<Vec<_>> = stored(world)
-            .into_iter()
-            .map(|(_, mut texts)| {
-                texts.truncate(70);
-                texts
-            })
-            .collect();
-        // Keys differ, so only the answers are compared.
-        texts.sort_by_key(|text| format!("{text:?}"));
-        texts
-    };
-    assert!(texts(&all) == texts(&few));
+    assert!(first_answers(&all) == first_answers(&few));
+}
+
+fn first_answers(world: &World) -> Vec<Vec<generations::GeneratedText>> {
+    let mut texts: Vec<Vec<_>> = stored(world)
+        .into_iter()
+        .map(|(_, mut texts)| {
+            texts.truncate(70);
+            texts
+        })
+        .collect();
+    // Keys differ, so only the answers are compared.
+    texts.sort_by_key(|text| format!("{text:?}"));
+    texts
 }
 
 #[test]
 fn a_plan_counts_the_keys_and_values_of_what_is_generated() {
     let world = generating("");
-    let text = std::fs::read_to_string(world.path("answers.yaml")).unwrap();
-    let memory = |new: usize, more: &[&str]| {
-        world.write("answers.yaml", text.replace("max_gen_toks: 12", &format!("max_gen_toks: {new}")));
-        let output = world.ghostlab(&[&["plan", "grid.yaml", "--json"], more].concat());
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let found = serde_json::to_string(&plan).unwrap();
-        let (_, rest) = found.split_once("\"memory_bytes\":").unwrap_or_else(|| panic!("{plan:#}"));
-        rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse::<u64>().unwrap()
-    };
     let config = common::json(&world.path("backbone/config.json"));
-    let config_value = |name: &str| config[name].as_u64().unwrap();
-    let layers = config_value("num_hidden_layers");
-    let heads =
-        config["head_dim"].as_u64().unwrap_or(config_value("hidden_size") / config_value("num_attention_heads"));
+    let layers = config_value(&config, "num_hidden_layers");
+    let heads = config["head_dim"]
+        .as_u64()
+        .unwrap_or(config_value(&config, "hidden_size") / config_value(&config, "num_attention_heads"));
     // For 64 prompts: f32 KV cache of the dense backbone, and of two cuts with two recoveries each.
-    let token = 8 * config_value("num_key_value_heads") * heads * (layers + 2 * (layers - 1) + 2 * (layers - 2));
-    assert!(memory(90, &[]) - memory(12, &[]) >= 64 * 78 * token, "{} {}", memory(90, &[]), memory(12, &[]));
+    let token =
+        8 * config_value(&config, "num_key_value_heads") * heads * (layers + 2 * (layers - 1) + 2 * (layers - 2));
+    let [few, many] = [12, 90].map(|new| planned_memory(&world, new, &[]));
+    assert!(many - few >= 64 * 78 * token, "{many} {few}");
     // The KV cache stays within its share of the memory limit.
-    let bounded = |new: usize| memory(new, &["--memory", "0.12"]);
-    assert!(bounded(240) - bounded(12) < 64 * 228 * token, "{} {}", bounded(240), bounded(12));
+    let [few, many] = [12, 240].map(|new| planned_memory(&world, new, &["--memory", "0.12"]));
+    assert!(many - few < 64 * 228 * token, "{many} {few}");
+}
+
+/// Plans with `new` generated tokens per answer.
+fn planned_memory(world: &World, new: usize, more: &[&str]) -> u64 {
+    let text = std::fs::read_to_string(world.path("answers.yaml")).unwrap();
+    let (before, rest) = text.split_once("max_gen_toks: ").unwrap();
+    let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    world.write("answers.yaml", format!("{before}max_gen_toks: {new}{after}"));
+    let output = world.ghostlab(&[&["plan", "grid.yaml", "--json"], more].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = serde_json::to_string(&plan).unwrap();
+    let (_, rest) = found.split_once("\"memory_bytes\":").unwrap_or_else(|| panic!("{plan:#}"));
+    rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+}
+
+fn config_value(config: &Value, name: &str) -> u64 {
+    config[name].as_u64().unwrap()
 }
 
 #[test]
@@ -193,11 +207,12 @@ fn answers_and_their_scores_are_those_of_the_harness() {
         let theirs: Vec<&str> =
             golden["answers"].as_array().unwrap().iter().map(|answer| answer.as_str().unwrap()).collect();
         let ours = stored(&world);
-        let alike = |texts: &[generations::GeneratedText]| {
-            texts.iter().zip(&theirs).filter(|(ours, theirs)| ours.text == **theirs).count()
-        };
         // The harness used the dense backbone, which is one of the two models.
-        let best = ours.iter().map(|(_, texts)| alike(texts)).max().unwrap();
+        let best = ours
+            .iter()
+            .map(|(_, texts)| texts.iter().zip(&theirs).filter(|(ours, theirs)| ours.text == **theirs).count())
+            .max()
+            .unwrap();
         assert_eq!(best, theirs.len(), "{name}: {log}");
         let mut table = csv::Reader::from_path(world.path("results/grid/results.csv")).unwrap();
         let heads: Vec<String> = table.headers().unwrap().iter().map(str::to_owned).collect();

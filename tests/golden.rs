@@ -45,8 +45,9 @@ fn numbers(value: &Value, found: &mut Vec<f64>) {
         Value::Array(items) => items.iter().for_each(|item| numbers(item, found)),
         Value::Object(map) => {
             // A condition number mostly reflects the rounding of its smallest singular value.
-            let stable = |key: &str| !key.contains("seconds") && key != "condition";
-            map.iter().filter(|(key, _)| stable(key)).for_each(|(_, value)| numbers(value, found));
+            map.iter()
+                .filter(|(key, _)| !key.contains("seconds") && *key != "condition")
+                .for_each(|(_, value)| numbers(value, found));
         }
         _ => {}
     }
@@ -75,9 +76,13 @@ fn exact(bytes: &[u8]) -> Vec<f64> {
 }
 
 fn summary(values: &[f64]) -> Vec<f64> {
-    // Weighted by position to detect swapped numbers, with magnitudes because signed sums cancel to rounding errors.
-    let weighted = |map: fn(f64) -> f64| values.iter().enumerate().map(|(i, &v)| map(v) * (1.0 + (i % 7) as f64)).sum();
-    vec![values.len() as f64, weighted(f64::abs), weighted(|v| v * v)]
+    vec![values.len() as f64, weighted_sum(values, f64::abs), weighted_sum(values, |v| v * v)]
+}
+
+/// Weighted by position, so that swapped numbers are detected; magnitudes, because signed sums cancel and leave only
+/// rounding.
+fn weighted_sum(values: &[f64], map: fn(f64) -> f64) -> f64 {
+    values.iter().enumerate().map(|(i, &v)| map(v) * (1.0 + (i % 7) as f64)).sum()
 }
 
 /// Outputs of one kind of artifact by name, with their stages.

@@ -107,14 +107,17 @@ impl Exam {
 #[test]
 fn bf16_products_are_within_half_a_percent_same_answers() {
     let Some(exam) = Exam::read() else { return };
-    let engine = |products| Decoder::load_within(exam.config.clone(), &exam.backbone, products, u64::MAX).unwrap();
-    let portable = engine(Products::Bf16);
+    let portable = load(&exam, Products::Bf16);
     assert_eq!(portable.id().dtype, "bf16");
     exam.hold(&[&portable]);
     match KernelFamily::Amx.check() {
-        Ok(()) => exam.hold(&[&engine(Products::Bf16Amx)]),
+        Ok(()) => exam.hold(&[&load(&exam, Products::Bf16Amx)]),
         Err(error) => eprintln!("skipped on AMX: {}", error.one_line()),
     }
+}
+
+fn load(exam: &Exam, products: Products) -> Decoder {
+    Decoder::load_within(exam.config.clone(), &exam.backbone, products, u64::MAX).unwrap()
 }
 
 #[test]

@@ -86,10 +86,9 @@ fn mutated(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
 
 #[expect(clippy::disallowed_macros, reason = "how much was tried is counted aloud")]
 fn attack(target: &FuzzTarget) {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let rounds = number("GHOSTLAB_FUZZ_ROUNDS").unwrap_or(400);
+    let rounds = environment_number("GHOSTLAB_FUZZ_ROUNDS").unwrap_or(400);
     let seeds = (target.seeds)();
-    let other = number("GHOSTLAB_FUZZ_SEED").unwrap_or(0) << 32;
+    let other = environment_number("GHOSTLAB_FUZZ_SEED").unwrap_or(0) << 32;
     let mut random = Random(target.name.bytes().map(u64::from).sum::<u64>() + other);
     seeds.iter().for_each(|seed| (target.run)(seed));
     for round in 0..rounds {
@@ -106,6 +105,10 @@ fn attack(target: &FuzzTarget) {
     }
     let calls = targets::commands::CALLS.load(std::sync::atomic::Ordering::Relaxed);
     eprintln!("target {}: {rounds} rounds; commands called so far, by all targets: {calls}", target.name);
+}
+
+fn environment_number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok())
 }
 
 macro_rules! attacks {
@@ -213,16 +216,15 @@ fn impossible_sizes_are_refused_before_reading_text() {
     // 1.28 and 4.29 billion tokens: 10 GB of ids for the first; another 1.1 TB of activations per site for the second.
     let many = "20000000";
     let most = "67108864";
-    let tuned = |count: &str| format!("recovery={{name: ghosted, finetune: {{sequences: {count}, length: 64}}}}");
     for (set, memory, words) in [
         (
             format!("calibration.sequences={many}"),
             "0.5",
             &["more tokens than memory holds", "by --memory", "finetune"][..],
         ),
-        (tuned(many), "0.5", &["more tokens than memory holds", "0.50 GB by --memory"]),
+        (fine_tuned(many), "0.5", &["more tokens than memory holds", "0.50 GB by --memory"]),
         (format!("calibration.sequences={most}"), "100", &["the store's disk has not enough room", "GB free"]),
-        (tuned(most), "100", &["the store's disk has not enough room"]),
+        (fine_tuned(most), "100", &["the store's disk has not enough room"]),
     ] {
         let world = World::new();
         let given = ["--set", &set, "--memory", memory];
@@ -233,23 +235,27 @@ fn impossible_sizes_are_refused_before_reading_text() {
             let output = world.ghostlab(&[&[name, "grid.yaml", "-q"], &given[..]].concat());
             (output.status.code(), String::from_utf8(output.stderr).unwrap())
         });
-        // Free memory may change between calls.
-        let lines = |(code, log): (Option<i32>, String)| {
-            (code, log.lines().filter(|line| !line.contains("found:")).map(str::to_owned).collect::<Vec<_>>())
-        };
-        assert_eq!(lines(run), lines(plan), "plan refuses what run refuses");
+        assert_eq!(without_free_memory(run), without_free_memory(plan), "plan refuses what run refuses");
     }
+}
+
+fn fine_tuned(count: &str) -> String {
+    format!("recovery={{name: ghosted, finetune: {{sequences: {count}, length: 64}}}}")
+}
+
+/// How much is free may change from one to the other.
+fn without_free_memory((code, log): (Option<i32>, String)) -> (Option<i32>, Vec<String>) {
+    (code, log.lines().filter(|line| !line.contains("found:")).map(str::to_owned).collect::<Vec<_>>())
 }
 
 #[test]
 fn oversized_unpacked_file_is_refused_until_limit_is_raised() {
     let world = World::large();
-    let row = |length: usize| format!("{}\n", json!({"text": "w1 ".repeat(length)}));
     let task = std::fs::read_to_string(world.path("copa.jsonl")).unwrap();
     // Each is a few kilobytes compressed and 6 MB uncompressed.
     for (name, set, text) in [
-        ("one.jsonl.gz", "corpora.test.path", row(2_000_000)),
-        ("many.jsonl.gz", "corpora.test.path", row(100).repeat(20_000)),
+        ("one.jsonl.gz", "corpora.test.path", text_row(2_000_000)),
+        ("many.jsonl.gz", "corpora.test.path", text_row(100).repeat(20_000)),
         ("rows.jsonl.gz", "tasks.copa.path", task.repeat(2_000)),
     ] {
         assert!(text.len() > 5_000_000);
@@ -261,6 +267,10 @@ fn oversized_unpacked_file_is_refused_until_limit_is_raised() {
     }
     let path = format!("corpora.test.path={}", world.path("many.jsonl.gz").display());
     world.runs(&["--set", "depth=1", "--set", "recovery=none", "--set", "criterion=llm-streamline", "--set", &path]);
+}
+
+fn text_row(length: usize) -> String {
+    format!("{}\n", json!({"text": "w1 ".repeat(length)}))
 }
 
 #[test]

@@ -61,13 +61,14 @@ fn named(setting: &Setting) -> Vec<Named> {
 #[test]
 fn every_aspect_of_a_number_has_a_pair_that_differs_in_it() {
     let pairs = pairs::unlike();
-    let covered = |aspect: &Aspect| {
-        let mut all = pairs.iter().flat_map(|pair| pair.aspects);
-        CONSTANT.contains(&aspect.as_str()) || all.any(|path| Aspect::new(*path).is_of(aspect.as_str()))
-    };
     let missing: Vec<Aspect> =
-        aspects().into_iter().filter(|aspect| !covered(aspect) && aspect.as_str() != "measure").collect();
+        aspects().into_iter().filter(|aspect| !is_covered(&pairs, aspect) && aspect.as_str() != "measure").collect();
     assert!(missing.is_empty(), "tests/common/pairs.rs has no pair for {missing:?}");
+}
+
+fn is_covered(pairs: &[Pair], aspect: &Aspect) -> bool {
+    let mut all = pairs.iter().flat_map(|pair| pair.aspects);
+    CONSTANT.contains(&aspect.as_str()) || all.any(|path| Aspect::new(*path).is_of(aspect.as_str()))
 }
 
 #[test]
@@ -161,11 +162,6 @@ fn told(setting: &Setting) -> [BTreeSet<String>; 3] {
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    let json = |text: String| {
-        let mut found = BTreeSet::new();
-        keys(&serde_json::from_str(&text).unwrap(), &mut found);
-        found
-    };
     let plan = output(&["plan", "grid.yaml"], &["--json"]);
     let answer: Value = serde_json::from_str(&plan).unwrap();
     let mut cells = BTreeSet::new();
@@ -178,7 +174,13 @@ fn told(setting: &Setting) -> [BTreeSet<String>; 3] {
         .filter(|word| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit()))
         .map(str::to_owned)
         .collect();
-    [json(plan), json(explained), text]
+    [json_keys(&plan), json_keys(&explained), text]
+}
+
+fn json_keys(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    keys(&serde_json::from_str(text).unwrap(), &mut found);
+    found
 }
 
 /// Collects the names of cells that remain to run.

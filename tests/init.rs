@@ -120,9 +120,8 @@ fn texts_of_ones_own_are_taken_and_their_windows_fit() {
     assert!(log.contains("train.txt is split: train-calibration.jsonl is calibrated on"), "{log}");
     assert!(text.contains("calibration: {corpus: train-calibration, "), "{text}");
     assert!(text.contains("- {corpus: train-scored, length: ") && !text.contains("path: train.txt"), "{text}");
-    let part = |name: &str| ghostlab::corpus::read_rows(world.path(name), None).unwrap().join(" ");
-    let joined = part("train-calibration.jsonl") + " " + &part("train-scored.jsonl");
-    let train = part("train.txt");
+    let joined = text_of(&world, "train-calibration.jsonl") + " " + &text_of(&world, "train-scored.jsonl");
+    let train = text_of(&world, "train.txt");
     assert!(joined.split_whitespace().eq(train.split_whitespace()), "the parts are disjoint and make the text");
     let (run, _) = said(&world, &["run", "one.yaml", "--set", "depth=1", "--set", "recovery=[none]"], 0);
     assert!(run.contains("ppl train-scored@"), "{run}");
@@ -136,6 +135,10 @@ fn texts_of_ones_own_are_taken_and_their_windows_fit() {
     let (_, log) = said(&world, &["init", "backbone", "--corpus", "short.txt", "--to", "x.yaml"], 2);
     assert!(log.contains("short.txt") && log.contains("too short"), "{log}");
     assert!(!world.path("x.yaml").exists() && !world.path("short-calibration.jsonl").exists());
+}
+
+fn text_of(world: &World, name: &str) -> String {
+    ghostlab::corpus::read_rows(world.path(name), None).unwrap().join(" ")
 }
 
 #[test]

@@ -30,7 +30,6 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
     }
     for (word, rule) in words {
         let list = || rule.as_array().unwrap();
-        let wrong = || Err(format!("{at}: {value} is not {word} {rule}"));
         match word.as_str() {
             word if ASIDE.contains(&word) => {}
             "$ref" => {
@@ -56,33 +55,26 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
             }
             "const" => {
                 if rule != value {
-                    return wrong();
+                    return mismatch(at, value, word, rule);
                 }
             }
             "enum" => {
                 if !list().contains(value) {
-                    return wrong();
+                    return mismatch(at, value, word, rule);
                 }
             }
             "type" => {
-                let is = |kind: &Value| match kind.as_str().unwrap() {
-                    "object" => value.is_object(),
-                    "array" => value.is_array(),
-                    "string" => value.is_string(),
-                    "boolean" => value.is_boolean(),
-                    "null" => value.is_null(),
-                    "integer" => value.is_u64() || value.is_i64(),
-                    "number" => value.is_number(),
-                    other => panic!("an unknown type {other}"),
-                };
-                if !rule.as_array().map_or_else(|| is(rule), |kinds| kinds.iter().any(is)) {
-                    return wrong();
+                if !rule
+                    .as_array()
+                    .map_or_else(|| is_of_kind(value, rule), |kinds| kinds.iter().any(|kind| is_of_kind(value, kind)))
+                {
+                    return mismatch(at, value, word, rule);
                 }
             }
             "minimum" | "maximum" => {
                 let (limit, Some(number)) = (rule.as_f64().unwrap(), value.as_f64()) else { continue };
                 if (word == "minimum" && number < limit) || (word == "maximum" && number > limit) {
-                    return wrong();
+                    return mismatch(at, value, word, rule);
                 }
             }
             "required" => {
@@ -115,6 +107,23 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
         }
     }
     Ok(())
+}
+
+fn mismatch(at: &str, value: &Value, word: &str, rule: &Value) -> Result<(), String> {
+    Err(format!("{at}: {value} is not {word} {rule}"))
+}
+
+fn is_of_kind(value: &Value, kind: &Value) -> bool {
+    match kind.as_str().unwrap() {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        "integer" => value.is_u64() || value.is_i64(),
+        "number" => value.is_number(),
+        other => panic!("an unknown type {other}"),
+    }
 }
 
 fn schema() -> Value {
@@ -153,16 +162,16 @@ fn published_schema_is_current_and_describes_every_field() {
     let kept = common::json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/output.schema.json"));
     assert!(kept == schema, "`ghostlab schema output > docs/output.schema.json`");
     fn mute(root: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
-        let says = |schema: &Value| schema["description"].as_str().is_some_and(|text| text.len() > 2);
         // The description of a single-property variant also documents that property.
         let variant = at.ends_with("/oneOf")
-            && says(schema)
+            && is_described(schema)
             && schema["properties"].as_object().is_some_and(|schema| schema.len() == 1);
         for (name, property) in schema["properties"].as_object().into_iter().flatten().filter(|_| !variant) {
-            let referred = |item: &Value| item["$ref"].as_str().is_some_and(|name| says(&root["$defs"][&name[8..]]));
+            let referred =
+                |item: &Value| item["$ref"].as_str().is_some_and(|name| is_described(&root["$defs"][&name[8..]]));
             let inside = property["items"].is_object() && referred(&property["items"]);
             let either = property["anyOf"].as_array().is_some_and(|options| options.iter().any(referred));
-            if !(says(property) || referred(property) || inside || either) {
+            if !(is_described(property) || referred(property) || inside || either) {
                 found.push(format!("{at}.{name}"));
             }
         }
@@ -184,12 +193,24 @@ fn published_schema_is_current_and_describes_every_field() {
     }
 }
 
+fn is_described(schema: &Value) -> bool {
+    schema["description"].as_str().is_some_and(|text| text.len() > 2)
+}
+
 #[test]
 fn changed_or_missing_schema_field_is_noticed() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
-    let fails = |value: Value| closed(&schema, &schema, &value, "x").is_err();
-    assert!(!fails(json!({"a": 1})));
-    assert!(fails(json!({"a": 1, "b": 2})) && fails(json!({"a": "1"})) && fails(json!({})) && fails(json!({"a": 1.5})));
+    assert!(!is_refused(&schema, &json!({"a": 1})));
+    assert!(
+        is_refused(&schema, &json!({"a": 1, "b": 2}))
+            && is_refused(&schema, &json!({"a": "1"}))
+            && is_refused(&schema, &json!({}))
+            && is_refused(&schema, &json!({"a": 1.5}))
+    );
+}
+
+fn is_refused(schema: &Value, value: &Value) -> bool {
+    closed(schema, schema, value, "x").is_err()
 }
 
 #[test]
@@ -277,47 +298,57 @@ fn commands_that_do_something_tell_it_by_the_schema() {
     let world = World::large();
     let schema = schema();
     let small = ["--set", "depth=1", "--set", "recovery=[none]", "--set", "criterion=shortgpt"];
-    let ask = |arguments: &[&str], command: &str| answer(&world, &schema, arguments, command);
-    let begun = ask(&["init", "backbone", "--to", "made.yaml", "--corpus", "train.txt"], "init");
+    let begun = answer(&world, &schema, &["init", "backbone", "--to", "made.yaml", "--corpus", "train.txt"], "init");
     assert_eq!(
         (&begun["file"], &begun["models"], &begun["left_out"]),
         (&json!("made.yaml"), &json!(["backbone"]), &json!([]))
     );
-    let ended = ask(&[&["worker", "grid.yaml"], &small[..]].concat(), "worker");
+    let ended = answer(&world, &schema, &[&["worker", "grid.yaml"], &small[..]].concat(), "worker");
     assert_eq!((&ended["end"], &ended["cells"], &ended["failed"]), (&json!("done"), &json!(2), &json!(0)));
-    let ran = ask(&[&["run", "grid.yaml"], &small[..]].concat(), "run");
+    let ran = answer(&world, &schema, &[&["run", "grid.yaml"], &small[..]].concat(), "run");
     assert_eq!((&ran["grid"], &ran["cells"], &ran["failed"]), (&json!("grid"), &json!(2), &json!([])));
     assert!(
         ran["files"].as_array().unwrap().iter().any(|file| file.as_str().unwrap().ends_with("results.csv")),
         "{ran}"
     );
     assert!(ran["files"].as_array().unwrap().iter().all(|file| world.path(file.as_str().unwrap()).exists()), "{ran}");
-    let scored = ask(&["score", "backbone", "--tasks", "copa.jsonl", "--limit", "4"], "score");
+    let scored = answer(&world, &schema, &["score", "backbone", "--tasks", "copa.jsonl", "--limit", "4"], "score");
     assert_eq!((&scored["model"], &scored["scores"][0]["of"]), (&json!("backbone"), &json!("copa(limit=4)")));
     assert_eq!(scored["lm_eval"]["n-samples"]["copa"]["effective"], 4);
     let line =
         ["search", "backbone", "--budget", "layers=1", "--tasks", "copa.jsonl", "--calibration", "train.txt:8x64"];
-    let searched = ask(&[&line[..], &["--criteria", "shortgpt", "--recoveries", "none,ghosted"]].concat(), "search");
+    let searched = answer(
+        &world,
+        &schema,
+        &[&line[..], &["--criteria", "shortgpt", "--recoveries", "none,ghosted"]].concat(),
+        "search",
+    );
     assert_eq!(searched["searches"][0]["candidates"].as_array().unwrap().len(), 2, "{searched}");
     assert!(searched["files"].as_array().unwrap().iter().all(|file| world.path(file.as_str().unwrap()).exists()));
-    let exported = ask(&[&["export", "grid.yaml", "none", "--to", "out"], &small[..]].concat(), "export");
+    let exported =
+        answer(&world, &schema, &[&["export", "grid.yaml", "none", "--to", "out"], &small[..]].concat(), "export");
     assert_eq!(
         (&exported["folders"][0]["folder"], &exported["folders"][0]["needs_code"]),
         (&json!("out"), &json!(false))
     );
-    let verified = ask(&["verify", "results"], "verify");
+    let verified = answer(&world, &schema, &["verify", "results"], "verify");
     assert_eq!((&verified["seed"], &verified["folders"][0]["name"]), (&json!(0), &json!("grid")));
-    assert!(!ask(&["audit"], "audit")["findings"].as_array().unwrap().is_empty());
-    assert_eq!(ask(&["report", "--reports", "pages"], "report")["page"], "pages/index.html");
-    assert_eq!(ask(&["man", "--to", "pages"], "man")["folder"], "pages");
-    assert!(ask(&["completions", "bash"], "completions")["script"].as_str().unwrap().contains("complete"));
-    assert_eq!(ask(&["schema", "output"], "schema")["schema"], schema);
-    let things = ask(&["doctor"], "doctor");
+    assert!(!answer(&world, &schema, &["audit"], "audit")["findings"].as_array().unwrap().is_empty());
+    assert_eq!(answer(&world, &schema, &["report", "--reports", "pages"], "report")["page"], "pages/index.html");
+    assert_eq!(answer(&world, &schema, &["man", "--to", "pages"], "man")["folder"], "pages");
+    assert!(
+        answer(&world, &schema, &["completions", "bash"], "completions")["script"]
+            .as_str()
+            .unwrap()
+            .contains("complete")
+    );
+    assert_eq!(answer(&world, &schema, &["schema", "output"], "schema")["schema"], schema);
+    let things = answer(&world, &schema, &["doctor"], "doctor");
     assert!(
         things["things"].as_array().unwrap().iter().any(|thing| thing["what"] == "memory" && thing["mark"] == "good"),
         "{things}"
     );
-    assert_eq!(ask(&["fetch", "grid.yaml"], "fetch")["files"], json!([]));
+    assert_eq!(answer(&world, &schema, &["fetch", "grid.yaml"], "fetch")["files"], json!([]));
     // An unfinished cell is a valid answer, with its own exit code.
     let long =
         [&["run", "grid.yaml"], &small[..], &["--set", "backbone=tiny", "--stored", "--set", "calibration.seed=9"]]

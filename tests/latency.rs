@@ -24,11 +24,16 @@ fn world(prompts: &str) -> World {
 /// Returns the column `name` of the run's table by recovery, or `dense`.
 fn column(world: &World, name: &str) -> BTreeMap<String, String> {
     let rows = table(&world.path("results/grid/results.csv"));
-    let column = |head: &str| rows[0].iter().position(|cell| cell == head).unwrap_or_else(|| panic!("no {head}"));
-    let method = column("recovery");
-    let value = column(name);
-    let named = |row: &Vec<String>| if row[method].is_empty() { "dense".to_owned() } else { row[method].clone() };
-    rows[1..].iter().map(|row| (named(row), row[value].clone())).collect()
+    let method = column_index(&rows, "recovery");
+    let value = column_index(&rows, name);
+    rows[1..]
+        .iter()
+        .map(|row| (if row[method].is_empty() { "dense".to_owned() } else { row[method].clone() }, row[value].clone()))
+        .collect()
+}
+
+fn column_index(rows: &[Vec<String>], head: &str) -> usize {
+    rows[0].iter().position(|cell| cell == head).unwrap_or_else(|| panic!("no {head}"))
 }
 
 fn number(text: &str) -> f64 {
@@ -97,17 +102,18 @@ fn decoding_is_timed_after_the_prompt_on_both_engines() {
     );
     let notes = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
     assert!(notes.contains("24×2+5 decoded") && notes.contains("5 tokens of each sequence decoded"), "{notes}");
-    // Timings without decoding are reused.
-    let becomes = |from: &str, to: &str| {
-        let text = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
-        world.write("grid.yaml", text.replace(from, to));
-    };
-    becomes("[{length: 24, batch: 2}, {length: 24, batch: 2, decode: 5}]", "{length: 24, batch: 2}");
+    replace_in_grid(&world, "[{length: 24, batch: 2}, {length: 24, batch: 2, decode: 5}]", "{length: 24, batch: 2}");
     let again = world.runs(&grid);
     assert!(!again.contains("time tiny"), "{again}");
-    becomes("latency: {length: 24, batch: 2}", "latency: {length: 16, decode: 2}");
+    replace_in_grid(&world, "latency: {length: 24, batch: 2}", "latency: {length: 16, decode: 2}");
     let other = world.runs(&[&grid[..], &["--engine", "candle"]].concat());
     assert!(other.contains("time tiny over 16×1+2"), "{other}");
+}
+
+/// Timings without decoding are unchanged.
+fn replace_in_grid(world: &World, from: &str, to: &str) {
+    let text = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write("grid.yaml", text.replace(from, to));
 }
 
 #[test]
@@ -153,8 +159,8 @@ fn retime_measures_times_again_and_nothing_else() {
     assert!(!third.contains("time tiny over"), "{third}");
     assert_eq!(column(&world, "prefill_ms 16×1"), anew);
     // If one timing is missing, all variants are timed again for its prompt, but not for other prompts.
-    let of_prompts = || ["prefill_ms 16×1", "prefill_ms 16×2"].map(|prompt| column(&world, prompt));
-    let before = of_prompts();
+    let prompts = ["prefill_ms 16×1", "prefill_ms 16×2"];
+    let before = prompts.map(|prompt| column(&world, prompt));
     let folders = std::fs::read_dir(world.path("data/store/latency-v4")).unwrap();
     let one =
         folders.flat_map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap()).next().unwrap().unwrap().path();
@@ -162,7 +168,7 @@ fn retime_measures_times_again_and_nothing_else() {
     world.runs(&grid);
     let mut counts: Vec<usize> = before
         .into_iter()
-        .zip(of_prompts())
+        .zip(prompts.map(|prompt| column(&world, prompt)))
         .map(|(one, two)| one.iter().filter(|(name, time)| two[*name] != **time).count())
         .collect();
     counts.sort_unstable();
@@ -194,8 +200,10 @@ fn timings_run_alone_on_their_machine() {
     let ClaimResult::Mine(timing) = store.claim(timing_claim()).unwrap() else { panic!("no other worker is alive") };
     let mut run = world.command(&["run", "grid.yaml"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let waits = |line: &String| line.contains("measuring times on this machine") && line.contains("waiting");
-    assert!(lines.any(|line| waits(&line)), "it did not wait");
+    assert!(
+        lines.any(|line| line.contains("measuring times on this machine") && line.contains("waiting")),
+        "it did not wait"
+    );
     assert!(run.try_wait().unwrap().is_none());
     drop(timing);
     assert!(lines.any(|line| line.contains("tiny on test")), "it goes on");
@@ -209,8 +217,7 @@ fn out_of_memory_variant_is_marked_and_others_finish() {
     world.runs(&["--set", "name=grid", "--set", "depth=1", "--memory", "2"]);
     let text = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
     assert!(text.contains("OOM"), "{text}");
-    let column_of = |name: &str| column(&world, name);
-    assert!(column_of("prefill_ms 4000000×1").values().all(String::is_empty));
-    assert!(column_of("prefill_ms 16×1").values().all(|time| number(time) > 0.0));
-    assert!(column_of("status").values().all(|status| status == "ok"));
+    assert!((column(&world, "prefill_ms 4000000×1")).values().all(String::is_empty));
+    assert!((column(&world, "prefill_ms 16×1")).values().all(|time| number(time) > 0.0));
+    assert!((column(&world, "status")).values().all(|status| status == "ok"));
 }

@@ -73,8 +73,8 @@ pub(crate) fn small_tokenizer() -> Value {
     model["vocab"].as_object_mut().unwrap().retain(|_, id| id.as_u64().unwrap() < 300);
     let vocab = model["vocab"].clone();
     model["merges"].as_array_mut().unwrap().retain(|merge| {
-        let text = |part: usize| merge[part].as_str().unwrap().to_owned();
-        [text(0), text(1), text(0) + &text(1)].iter().all(|token| !vocab[token].is_null())
+        let [left, right] = [0, 1].map(|part| merge[part].as_str().unwrap().to_owned());
+        [format!("{left}{right}"), left, right].iter().all(|token| !vocab[token].is_null())
     });
     tokenizer
 }
@@ -178,7 +178,6 @@ fn random(world: &World, class: &str, layers: usize, options: &Value) {
 #[test]
 fn llama_cpp_matches_layers_by_position_and_rope_type() {
     let Some(python) = python() else { return };
-    let rope = |scaling: Value| json!({"model_type": "llama", "rope_theta": 10000.0, "rope_scaling": scaling});
     let ids: Vec<Vec<u32>> = (0..2).map(|row| (0..40).map(|at| (at * 37 + row * 11 + 5) % 300).collect()).collect();
     for (what, class, layers, options) in [
         (
@@ -197,13 +196,13 @@ fn llama_cpp_matches_layers_by_position_and_rope_type() {
         ),
         ("phi3", "Phi3ForCausalLM", 4, json!({"model_type": "phi3", "partial_rotary_factor": 0.5})),
         ("smollm3", "SmolLM3ForCausalLM", 5, json!({"model_type": "smollm3"})),
-        ("linear", "LlamaForCausalLM", 4, rope(json!({"rope_type": "linear", "factor": 4.0}))),
+        ("linear", "LlamaForCausalLM", 4, llama_config_with(&json!({"rope_type": "linear", "factor": 4.0}))),
         (
             "yarn",
             "LlamaForCausalLM",
             4,
-            rope(
-                json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 16.0}),
+            llama_config_with(
+                &json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 16.0}),
             ),
         ),
     ] {
@@ -226,6 +225,10 @@ fn llama_cpp_matches_layers_by_position_and_rope_type() {
             }
         }
     }
+}
+
+fn llama_config_with(scaling: &Value) -> Value {
+    json!({"model_type": "llama", "rope_theta": 10000.0, "rope_scaling": scaling})
 }
 
 /// Models that a GGUF file cannot describe are refused before writing.
@@ -304,27 +307,21 @@ fn llama_cpp_tokenizes_10000_lines_as_the_original() {
         texts.iter().flat_map(|text| text.lines()).filter(|line| !line.is_empty()).take(4000).map(str::to_owned),
     );
     assert!(lines.len() > 10_000, "{}", lines.len());
-    let bytes =
-        |regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex});
-    let split = |pattern: &str| {
-        let step = json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
-        json!({"type": "Sequence", "pretokenizers": [step, bytes(false)]})
-    };
     let digits =
-        json!({"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true}, bytes(true)]});
+        json!({"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true}, byte_level(true)]});
     let llama3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
     let tekken = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
     let world = World::new();
     world.write("lines.json", json!(lines).to_string());
     for (name, folder, pre_tokenizer, ignore) in [
-        ("real", real.join("backbone"), bytes(true), false),
-        ("tiny-llama", embedded.join("llama"), bytes(true), false),
-        ("tiny-qwen3", embedded.join("qwen3"), bytes(true), false),
+        ("real", real.join("backbone"), byte_level(true), false),
+        ("tiny-llama", embedded.join("llama"), byte_level(true), false),
+        ("tiny-qwen3", embedded.join("qwen3"), byte_level(true), false),
         ("smollm", real.join("backbone"), digits, false),
-        ("llama-bpe", real.join("backbone"), split(llama3), true),
-        ("dbrx", real.join("backbone"), split(llama3), false),
-        ("qwen2", real.join("backbone"), split(&llama3.replace("{1,3}", "")), false),
-        ("tekken", real.join("backbone"), split(tekken), true),
+        ("llama-bpe", real.join("backbone"), split_with_bytes(llama3), true),
+        ("dbrx", real.join("backbone"), split_with_bytes(llama3), false),
+        ("qwen2", real.join("backbone"), split_with_bytes(&llama3.replace("{1,3}", "")), false),
+        ("tekken", real.join("backbone"), split_with_bytes(tekken), true),
     ] {
         let mut tokenizer = json(&folder.join("tokenizer.json"));
         tokenizer["pre_tokenizer"] = pre_tokenizer;
@@ -347,6 +344,15 @@ fn llama_cpp_tokenizes_10000_lines_as_the_original() {
             assert_eq!(expected, tokenizer.encode(line).unwrap(), "{name}: {line:?}");
         }
     }
+}
+
+fn byte_level(regex: bool) -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex})
+}
+
+fn split_with_bytes(pattern: &str) -> Value {
+    let step = json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+    json!({"type": "Sequence", "pretokenizers": [step, byte_level(false)]})
 }
 
 /// A real model, exported and quantised: llama.cpp and this program read the same file, and the same text has the same perplexity.

@@ -52,9 +52,6 @@ fn scored(world: &World, out: &Path, asked: &Value, system: &str) -> (Value, BTr
     }
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let lines = |path: &Path| -> Vec<Value> {
-        fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    };
     (
         common::json(&results),
         fs::read_dir(samples)
@@ -64,11 +61,15 @@ fn scored(world: &World, out: &Path, asked: &Value, system: &str) -> (Value, BTr
                 let file = entry.file_name().to_string_lossy().into_owned();
                 (
                     file.strip_prefix("samples_").unwrap().strip_suffix(".jsonl").unwrap().to_owned(),
-                    lines(&entry.path()),
+                    json_lines(&entry.path()),
                 )
             })
             .collect(),
     )
+}
+
+fn json_lines(path: &Path) -> Vec<Value> {
+    fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Parses a number, which may be a string.
@@ -78,13 +79,16 @@ fn number(value: &Value) -> f64 {
 
 /// Returns the arguments of a request, which are lists in the harness's results and named in its files.
 fn arguments(recorded: &Value) -> Vec<Vec<String>> {
-    let text = |value: &Value| value.as_str().unwrap().to_owned();
     match recorded {
-        Value::Array(all) => all.iter().map(|one| one.as_array().unwrap().iter().map(text).collect()).collect(),
+        Value::Array(all) => all.iter().map(|one| one.as_array().unwrap().iter().map(text_of).collect()).collect(),
         all => (0..all.as_object().unwrap().len())
-            .map(|at| all[format!("gen_args_{at}")].as_object().unwrap().values().map(text).collect())
+            .map(|at| all[format!("gen_args_{at}")].as_object().unwrap().values().map(text_of).collect())
             .collect(),
     }
+}
+
+fn text_of(value: &Value) -> String {
+    value.as_str().unwrap().to_owned()
 }
 
 /// Flattens answers into numbers and booleans.
@@ -214,9 +218,8 @@ fn defined(definition: &str, options: &str) -> World {
     let world = World::new();
     fs::create_dir(world.path("defs")).unwrap();
     fs::create_dir(world.path("rows")).unwrap();
-    let row = |at: usize| json!({"text": format!("w{at} w{}", at * 7 % 299), "label": at % 2, "list": ["w1", "w2"]});
     for (split, count) in [("train", 5), ("test", 6)] {
-        let rows = (0..count).map(|at| format!("{}\n", row(3 * at + count)));
+        let rows = (0..count).map(|at| format!("{}\n", labelled_row(3 * at + count)));
         world.write(&format!("rows/{split}.jsonl"), rows.collect::<String>());
     }
     world.write("backbone/tokenizer_config.json", json!({"bos_token": "w1"}).to_string());
@@ -231,6 +234,10 @@ fn defined(definition: &str, options: &str) -> World {
     world
 }
 
+fn labelled_row(at: usize) -> Value {
+    json!({"text": format!("w{at} w{}", at * 7 % 299), "label": at % 2, "list": ["w1", "w2"]})
+}
+
 const MADE: &str = "task: made\ndataset_path: a/b\ntraining_split: train\ntest_split: test\n\
     output_type: multiple_choice\ndoc_to_text: '{{text}} w9'\ndoc_to_choice: list\ndoc_to_target: label\n\
     metric_list:\n  - metric: acc\n";
@@ -241,17 +248,20 @@ fn definition_grid_runs_once_and_new_metric_is_free() {
     world.write("defs/all.yaml", "group: all\ntask: [made]\naggregate_metric_list: [{metric: acc}]\n");
     let log = world.runs(&[]);
     assert!(log.contains("tiny on made(shots=2)"), "{log}");
-    let head = || fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
-    assert!(head().contains("made(shots=2)") && head().contains("all(shots=2)"), "{}", head());
-    let results = || common::json(&world.path("results/grid/lm_eval/tiny.dense.json"));
-    let first = results();
+    assert!(
+        fs::read_to_string(world.path("results/grid/results.csv")).unwrap().contains("made(shots=2)")
+            && fs::read_to_string(world.path("results/grid/results.csv")).unwrap().contains("all(shots=2)"),
+        "{}",
+        fs::read_to_string(world.path("results/grid/results.csv")).unwrap()
+    );
+    let first = harness_results(&world);
     assert_eq!(first["results"]["made"]["acc,none"], first["groups"]["all"]["acc,none"]);
     assert_eq!((&first["n-shot"]["made"], &first["n-samples"]["made"]["effective"]), (&json!(2), &json!(6)));
     world.write("defs/made.yaml", format!("{MADE}  - metric: acc_norm\n"));
     let log = world.runs(&[]);
     assert!(!log.contains("tokens/s"), "{log}");
-    assert_eq!(results()["results"]["made"]["acc,none"], first["results"]["made"]["acc,none"]);
-    assert!(results()["results"]["made"]["acc_norm,none"].is_number());
+    assert_eq!(harness_results(&world)["results"]["made"]["acc,none"], first["results"]["made"]["acc,none"]);
+    assert!(harness_results(&world)["results"]["made"]["acc_norm,none"].is_number());
     // `score` gives the same requests and answers.
     let output = world.ghostlab(&[
         "score",
@@ -268,7 +278,7 @@ fn definition_grid_runs_once_and_new_metric_is_free() {
     ]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(answer["answer"]["lm_eval"]["results"], results()["results"], "{answer:#}");
+    assert_eq!(answer["answer"]["lm_eval"]["results"], harness_results(&world)["results"], "{answer:#}");
     let samples = fs::read_to_string(world.path("said/samples_made.jsonl")).unwrap();
     let lines: Vec<Value> = samples.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let mean = lines.iter().map(|line| line["acc"].as_f64().unwrap()).sum::<f64>() / 6.0;
@@ -278,43 +288,50 @@ fn definition_grid_runs_once_and_new_metric_is_free() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
+fn harness_results(world: &World) -> Value {
+    common::json(&world.path("results/grid/lm_eval/tiny.dense.json"))
+}
+
 #[test]
 fn unscorable_definition_is_refused_with_its_place() {
-    let target = |more: &str| format!("{MADE}{more}");
-    let replaced = |from: &str, to: &str| MADE.replace(from, to);
     for (definition, options, code, words) in [
-        (target("output_type: generate_until\n"), "", 2, &["made.yaml:"][..]),
-        (target("doc_to_txt: a\n"), "", 2, &["`doc_to_txt` is no key", "made.yaml:11", "is `doc_to_text` meant?"]),
+        (definition_with("output_type: generate_until\n"), "", 2, &["made.yaml:"][..]),
         (
-            target("process_results: !function utils.f\n"),
+            definition_with("doc_to_txt: a\n"),
+            "",
+            2,
+            &["`doc_to_txt` is no key", "made.yaml:11", "is `doc_to_text` meant?"],
+        ),
+        (
+            definition_with("process_results: !function utils.f\n"),
             "",
             2,
             &["`process_results` is a Python hook", "made.yaml:11"],
         ),
-        (replaced("{{text}}", "{{txt}}"), "", 2, &["txt", "made.yaml:6", "label, list, text"]),
+        (MADE.replace("{{text}}", "{{txt}}"), "", 2, &["txt", "made.yaml:6", "label, list, text"]),
         (
-            replaced("{{text}}", "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"),
+            (MADE.replace("{{text}}", "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}")),
             "",
             2,
             &["does not come to an end"],
         ),
         (
-            replaced("{{text}}", "{% set x = text * 1000000 %}{% for a in range(999) %}{{ x }}{% endfor %}"),
+            (MADE.replace("{{text}}", "{% set x = text * 1000000 %}{% for a in range(999) %}{{ x }}{% endfor %}")),
             "",
             2,
             &["at most 400 MB of memory", "`doc_to_text`"],
         ),
-        (replaced("{{text}}", "{{ [1].index(2) }}"), "", 2, &["not in the list", "made.yaml:6"]),
-        (replaced("test_split: test", "test_split: absent"), "", 3, &["no split `absent`"]),
+        (MADE.replace("{{text}}", "{{ [1].index(2) }}"), "", 2, &["not in the list", "made.yaml:6"]),
+        (MADE.replace("test_split: test", "test_split: absent"), "", 3, &["no split `absent`"]),
         (
-            replaced("doc_to_choice: list", "doc_to_choice: ['', 'w2']\ntarget_delimiter: ''"),
+            (MADE.replace("doc_to_choice: list", "doc_to_choice: ['', 'w2']\ntarget_delimiter: ''")),
             "",
             2,
             &["a choice is empty"],
         ),
         (MADE.to_owned(), ", max_length: 1, shots: 9", 2, &["too few examples"]),
         (
-            replaced("doc_to_choice: list", "doc_to_choice: ['w1 w2 w3', 'w2']"),
+            (MADE.replace("doc_to_choice: list", "doc_to_choice: ['w1 w2 w3', 'w2']")),
             ", max_length: 2",
             2,
             &["the continuation is longer", "test.jsonl:1, choice 1"],
@@ -334,6 +351,10 @@ fn unscorable_definition_is_refused_with_its_place() {
     let output = world.ghostlab(&["score", "backbone", "--tasks", "copa=rows/test.jsonl", "--shots", "2"]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && text.contains("--shots"), "{text}");
+}
+
+fn definition_with(more: &str) -> String {
+    format!("{MADE}{more}")
 }
 
 #[test]

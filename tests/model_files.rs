@@ -111,13 +111,11 @@ fn null_bos_leaves_the_prefix_to_the_tokenizers_eos() {
         "The dog was sad, and then it was happy.",
     ];
     let expected = [-21.9426, -36.5301, -45.5572];
-    let tokenizer = || {
-        let mut file: Value = serde_json::from_slice(&fs::read(model.join("tokenizer.json")).unwrap()).unwrap();
-        file["post_processor"] = Value::Null;
-        file
-    };
     for config in [json!({"bos_token": null, "eos_token": "</s>"}), json!({"eos_token": "</s>"})] {
-        let world = with_model(&model, &[("tokenizer.json", tokenizer()), ("tokenizer_config.json", config)]);
+        let world = with_model(
+            &model,
+            &[("tokenizer.json", tokenizer_without_processor(&model)), ("tokenizer_config.json", config)],
+        );
         for definition in [WHOLE_TEXTS, NO_CONTEXT] {
             let (answers, log) = asked(&world, definition, &questions, &[]);
             near(definition, &answers, &expected);
@@ -125,10 +123,19 @@ fn null_bos_leaves_the_prefix_to_the_tokenizers_eos() {
         }
     }
     // If the tokenizer names neither BOS nor EOS, config.json is used, with a note.
-    let world = with_model(&model, &[("tokenizer.json", tokenizer()), ("tokenizer_config.json", json!({}))]);
+    let world = with_model(
+        &model,
+        &[("tokenizer.json", tokenizer_without_processor(&model)), ("tokenizer_config.json", json!({}))],
+    );
     let (answers, log) = asked(&world, NO_CONTEXT, &questions, &[]);
     assert!((number(&answers[0]) - expected[0]).abs() > LIKELIHOOD, "{answers:?}");
     assert!(log.contains("token 1, the bos_token_id of config.json, stands for an empty context"), "{log}");
+}
+
+fn tokenizer_without_processor(model: &Path) -> Value {
+    let mut file: Value = serde_json::from_slice(&fs::read(model.join("tokenizer.json")).unwrap()).unwrap();
+    file["post_processor"] = Value::Null;
+    file
 }
 
 /// Tokens 512 and 513 have embedding rows, but no entry in tokenizer.json.
@@ -142,44 +149,57 @@ fn added_tokens_of_files_beside_are_one_token_each() {
     let normalised = [-7.2064, -9.2695, -6.9894];
     let tokenizer_config: Value =
         serde_json::from_slice(&fs::read(model.join("tokenizer_config.json")).unwrap()).unwrap();
-    let token = |content: &str| {
-        json!({
-            "content": content, "lstrip": false, "rstrip": false, "single_word": false, "normalized": false, "special": true
-        })
-    };
-    let with = |key: &str, value: Value| {
-        let mut config = tokenizer_config.clone();
-        config[key] = value;
-        config
-    };
-    let decoder = || json!({"512": token("<|im_start|>"), "513": token("<|im_end|>")});
     let older = json!({"<|im_start|>": 512, "<|im_end|>": 513});
     let list = json!(["<|im_start|>", "<|im_end|>"]);
     for (what, files, expected) in [
         ("none", vec![], letters),
-        ("added_tokens_decoder", vec![("tokenizer_config.json", with("added_tokens_decoder", decoder()))], tokens),
+        (
+            "added_tokens_decoder",
+            vec![("tokenizer_config.json", with_key(&tokenizer_config, "added_tokens_decoder", token_decoder()))],
+            tokens,
+        ),
         ("added_tokens.json alone", vec![("added_tokens.json", older.clone())], normalised),
         (
             "added_tokens.json",
             vec![
-                ("tokenizer_config.json", with("additional_special_tokens", list.clone())),
+                ("tokenizer_config.json", with_key(&tokenizer_config, "additional_special_tokens", list.clone())),
                 ("added_tokens.json", older),
             ],
             tokens,
         ),
-        ("additional_special_tokens", vec![("tokenizer_config.json", with("additional_special_tokens", list))], tokens),
+        (
+            "additional_special_tokens",
+            vec![("tokenizer_config.json", with_key(&tokenizer_config, "additional_special_tokens", list))],
+            tokens,
+        ),
     ] {
         let world = with_model(&model, &files);
         let (answers, _) = asked(&world, LIKELIHOODS, &questions, &[]);
         near(what, &answers, &expected);
         // Other files give other keys, so stored results are not reused.
         if what == "none" {
-            let config = with("added_tokens_decoder", decoder());
+            let config = with_key(&tokenizer_config, "added_tokens_decoder", token_decoder());
             world.write("model/tokenizer_config.json", config.to_string());
             let (answers, _) = asked(&world, LIKELIHOODS, &questions, &[]);
             near("the same folder with other files", &answers, &tokens);
         }
     }
+}
+
+fn special_token(content: &str) -> Value {
+    json!({
+        "content": content, "lstrip": false, "rstrip": false, "single_word": false, "normalized": false, "special": true
+    })
+}
+
+fn with_key(tokenizer_config: &Value, key: &str, value: Value) -> Value {
+    let mut config = tokenizer_config.clone();
+    config[key] = value;
+    config
+}
+
+fn token_decoder() -> Value {
+    json!({"512": special_token("<|im_start|>"), "513": special_token("<|im_end|>")})
 }
 
 /// `.` is token 426.

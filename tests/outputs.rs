@@ -42,9 +42,12 @@ fn refuses(world: &World, arguments: &[&str], words: &[&str]) {
     words.iter().for_each(|word| assert!(log.contains(word), "{arguments:?}: `{word}` is not in {log}"));
     assert!(!log.contains("panicked"), "{log}");
     let after = files(world.folder.path());
-    let names = |countses: &BTreeMap<String, Vec<u8>>| countses.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(names(&before), names(&after), "{arguments:?}");
+    assert_eq!(file_names(&before), file_names(&after), "{arguments:?}");
     assert!(before == after, "{arguments:?}: a file has changed");
+}
+
+fn file_names(countses: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
+    countses.keys().cloned().collect::<Vec<_>>()
 }
 
 fn done(world: &World, arguments: &[&str]) -> String {
@@ -55,28 +58,27 @@ fn done(world: &World, arguments: &[&str]) -> String {
 
 /// Adds a task, whose answers accompany the tables.
 fn with_tasks(world: &World) {
-    let copa = |i: usize| json!({"premise": format!("w{i} w7 w8."), "question": "cause", "choice1": "w1 w2.", "choice2": "w3 w4 w5.", "label": i % 2});
-    world.write("copa.jsonl", (0..6).map(|i| format!("{}\n", copa(i))).collect::<String>());
+    world.write("copa.jsonl", (0..6).map(|i| format!("{}\n", copa_row(i))).collect::<String>());
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", format!("tasks:\n  copa: {{path: copa.jsonl}}\n{grid}  tasks: [copa]\n"));
+}
+
+fn copa_row(i: usize) -> serde_json::Value {
+    json!({"premise": format!("w{i} w7 w8."), "question": "cause", "choice1": "w1 w2.", "choice2": "w3 w4 w5.", "label": i % 2})
 }
 
 #[test]
 fn named_metric_is_in_every_view_and_others_in_none() {
     let world = World::new();
-    let says = |bytes: &[u8]| {
-        let text = String::from_utf8_lossy(bytes);
-        ["byte ppl", "byte_ppl", "byte_perplexity"].iter().any(|name| text.contains(name))
-    };
     let plain = done(&world, &["run", "grid.yaml"]);
     let before = files(world.folder.path());
-    assert!(!says(plain.as_bytes()) && !before.values().any(|bytes| says(bytes)));
+    assert!(!names_byte_perplexity(plain.as_bytes()) && !before.values().any(|bytes| names_byte_perplexity(bytes)));
     let named = done(&world, &["run", "grid.yaml", "--set", "evaluate.metrics=[byte_perplexity]"]);
-    assert!(says(named.as_bytes()), "{named}");
+    assert!(names_byte_perplexity(named.as_bytes()), "{named}");
     let after = files(world.folder.path());
     let new: Vec<&str> = after
         .iter()
-        .filter(|(name, bytes)| !before.contains_key(*name) && says(bytes))
+        .filter(|(name, bytes)| !before.contains_key(*name) && names_byte_perplexity(bytes))
         .map(|(name, _)| &**name)
         .collect();
     for view in ["results.csv", "results.parquet", "results.md", "results.tex", "numbers.json", "run.json"] {
@@ -88,6 +90,11 @@ fn named_metric_is_in_every_view_and_others_in_none() {
         &["run", "grid.yaml", "--set", "evaluate.metrics=[byte_perplexty]"],
         &["did you mean `byte_perplexity`?"],
     );
+}
+
+fn names_byte_perplexity(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    ["byte ppl", "byte_ppl", "byte_perplexity"].iter().any(|name| text.contains(name))
 }
 
 #[cfg(unix)]
@@ -130,7 +137,6 @@ fn no_output_folder_takes_the_place_of_what_is_read() {
 #[test]
 fn user_files_in_an_export_stay_and_changes_are_named() {
     let world = World::new();
-    let export = |cell: &'static str| ["export", "grid.yaml", cell, "--to", "out"];
     done(&world, &export("depth/1/ghosted"));
     world.write("out/model-q4.gguf", "mine");
     fs::create_dir(world.path("out/notes")).unwrap();
@@ -150,6 +156,10 @@ fn user_files_in_an_export_stay_and_changes_are_named() {
     refuses(&world, &export("depth/1/none"), &["an earlier version"]);
     done(&world, &["run", "grid.yaml"]);
     refuses(&world, &["export", "grid.yaml", "depth/1/none", "--to", "results/grid"], &["a folder for: results"]);
+}
+
+fn export(cell: &'static str) -> [&'static str; 5] {
+    ["export", "grid.yaml", cell, "--to", "out"]
 }
 
 #[test]
@@ -190,13 +200,9 @@ fn perplexity_error_from_windows_is_in_every_file() {
     world.write("grid.yaml", second);
     world.runs(&[]);
     let numbers = common::stored_numbers(&common::json(&world.path("results/grid/numbers.json")));
-    let of_cell = |cell: &serde_json::Value, metric: &str| -> Vec<serde_json::Value> {
-        numbers.iter().filter(|number| number["cell"] == *cell && number["metric"] == metric).cloned().collect()
-    };
     let rows = table(&world.path("results/grid/results.csv"));
-    let column = |head: &str| rows[0].iter().position(|cell| cell == head).unwrap_or_else(|| panic!("no {head}"));
     let cell = &numbers[0]["cell"];
-    let texts = of_cell(cell, "ppl_test");
+    let texts = numbers_of(&numbers, cell, "ppl_test");
     assert_eq!(texts.len(), 2);
     let mut squares = 0.0;
     for number in &texts {
@@ -207,13 +213,22 @@ fn perplexity_error_from_windows_is_in_every_file() {
         let variance = losses.iter().map(|loss| (loss - mean).powi(2)).sum::<f64>() / (count - 1.0);
         let expected = mean.exp() * (variance / count).sqrt();
         assert!((error - expected).abs() < 1e-9 * expected, "{error} {expected}");
-        let shown: f64 = rows[1][column(&format!("{} stderr", number["column"].as_str().unwrap()))].parse().unwrap();
+        let shown: f64 =
+            rows[1][column_index(&rows, &format!("{} stderr", number["column"].as_str().unwrap()))].parse().unwrap();
         assert!((shown - error).abs() < 1e-9 * error, "{shown} {error}");
         squares += error * error;
     }
     // The standard error of the mean over both texts.
-    let average = &of_cell(cell, "ppl_average")[0];
+    let average = &numbers_of(&numbers, cell, "ppl_average")[0];
     assert!((average["error"].as_f64().unwrap() - squares.sqrt() / 2.0).abs() < 1e-9 * squares);
+}
+
+fn numbers_of(numbers: &[serde_json::Value], cell: &serde_json::Value, metric: &str) -> Vec<serde_json::Value> {
+    numbers.iter().filter(|number| number["cell"] == *cell && number["metric"] == metric).cloned().collect()
+}
+
+fn column_index(rows: &[Vec<String>], head: &str) -> usize {
+    rows[0].iter().position(|cell| cell == head).unwrap_or_else(|| panic!("no {head}"))
 }
 
 #[test]
@@ -245,10 +260,6 @@ fn scores_and_grids_are_written_over_nothing_but_what_may_go() {
     fs::write(world.path("mine.json"), "{}").unwrap();
     std::os::unix::fs::symlink(world.path("mine.json"), world.path("link.json")).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(world.path("pipe")).status().unwrap().success());
-    let score = |to: &'static str, more: &[&'static str]| {
-        let base = ["score", "backbone", "--perplexity", "test.jsonl@64", "--windows", "2", "--output", to];
-        [&base[..], more].concat()
-    };
     for (to, words) in [
         ("backbone/config.json", "the backbone backbone, which is read"),
         ("test.jsonl", "the text test, which is read"),
@@ -273,7 +284,6 @@ fn scores_and_grids_are_written_over_nothing_but_what_may_go() {
         done(&world, &score(if name == "own.json" { "own.json" } else { "mine.json" }, &["--force"]));
         assert!(common::json(&world.path(name))["results"]["test@64"].is_object());
     }
-    let init = |to: &'static str| ["init", "backbone", "--corpus", "texts/mine.txt", "--to", to, "--force"];
     fs::create_dir(world.path("texts")).unwrap();
     fs::copy(world.path("train.txt"), world.path("texts/mine.txt")).unwrap();
     for (to, words) in [
@@ -289,6 +299,15 @@ fn scores_and_grids_are_written_over_nothing_but_what_may_go() {
     done(&world, &init("grid.yaml"));
     done(&world, &init("backbone/grid.yaml"));
     done(&world, &init("backbone/grid.yaml"));
+}
+
+fn score(to: &'static str, more: &[&'static str]) -> Vec<&'static str> {
+    let base = ["score", "backbone", "--perplexity", "test.jsonl@64", "--windows", "2", "--output", to];
+    [&base[..], more].concat()
+}
+
+fn init(to: &'static str) -> [&'static str; 7] {
+    ["init", "backbone", "--corpus", "texts/mine.txt", "--to", to, "--force"]
 }
 
 #[test]
@@ -342,28 +361,29 @@ fn another_engine_or_float_type_has_a_folder_of_its_own() {
 fn doctor_in_an_empty_folder_creates_nothing() {
     let [folder, home] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let world = World::new();
-    let doctor = |more: &[&str]| {
-        let mut command = world.command(&[&["doctor"], more].concat());
-        command.env("XDG_DATA_HOME", home.path()).env("HF_HUB_CACHE", folder.path());
-        let output = command.current_dir(folder.path()).output().unwrap();
-        (output.status.code(), text(&output))
-    };
-    let (code, output) = doctor(&[]);
+    let (code, output) = doctor(&world, home.path(), folder.path(), &[]);
     assert!(
         code == Some(0) && output.contains(&home.path().display().to_string()) && !output.contains("LACKS"),
         "{output}"
     );
     for store in ["data/store", "new"] {
-        let (code, output) = doctor(&["--store", store]);
+        let (code, output) = doctor(&world, home.path(), folder.path(), &["--store", store]);
         assert!(code == Some(0) && output.contains(&format!("{store}, on")) && !output.contains("LACKS"), "{output}");
     }
     // An unreadable store must not count as missing.
     fs::create_dir(folder.path().join("newer")).unwrap();
     fs::write(folder.path().join("newer/store.json"), "{\"format\": 99}").unwrap();
-    let (code, output) = doctor(&["--store", "newer"]);
+    let (code, output) = doctor(&world, home.path(), folder.path(), &["--store", "newer"]);
     assert!(code == Some(3) && output.contains("LACKS store") && output.contains("another version"), "{output}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was made");
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing was made");
+}
+
+fn doctor(world: &World, home: &Path, current_dir: &Path, more: &[&str]) -> (Option<i32>, String) {
+    let mut command = world.command(&[&["doctor"], more].concat());
+    command.env("XDG_DATA_HOME", home).env("HF_HUB_CACHE", current_dir);
+    let output = command.current_dir(current_dir).output().unwrap();
+    (output.status.code(), text(&output))
 }
 
 #[test]
@@ -385,22 +405,19 @@ fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
     assert_eq!(output.status.code(), Some(3), "{log}");
     assert!(log.contains("not made yet: not scored on more"), "{log}");
     let after = table(&world.path("results/grid/results.csv"));
-    let column = |rows: &[Vec<String>], name: &str| -> Vec<String> {
-        let column = rows[0].iter().position(|head| head == name).unwrap();
-        rows[1..].iter().map(|row| row[column].clone()).collect()
-    };
     assert_eq!(column(&before, "ppl test@64"), column(&after, "ppl test@64"));
     assert!(column(&after, "ppl more@64").iter().all(String::is_empty), "{after:?}");
     world.runs(&[]);
     assert_eq!(world.run(&["--stored"]).status.code(), Some(0));
 }
 
+fn column(rows: &[Vec<String>], name: &str) -> Vec<String> {
+    let column = rows[0].iter().position(|head| head == name).unwrap();
+    rows[1..].iter().map(|row| row[column].clone()).collect()
+}
+
 #[test]
 fn plan_refuses_a_results_folder_in_the_words_of_run() {
-    let mine = |world: &World, name: &str| {
-        fs::create_dir_all(world.path(name).parent().unwrap()).unwrap();
-        world.write(name, "mine");
-    };
     for (name, more, code, words) in [
         ("results/grid/results.csv", &[][..], 2, "results/grid/results.csv"),
         ("results/grid", &[], 3, "something that is no folder"),
@@ -409,18 +426,12 @@ fn plan_refuses_a_results_folder_in_the_words_of_run() {
         ("mine", &["--results", "backbone"], 2, "may not replace what is read"),
     ] {
         let world = World::new();
-        mine(&world, name);
-        let files = || {
-            let all = fs::read_dir(world.folder.path()).unwrap();
-            let mut all: Vec<_> = all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-            all.sort();
-            all
-        };
-        let before = files();
+        write_mine(&world, name);
+        let before = files_of(&world);
         let [plan, run] = ["plan", "run"].map(|command| {
             let output = world.ghostlab(&[&[command, "grid.yaml"], more].concat());
             if command == "plan" {
-                assert_eq!(files(), before, "plan writes nothing");
+                assert_eq!(files_of(&world), before, "plan writes nothing");
             }
             (output.status.code(), String::from_utf8(output.stderr).unwrap())
         });
@@ -431,4 +442,16 @@ fn plan_refuses_a_results_folder_in_the_words_of_run() {
     let world = World::new();
     assert_eq!(world.ghostlab(&["plan", "grid.yaml", "--results", "a/b"]).status.code(), Some(0));
     assert!(!world.path("a").exists() && !world.path("results").exists());
+}
+
+fn write_mine(world: &World, name: &str) {
+    fs::create_dir_all(world.path(name).parent().unwrap()).unwrap();
+    world.write(name, "mine");
+}
+
+fn files_of(world: &World) -> Vec<String> {
+    let all = fs::read_dir(world.folder.path()).unwrap();
+    let mut all: Vec<_> = all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    all.sort();
+    all
 }

@@ -55,17 +55,16 @@ fn lines(table: &str) -> Vec<Line> {
 
 /// Builds a table with a row per key and a column per metric, marking the best two of each backbone and depth.
 fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> SavedTable {
-    let text = |name: &str| SavedColumn { name: name.into(), choice: true, ..SavedColumn::default() };
-    let mut columns = if grouped { vec![] } else { vec![text("Backbone")] };
-    columns.push(SavedColumn { numeric: true, ..text("Depth") });
-    columns.extend([text("Criterion"), text("Recovery")]);
+    let mut columns = if grouped { vec![] } else { vec![text_column("Backbone")] };
+    columns.push(SavedColumn { numeric: true, ..text_column("Depth") });
+    columns.extend([text_column("Criterion"), text_column("Recovery")]);
     let leading = columns.len();
     columns.extend(metrics.iter().map(|(metric, name, group)| SavedColumn {
         group: (!group.is_empty()).then(|| (*group).to_owned()),
         numeric: true,
         higher_is_better: Some(!metric.starts_with("ppl")),
         choice: false,
-        ..text(name)
+        ..text_column(name)
     }));
     let mut keys: Vec<String> = Vec::new();
     for line in lines {
@@ -75,14 +74,16 @@ fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> SavedT
     }
     let mut rows: Vec<SavedRow> = keys.iter().map(|key| row(lines, metrics, grouped, key)).collect();
     for (column, kind) in columns.iter().enumerate().skip(leading) {
-        let group = |row: &SavedRow| (row.group.clone(), row.cells[..leading - 2].to_vec());
         for index in 0..rows.len() {
             let Some(highlighted) =
                 rows[index].cells[column].value.filter(|_| rows[index].cells[leading - 2].text != "Dense")
             else {
                 continue;
             };
-            let rivals = rows.iter().filter(|row| group(row) == group(&rows[index]));
+            let highlighted_row = &rows[index];
+            let rivals = rows.iter().filter(|row| {
+                row.group == highlighted_row.group && row.cells[..leading - 2] == highlighted_row.cells[..leading - 2]
+            });
             let ahead =
                 rivals
                     .filter_map(|row| row.cells[column].value)
@@ -107,13 +108,16 @@ fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> SavedT
     }
 }
 
+fn text_column(name: &str) -> SavedColumn {
+    SavedColumn { name: name.into(), choice: true, ..SavedColumn::default() }
+}
+
 fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str) -> SavedRow {
     let of_row: Vec<&Line> = lines.iter().filter(|line| line.key() == key).collect();
-    let text = |text: &str| SavedCell { text: text.to_owned(), ..SavedCell::default() };
     let first = of_row[0];
-    let mut cells = if grouped { vec![] } else { vec![text(first.backbone())] };
-    cells.push(SavedCell { value: first.depth().parse().ok(), ..text(first.depth()) });
-    cells.extend([text(criterion::label(first.criterion())), text(recovery::label(first.recovery()))]);
+    let mut cells = if grouped { vec![] } else { vec![text_cell(first.backbone())] };
+    cells.push(SavedCell { value: first.depth().parse().ok(), ..text_cell(first.depth()) });
+    cells.extend([text_cell(criterion::label(first.criterion())), text_cell(recovery::label(first.recovery()))]);
     cells.extend(metrics.iter().enumerate().map(|(index, (metric, _, _))| {
         let value = of_row.iter().find(|line| line.metric() == *metric).map_or("—", |line| line.value());
         // Include a failed cell among the displayed states.
@@ -141,28 +145,30 @@ fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str)
     }
 }
 
+fn text_cell(text: &str) -> SavedCell {
+    SavedCell { text: text.to_owned(), ..SavedCell::default() }
+}
+
 /// Builds a table of times and speedups with deviations of realistic width, six of each next to each other.
 fn times() -> SavedTable {
-    let text = |name: &str| SavedColumn { name: name.into(), choice: true, ..SavedColumn::default() };
     let numbers = ["Prefill (ms)", "Speedup (×)"].into_iter().flat_map(|group| {
         ["128×1", "128×4", "256×1", "256×4", "512×1", "512×4"].map(|name| SavedColumn {
             group: Some(group.to_owned()),
             numeric: true,
             higher_is_better: Some(group.starts_with('S')),
             choice: false,
-            ..text(name)
+            ..text_column(name)
         })
     });
-    let cell = |text: &str| SavedCell { text: text.into(), ..SavedCell::default() };
     SavedTable {
         group_name: "Model".into(),
-        columns: [text("Lp/Lt"), text("Method")].into_iter().chain(numbers).collect(),
+        columns: [text_column("Lp/Lt"), text_column("Method")].into_iter().chain(numbers).collect(),
         rows: ["Dense", "LLM-Streamline", "Linear Patch (Rotate)", "Ghost Layer (Ours)"]
             .map(|method| SavedRow {
                 group: Some("llama-3.1-8b".into()),
-                cells: [cell("7/32"), cell(method)]
+                cells: [text_cell("7/32"), text_cell(method)]
                     .into_iter()
-                    .chain((0..12).map(|at| cell(if at < 6 { "1419.5 ± 102.1" } else { "1.30 ± 0.19" })))
+                    .chain((0..12).map(|at| text_cell(if at < 6 { "1419.5 ± 102.1" } else { "1.30 ± 0.19" })))
                     .collect(),
                 ..SavedRow::default()
             })
@@ -213,39 +219,9 @@ fn sample() -> Page {
     let second = lines("table2");
     let third = lines("table3");
     let cells: BTreeMap<String, CellNote> = second.iter().chain(&third).map(|line| (line.key(), note(line))).collect();
-    let artifact = |name: &str, profile: &str, title: &str, tables, figures| PageArtifact {
-        name: name.into(),
-        profile: profile.into(),
-        title: title.into(),
-        caption: "Read from the paper's tables, to see how the page looks with numbers of their size.".into(),
-        status: "complete".into(),
-        tables,
-        figures,
-        provenance: vec![
-            ("commit".into(), "bb2179c0ffee0000000000000000000000000000".into()),
-            ("command".into(), "ghostlab run experiments/table2.yaml --set depth=7,11".into()),
-        ],
-        computed: Vec::new(),
-        inputs: [("../models/llama-3-8b/model-00001-of-00004.safetensors".to_owned(), "8d4782b4a78a9acd".repeat(4))]
-            .into(),
-        files: vec![("CSV".into(), format!("{profile}/{name}.csv")), ("LaTeX".into(), format!("{profile}/{name}.tex"))],
-    };
     let plain = SVG.split("@media").next().unwrap().to_owned()
         + "</style><rect class='frame' width='640' height='220'/>\
         <text x='40' y='30'>drawn for paper only</text></svg>";
-    let figure = |svg: &str, label: &str| FigureView { svg: svg.into(), label: label.into() };
-    let claim = |claim: &str, artifact: &str| ClaimRow {
-        sentence: claim.into(),
-        claim: claim.into(),
-        section: "§5.1, Table 2".into(),
-        // The longest possible value.
-        paper: "54 of 60 settings, all needed".into(),
-        paper_verdict: Judgement::Holds,
-        ours: "21 of 24 settings, 3 unknown for want of a rival".into(),
-        verdict: if artifact == "table2" { Judgement::Fails } else { Judgement::Holds },
-        artifact: artifact.into(),
-        profile: String::new(),
-    };
     Page {
         title: "Ghosted Layers, made again".into(),
         made: "2026-11-21 14:50 UTC".into(),
@@ -265,12 +241,15 @@ fn sample() -> Page {
                 "tiny",
                 "Figure 2: the boundary's error",
                 vec![],
-                vec![figure(SVG, "LLaMA-3-8B"), figure(&plain, "One that knows no dark scheme")],
+                vec![
+                    FigureView { svg: SVG.into(), label: "LLaMA-3-8B".into() },
+                    FigureView { svg: plain, label: "One that knows no dark scheme".into() },
+                ],
             ),
         ],
         claims: vec![
-            claim("Ghosted Layers has the highest average of all training-free recoveries.", "table2"),
-            claim("The repaired backbone has a lower perplexity than the pruned one at every depth.", "table3"),
+            claim_row("Ghosted Layers has the highest average of all training-free recoveries.", "table2"),
+            claim_row("The repaired backbone has a lower perplexity than the pruned one at every depth.", "table3"),
         ],
         findings: vec![FindingRow {
             severity: Severity::Contradiction,
@@ -282,6 +261,41 @@ fn sample() -> Page {
         }],
         left_out: vec![("results/table2/tiny+cpu-bf16-1a2b3c4d".into(), "with cpu-bf16".into())],
         cells,
+    }
+}
+
+fn artifact(name: &str, profile: &str, title: &str, tables: Vec<SavedTable>, figures: Vec<FigureView>) -> PageArtifact {
+    PageArtifact {
+        name: name.into(),
+        profile: profile.into(),
+        title: title.into(),
+        caption: "Read from the paper's tables, to see how the page looks with numbers of their size.".into(),
+        status: "complete".into(),
+        tables,
+        figures,
+        provenance: vec![
+            ("commit".into(), "bb2179c0ffee0000000000000000000000000000".into()),
+            ("command".into(), "ghostlab run experiments/table2.yaml --set depth=7,11".into()),
+        ],
+        computed: Vec::new(),
+        inputs: [("../models/llama-3-8b/model-00001-of-00004.safetensors".to_owned(), "8d4782b4a78a9acd".repeat(4))]
+            .into(),
+        files: vec![("CSV".into(), format!("{profile}/{name}.csv")), ("LaTeX".into(), format!("{profile}/{name}.tex"))],
+    }
+}
+
+fn claim_row(claim: &str, artifact: &str) -> ClaimRow {
+    ClaimRow {
+        sentence: claim.into(),
+        claim: claim.into(),
+        section: "§5.1, Table 2".into(),
+        // The longest possible value.
+        paper: "54 of 60 settings, all needed".into(),
+        paper_verdict: Judgement::Holds,
+        ours: "21 of 24 settings, 3 unknown for want of a rival".into(),
+        verdict: if artifact == "table2" { Judgement::Fails } else { Judgement::Holds },
+        artifact: artifact.into(),
+        profile: String::new(),
     }
 }
 
@@ -320,13 +334,6 @@ fn part(kind: &str, key: &str, seconds: f64) -> ObjectNote {
 /// required.
 fn program(names: &[&str]) -> Option<PathBuf> {
     let asked = std::env::var("GHOSTLAB_BROWSER").unwrap_or_default();
-    let skipped = |why: &str| {
-        #[allow(clippy::disallowed_macros, reason = "a test that is skipped says so")]
-        {
-            eprintln!("skipped: {why}");
-        }
-        None
-    };
     if asked == "skip" {
         return skipped("GHOSTLAB_BROWSER=skip");
     }
@@ -339,6 +346,14 @@ fn program(names: &[&str]) -> Option<PathBuf> {
         }
         found => found,
     }
+}
+
+fn skipped(why: &str) -> Option<PathBuf> {
+    #[allow(clippy::disallowed_macros, reason = "a test that is skipped says so")]
+    {
+        eprintln!("skipped: {why}");
+    }
+    None
 }
 
 fn chromium() -> Option<PathBuf> {

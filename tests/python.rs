@@ -109,35 +109,28 @@ fn python_and_ghostlab_share_one_hub_cache() {
     let ours = TempDir::new().unwrap();
     let theirs = TempDir::new().unwrap();
     let names: Vec<String> = served().into_iter().map(|file| file.name).collect();
-    let arguments = |mode: &'static str| {
-        ["-c", DOWNLOAD, mode].into_iter().chain(names.iter().map(String::as_str)).collect::<Vec<_>>()
-    };
 
     let hub = Hub::new(settings(&server.address, ours.path(), false));
     let stop = AtomicBool::new(false);
     let plan = hub.plan(&[wants()], &Lock::default(), &Silent, &stop).unwrap();
     assert!(hub.fetch(&plan, None, &Silent, &stop).unwrap().failures.is_empty());
     let cache = theirs.path().to_str().unwrap();
-    run(&python, &arguments("net"), &[("HF_ENDPOINT", &server.address), ("HF_HUB_CACHE", cache)]);
+    run(&python, &download_arguments(&names, "net"), &[("HF_ENDPOINT", &server.address), ("HF_HUB_CACHE", cache)]);
     assert_eq!(layout(ours.path()), layout(theirs.path()));
-    let lock = |cache: &Path| -> BTreeSet<_> {
-        fs::read_dir(cache.join(".locks/models--o--n"))
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.file_name())
-            .collect()
-    };
     // A subset, because Python may remove unused locks.
     assert!(
-        lock(theirs.path()).is_subset(&lock(ours.path())),
+        locks_of(theirs.path()).is_subset(&locks_of(ours.path())),
         "the same locks, so that neither brings what the other does"
     );
 
     // Each offline, with the cache of the other.
     server.forget();
     let cache = ours.path().to_str().unwrap();
-    let printed = run(&python, &arguments("local"), &[("HF_ENDPOINT", &server.address), ("HF_HUB_CACHE", cache)]);
+    let printed = run(
+        &python,
+        &download_arguments(&names, "local"),
+        &[("HF_ENDPOINT", &server.address), ("HF_HUB_CACHE", cache)],
+    );
     for (path, file) in printed.lines().zip(served()) {
         assert!(
             Path::new(path).starts_with(ours.path().canonicalize().unwrap())
@@ -156,6 +149,19 @@ fn python_and_ghostlab_share_one_hub_cache() {
     let cache = ours.path().to_str().unwrap();
     let scanned = run(&python, &["-c", scan], &[("HF_HUB_CACHE", cache)]);
     assert_eq!(scanned.trim(), "0 ['o/n'] ['config.json', 'copy.bin', 'model.safetensors']");
+}
+
+fn download_arguments<'a>(names: &'a [String], mode: &'static str) -> Vec<&'a str> {
+    ["-c", DOWNLOAD, mode].into_iter().chain(names.iter().map(String::as_str)).collect::<Vec<_>>()
+}
+
+fn locks_of(cache: &Path) -> BTreeSet<std::ffi::OsString> {
+    fs::read_dir(cache.join(".locks/models--o--n"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name())
+        .collect()
 }
 
 /// Returns a folder with the output of `tools/real_formats.py`.
@@ -229,12 +235,11 @@ fn gguf_sentencepiece_equals_original_on_10000_lines() {
         let texts = corpus::read_rows(corpora.join(format!("{file}.jsonl.gz")), None).unwrap();
         let of_file = texts.iter().flat_map(|text| text.lines()).filter(|line| !line.is_empty());
         // Include words that the tokenizer was not trained on, with mixed scripts.
-        let odd = |(at, line): (usize, &str)| match at % 5 {
+        lines.extend(of_file.enumerate().take(3600).map(|(at, line): (usize, &str)| match at % 5 {
             0 => line.chars().map(|c| if c == 'e' { '\u{435}' } else { c }).collect(),
             1 => line.replace(' ', "  "),
             _ => line.to_owned(),
-        };
-        lines.extend(of_file.enumerate().take(3600).map(odd));
+        }));
     }
     assert!(lines.len() > 10_000, "{}", lines.len());
     fs::write(path("lines.json"), serde_json::json!(lines).to_string()).unwrap();

@@ -11,8 +11,9 @@ use ghostlab_store::{InventoryItem, Store};
 /// Returns the bytes and the number of stored objects of one kind.
 fn stored(world: &World, kind: &str) -> (u64, usize) {
     let entries = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
-    let of_kind = || entries.iter().filter(|entry| entry.stage.starts_with(&format!("{kind}-v")));
-    (of_kind().map(InventoryItem::bytes).sum(), of_kind().count())
+    let stage = format!("{kind}-v");
+    let of_kind: Vec<&InventoryItem> = entries.iter().filter(|entry| entry.stage.starts_with(&stage)).collect();
+    (of_kind.iter().map(|entry| entry.bytes()).sum(), of_kind.len())
 }
 
 fn all(world: &World) -> u64 {
@@ -88,11 +89,14 @@ fn inodes(world: &World) -> usize {
     }
     // Activations are intermediate results: a store limit evicts them once their operators are stored.
     let kinds = std::fs::read_dir(world.path("data/store")).unwrap().map(|entry| entry.unwrap().path());
-    let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
     kinds
-        .filter(|path| name(path).contains("-v") && !name(path).starts_with("activations-v"))
+        .filter(|path| file_name(path).contains("-v") && !file_name(path).starts_with("activations-v"))
         .map(|path| below(&path))
         .sum()
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
 }
 
 #[test]

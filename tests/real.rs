@@ -26,12 +26,13 @@ fn calibration_and_evaluation_windows_are_the_reference_s() {
     let Some(folder) = shared("real") else { return };
     let reference = json(&folder.join("reference.json"));
     let tokenizer = Tokenizer::load(folder.join("backbone/tokenizer.json")).unwrap();
-    let rows = |name: &str| read_rows(folder.join("corpora").join(name), None).unwrap();
-    let drawn = calibration(Rule::Wikitext2, &rows("wikitext2-validation.parquet"), &tokenizer, 32, 512, 0).unwrap();
+    let [validation, test] = ["wikitext2-validation.parquet", "wikitext2-test.parquet"]
+        .map(|name| read_rows(folder.join("corpora").join(name), None).unwrap());
+    let drawn = calibration(Rule::Wikitext2, &validation, &tokenizer, 32, 512, 0).unwrap();
     let starts: Vec<f64> = drawn.starts.iter().map(|start| start.token as f64).collect();
     assert_eq!(starts, numbers(&reference["window_starts"]));
     assert_eq!(drawn.corpus_tokens as u64, reference["calibration_tokens"].as_u64().unwrap());
-    let cut = evaluation(Rule::Wikitext2, &rows("wikitext2-test.parquet"), &tokenizer, 512, None).unwrap();
+    let cut = evaluation(Rule::Wikitext2, &test, &tokenizer, 512, None).unwrap();
     assert_eq!(cut.corpus_tokens as u64, reference["evaluation_tokens"].as_u64().unwrap());
     assert_eq!(cut.count() as u64, reference["windows"].as_u64().unwrap());
 }
@@ -112,27 +113,33 @@ fn smollm2_profile_plans_table2() {
         writeln!(text, "{}", serde_json::json!({"text": words.join(" ")})).unwrap();
     }
     world.write("local/corpora/c4-sample.jsonl.gz", text.finish().unwrap());
-    let run = |arguments: &[&str], code: i32| {
-        let mut command = world.command(arguments);
-        command.env("HF_ENDPOINT", "http://127.0.0.1:1").env("HF_HUB_CACHE", world.path("cache"));
-        command.env_remove("GHOSTLAB_EXPERIMENTS").env_remove("GHOSTLAB_STORE");
-        let output = command.output().unwrap();
-        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert_eq!(output.status.code(), Some(code), "{text}");
-        text
-    };
-    let message = run(&["plan", "table2", "--profile", "smollm2"], 3);
+    let message = run_offline(&world, &["plan", "table2", "--profile", "smollm2"], 3);
     assert!(message.contains("ghostlab fetch smollm2"), "{message}");
-    run(&["fetch", "smollm2", "--from", model.to_str().unwrap()], 0);
-    let message = run(&["fetch", "table2", "--profile", "smollm2", "--data", "local"], 0);
+    run_offline(&world, &["fetch", "smollm2", "--from", model.to_str().unwrap()], 0);
+    let message = run_offline(&world, &["fetch", "table2", "--profile", "smollm2", "--data", "local"], 0);
     assert!(message.contains("task arc_easy: copied") && message.contains("corpus c4-train: copied"), "{message}");
-    let message = run(&["plan", "table2", "--profile", "smollm2"], 0);
+    let message = run_offline(&world, &["plan", "table2", "--profile", "smollm2"], 0);
     assert!(message.contains("profile smollm2): 19 cells") && !message.contains("Warning"), "{message}");
-    let message = run(&["plan", "table2", "--profile", "smollm2", "--set", "calibration.operator_sequences=4"], 0);
+    let message = run_offline(
+        &world,
+        &["plan", "table2", "--profile", "smollm2", "--set", "calibration.operator_sequences=4"],
+        0,
+    );
     assert!(message.contains("2048 tokens, 3.6 for each of its 576 channels"), "{message}");
     let texts = ["--corpus", "local/corpora/c4-sample.jsonl.gz", "--corpus", "train.txt"];
-    let message = run(&[&["init", model.to_str().unwrap(), "--to", "own.yaml"], &texts[..]].concat(), 0);
+    let message =
+        run_offline(&world, &[&["init", model.to_str().unwrap(), "--to", "own.yaml"], &texts[..]].concat(), 0);
     assert!(message.contains("own.yaml: a grid of "), "{message}");
+}
+
+fn run_offline(world: &World, arguments: &[&str], code: i32) -> String {
+    let mut command = world.command(arguments);
+    command.env("HF_ENDPOINT", "http://127.0.0.1:1").env("HF_HUB_CACHE", world.path("cache"));
+    command.env_remove("GHOSTLAB_EXPERIMENTS").env_remove("GHOSTLAB_STORE");
+    let output = command.output().unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    text
 }
 
 fn copy_folder(from: &Path, to: &Path) {

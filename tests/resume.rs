@@ -53,12 +53,15 @@ fn killed_at(world: &World, point: &str) {
 
 fn wait_for_a_journal(world: &World, child: &mut Child) {
     let began = Instant::now();
-    let journals = || std::fs::read_dir(world.path("data/store/journals")).into_iter().flatten().flatten();
-    while !journals().any(|folder| std::fs::read_dir(folder.path()).is_ok_and(|files| files.count() > 0)) {
+    while !journals(world).any(|folder| std::fs::read_dir(folder.path()).is_ok_and(|files| files.count() > 0)) {
         assert!(child.try_wait().unwrap().is_none(), "it ended before it had written a chunk");
         assert!(began.elapsed() < Duration::from_secs(60), "no chunk was written");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+fn journals(world: &World) -> impl Iterator<Item = std::fs::DirEntry> {
+    std::fs::read_dir(world.path("data/store/journals")).into_iter().flatten().flatten()
 }
 
 #[test]
@@ -104,15 +107,8 @@ fn a_killed_run_is_shown_as_dead_and_goes_on_where_it_was() {
 
 #[test]
 fn killed_calibration_resumes_at_the_next_shard() {
-    // 320 sequences of 1024 tokens and 64 channels are five shards.
-    let world = || {
-        let world = World::new();
-        let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
-        world.write("grid.yaml", grid.replace("sequences: 8, length: 64", "sequences: 320, length: 1024"));
-        world
-    };
-    let undisturbed = world();
-    let world = world();
+    let undisturbed = long_world();
+    let world = long_world();
     let full_run = events(&undisturbed.run(&["--events"]));
     // The first shard stores its sums last, as the sixth artifact, so this kill comes after them.
     killed_at(&world, "commit:7");
@@ -124,17 +120,32 @@ fn killed_calibration_resumes_at_the_next_shard() {
         "no shard was stored"
     );
     let again = events(&world.run(&["--events"]));
-    let tokens = |events: &[Value]| -> u64 {
-        let jobs = of_kind(events, "started").into_iter();
-        let is_pass = |label: &str| label.starts_with("calibrate") && !label.contains(": solve");
-        let passes = jobs.filter(|job| is_pass(job["label"].as_str().unwrap()));
-        passes.map(|job| job["tokens"].as_u64().unwrap()).sum()
-    };
-    assert_eq!(tokens(&full_run), 320 * 1024);
-    assert!(tokens(&again) < tokens(&full_run), "the pass restarted: {} tokens", tokens(&again));
+    assert_eq!(calibrated_tokens(&full_run), 320 * 1024);
+    assert!(
+        calibrated_tokens(&again) < calibrated_tokens(&full_run),
+        "the pass restarted: {} tokens",
+        calibrated_tokens(&again)
+    );
     assert!(undisturbed.tables() == world.tables(), "the tables differ");
     // Sites that no selection chose are removed again.
     assert_eq!(undisturbed.path("data/store").join("drafts").read_dir().unwrap().count(), 0);
+}
+
+/// 320 sequences of 1024 tokens and 64 channels are five shards.
+fn long_world() -> World {
+    let world = World::new();
+    let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write("grid.yaml", grid.replace("sequences: 8, length: 64", "sequences: 320, length: 1024"));
+    world
+}
+
+fn calibrated_tokens(events: &[Value]) -> u64 {
+    let jobs = of_kind(events, "started").into_iter();
+    let passes = jobs.filter(|job| {
+        let label = job["label"].as_str().unwrap();
+        label.starts_with("calibrate") && !label.contains(": solve")
+    });
+    passes.map(|job| job["tokens"].as_u64().unwrap()).sum()
 }
 
 #[cfg(unix)]

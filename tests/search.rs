@@ -71,26 +71,21 @@ fn race_and_held_out_items_are_disjoint() {
     let output = world.ghostlab(&["run", "search.yaml", "--store", "other"]);
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
     let results = StoredResults::read(&world.path("results/search")).unwrap();
-    let losses = |cell: &str| {
-        let number = results.numbers.iter().find(|number| number.cell == cell && number.losses.is_some());
-        number.unwrap().losses.clone().unwrap()
-    };
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let candidates = found["candidates"].as_array().unwrap();
-    let count = losses("tiny.dense").len();
+    let count = losses_of(&results, "tiny.dense").len();
     let order = Draw { seed: 0, from: 0, to: count }.of(count).unwrap();
     let last = count - judged(count);
     assert_eq!(found["objectives"][0]["items"], last);
     for candidate in candidates {
         let (seen, losses) =
-            (candidate["items"].as_u64().unwrap() as usize, losses(candidate["cell"].as_str().unwrap()));
+            (candidate["items"].as_u64().unwrap() as usize, losses_of(&results, candidate["cell"].as_str().unwrap()));
         assert!(seen <= last, "the search saw the held-out items");
         let expected = mean(&order[..seen].iter().map(|&at| losses[at]).collect::<Vec<_>>());
         let raced = candidate["scores"][0]["mean"].as_f64().unwrap();
         assert!((raced - expected).abs() < 1e-12, "{candidate}: {expected}");
     }
     for judged in found["judged"].as_array().unwrap() {
-        let losses = losses(judged["cell"].as_str().unwrap());
+        let losses = losses_of(&results, judged["cell"].as_str().unwrap());
         let expected = mean(&order[last..].iter().map(|&at| losses[at]).collect::<Vec<_>>());
         assert!((judged["scores"][0]["mean"].as_f64().unwrap() - expected).abs() < 1e-12, "{judged}");
     }
@@ -105,7 +100,7 @@ fn race_and_held_out_items_are_disjoint() {
     let seen = entry["items"].as_u64().unwrap() as usize;
     for (items, key) in [(&order[..seen], "raced"), (&order[last..], "held_out")] {
         let mean_of = |cell: &str| {
-            let losses = losses(cell);
+            let losses = losses_of(&results, cell);
             mean(&items.iter().map(|&at| losses[at]).collect::<Vec<_>>())
         };
         let lead = found["leads"][0][key]["mean"].as_f64().unwrap();
@@ -114,8 +109,8 @@ fn race_and_held_out_items_are_disjoint() {
     // Differences are computed on the items that both have in common.
     for candidate in candidates.iter().filter(|candidate| candidate["cell"] != winner) {
         let rival = candidate["fate"]["out"]["rival"].as_str().unwrap_or(winner);
-        let candidate_losses = losses(candidate["cell"].as_str().unwrap());
-        let theirs = losses(rival);
+        let candidate_losses = losses_of(&results, candidate["cell"].as_str().unwrap());
+        let theirs = losses_of(&results, rival);
         let common = candidate["items"].as_u64().unwrap() as usize;
         let expected = mean(&order[..common].iter().map(|&at| candidate_losses[at] - theirs[at]).collect::<Vec<_>>());
         let beyond = candidate["beyond"][0]["mean"].as_f64().unwrap();
@@ -134,6 +129,15 @@ fn race_and_held_out_items_are_disjoint() {
     let names: Vec<&str> = report.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
     assert!(names.iter().any(|name| *name == winner.strip_prefix("tiny.").unwrap()), "{names:?}");
     assert!(names.iter().all(|name| name.chars().count() <= 40), "{names:?}");
+}
+
+fn losses_of(results: &StoredResults, cell: &str) -> Vec<f64> {
+    let number = results.numbers.iter().find(|number| number.cell == cell && number.losses.is_some());
+    number.unwrap().losses.clone().unwrap()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 #[test]
@@ -292,11 +296,8 @@ fn impossible_candidates_are_left_out_by_name() {
     let world = world();
     let answer = searched(&world, &["--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
     let found = &answer["searches"][0];
-    let names = |list: &str| -> Vec<&str> {
-        found[list].as_array().unwrap().iter().map(|entry| entry["cell"].as_str().unwrap()).collect()
-    };
-    assert_eq!(names("candidates"), ["tiny.shortgpt-3.none"]);
-    assert_eq!(names("left_out"), ["llm-streamline at 3 layers"]);
+    assert_eq!(cells_of(found, "candidates"), ["tiny.shortgpt-3.none"]);
+    assert_eq!(cells_of(found, "left_out"), ["llm-streamline at 3 layers"]);
     let reason = found["left_out"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("`llm-streamline` keeps the first and the last layer"), "{reason}");
     // The exhaustive grid of the same file reports it too.
@@ -317,40 +318,17 @@ fn impossible_candidates_are_left_out_by_name() {
     assert_eq!(output.status.code(), Some(2), "{}", log(&output));
 }
 
+fn cells_of<'a>(found: &'a Value, list: &str) -> Vec<&'a str> {
+    found[list].as_array().unwrap().iter().map(|entry| entry["cell"].as_str().unwrap()).collect()
+}
+
 #[test]
 fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
     // In the cost model, attention per token costs more after a longer prompt, so another prompt gives another speedup
     // for the same cuts.
     let world = world();
-    let line = |prompt: &str| {
-        let output = world.ghostlab(&[
-            "search",
-            "backbone",
-            "--calibration",
-            "train.txt:8x64",
-            "--texts",
-            "long.jsonl@64",
-            "--criteria",
-            "shortgpt",
-            "--recoveries",
-            "none",
-            "--budget",
-            "latency=10s",
-            "layers=1",
-            "--prompt",
-            prompt,
-            "--json",
-        ]);
-        assert_eq!(output.status.code(), Some(0), "{}", log(&output));
-        let answer = serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["searches"][0].clone();
-        assert_eq!(answer["prompt"], prompt.replace('x', "×"));
-        let candidate = answer["candidates"][0].clone();
-        let calibration = candidate["calibration"].as_str().unwrap();
-        assert!(calibration.ends_with(":8x64@0"), "operators are solved on all sequences, as in grids: {calibration}");
-        (candidate["speedup"].as_f64().unwrap(), candidate["milliseconds"].as_f64().unwrap())
-    };
-    let read = line("16x1");
-    let decoded = line("16x1+32");
+    let read = speedup_and_time(&world, "16x1");
+    let decoded = speedup_and_time(&world, "16x1+32");
     assert_ne!(read.0, decoded.0);
     assert!(decoded.1 > read.1, "32 steps take longer than none: {read:?}, {decoded:?}");
     for prompt in ["16x1+", "16x1+0", "16+x", "+4"] {
@@ -470,6 +448,34 @@ fn each_criterion_of_a_file_takes_the_depths_of_its_unit() {
     );
     let answer = searched(&world, &[]);
     assert!(methods_of(&answer["searches"][0]).iter().all(|name| name.starts_with("tiny.streamline-1")));
+}
+
+fn speedup_and_time(world: &World, prompt: &str) -> (f64, f64) {
+    let output = world.ghostlab(&[
+        "search",
+        "backbone",
+        "--calibration",
+        "train.txt:8x64",
+        "--texts",
+        "long.jsonl@64",
+        "--criteria",
+        "shortgpt",
+        "--recoveries",
+        "none",
+        "--budget",
+        "latency=10s",
+        "layers=1",
+        "--prompt",
+        prompt,
+        "--json",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    let answer = serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["searches"][0].clone();
+    assert_eq!(answer["prompt"], prompt.replace('x', "×"));
+    let candidate = answer["candidates"][0].clone();
+    let calibration = candidate["calibration"].as_str().unwrap();
+    assert!(calibration.ends_with(":8x64@0"), "operators are solved on all sequences, as in grids: {calibration}");
+    (candidate["speedup"].as_f64().unwrap(), candidate["milliseconds"].as_f64().unwrap())
 }
 
 /// Returns the distinct candidates of a recorded artifact in one setting, with their scores and programs.

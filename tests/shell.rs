@@ -118,30 +118,20 @@ fn cell_names_are_single_shell_words_and_resolve() {
 fn manual_pages_name_every_command_and_option() {
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().join("man1");
-    let help = |words: &[&str]| {
-        let output = Command::new(PROGRAM).args(words).arg("--help").output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
     let output = Command::new(PROGRAM).args(["man", "--to"]).arg(&pages).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // Commands are indented by two spaces, between the usage and the options.
-    let commands = |text: &str| -> Vec<String> {
-        let list = text.split_once("Usage:").unwrap().1.split("\nOptions:").next().unwrap().lines().skip(1);
-        let names = list.filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next().map(str::to_owned));
-        names.filter(|name| name != "help" && name.chars().all(|c| c.is_ascii_lowercase() || c == '-')).collect()
-    };
     let mut left = vec![Vec::<String>::new()];
     let mut seen = 0;
     while let Some(command) = left.pop() {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let name = [&["ghostlab"], &words[..]].concat().join("-");
         let page = std::fs::read_to_string(pages.join(format!("{name}.1"))).unwrap();
-        let text = help(&words);
+        let text = help_of(&words);
         let plain = page.replace("\\-", "-");
         let (_, described) = plain.split_once(".SH NAME").unwrap();
         let about = described.lines().nth(1).unwrap();
         assert!(about.contains(" - ") && about.len() > name.len() + 10, "{name}: {about}");
-        let inner = commands(&text);
+        let inner = commands_in(&text);
         for word in &inner {
             assert!(plain.contains(&format!("{name}-{word}(1)")), "{name} does not name {word}");
         }
@@ -166,14 +156,22 @@ fn manual_pages_name_every_command_and_option() {
     }
 }
 
+fn help_of(words: &[&str]) -> String {
+    let output = Command::new(PROGRAM).args(words).arg("--help").output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Commands are indented by two spaces, between the usage and the options.
+fn commands_in(text: &str) -> Vec<String> {
+    let list = text.split_once("Usage:").unwrap().1.split("\nOptions:").next().unwrap().lines().skip(1);
+    let names = list.filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next().map(str::to_owned));
+    names.filter(|name| name != "help" && name.chars().all(|c| c.is_ascii_lowercase() || c == '-')).collect()
+}
+
 #[test]
 fn quiet_keeps_results_and_errors_verbose_adds_reasons() {
     let world = World::new();
-    let run = |arguments: &[&str]| {
-        let output = world.ghostlab(arguments);
-        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
-    };
-    let (code, loud, log) = run(&["run", "grid.yaml", "-v"]);
+    let (code, loud, log) = run(&world, &["run", "grid.yaml", "-v"]);
     assert_eq!(code, Some(0), "{log}");
     for words in [
         "store: data/store",
@@ -188,18 +186,17 @@ fn quiet_keeps_results_and_errors_verbose_adds_reasons() {
     ] {
         assert!(log.contains(words), "`{words}` is not in\n{log}");
     }
-    let (code, plain, log) = run(&["run", "grid.yaml"]);
+    let (code, plain, log) = run(&world, &["run", "grid.yaml"]);
     assert!(code == Some(0) && log.contains("9 of 9 cells are stored already") && log.contains("written: "), "{log}");
     assert!(!log.contains("store: ") && !log.contains("is complete"), "{log}");
-    let (code, quiet, log) = run(&["-q", "run", "grid.yaml", "--rehash"]);
+    let (code, quiet, log) = run(&world, &["-q", "run", "grid.yaml", "--rehash"]);
     assert_eq!((code, log.as_str()), (Some(0), ""));
-    let numbers = |text: &str| text.lines().filter(|line| line.contains("tiny")).map(str::to_owned).collect::<Vec<_>>();
-    assert!(numbers(&quiet) == numbers(&plain) && quiet.contains("ghosted"), "{quiet}");
-    assert!(!numbers(&loud).is_empty());
-    let (_, _, log) = run(&["run", "grid.yaml", "-v", "--set", "calibration.seed=7", "--set", "depth=1"]);
+    assert!(cell_lines(&quiet) == cell_lines(&plain) && quiet.contains("ghosted"), "{quiet}");
+    assert!(!cell_lines(&loud).is_empty());
+    let (_, _, log) = run(&world, &["run", "grid.yaml", "-v", "--set", "calibration.seed=7", "--set", "depth=1"]);
     assert!(log.contains("seed: 0 → 7"), "{log}");
     // Errors and failed cells are printed even with `--quiet`.
-    let (code, _, log) = run(&["plan", "gird.yaml", "--quiet"]);
+    let (code, _, log) = run(&world, &["plan", "gird.yaml", "--quiet"]);
     assert!(code == Some(3) && log.starts_with("error: the grid is not there\n  where:    gird.yaml\n"), "{log}");
     world.write(
         "grid.yaml",
@@ -209,10 +206,19 @@ fn quiet_keeps_results_and_errors_verbose_adds_reasons() {
             .replace("[1, 2]", "1")
             .replace("ghosted]", "replaceme-ls]"),
     );
-    let (code, _, log) = run(&["run", "grid.yaml", "-q"]);
+    let (code, _, log) = run(&world, &["run", "grid.yaml", "-q"]);
     assert!(code == Some(4) && log.contains("failed: ") && !log.contains("written: "), "{log}");
-    let (code, _, log) = run(&["run", "grid.yaml", "-q", "-v"]);
+    let (code, _, log) = run(&world, &["run", "grid.yaml", "-q", "-v"]);
     assert!(code == Some(2) && log.contains("cannot be used with"), "{log}");
+}
+
+fn run(world: &World, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = world.ghostlab(arguments);
+    (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+fn cell_lines(text: &str) -> Vec<String> {
+    text.lines().filter(|line| line.contains("tiny")).map(str::to_owned).collect::<Vec<_>>()
 }
 
 fn without_colours(text: &str) -> String {
@@ -224,18 +230,10 @@ fn without_colours(text: &str) -> String {
 #[test]
 fn colours_follow_the_option_and_change_no_text() {
     let world = World::new();
-    let run = |arguments: &[&str], set: &[(&str, &str)]| {
-        let mut command = world.command(&["doctor"]);
-        for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
-            command.env_remove(name);
-        }
-        let output = command.args(arguments).envs(set.iter().copied()).output().unwrap();
-        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
-    };
     // Outside a checkout, the first command reports where it writes the bundled data.
-    run(&["nosuch"], &[]);
+    doctor(&world, &["nosuch"], &[]);
     for arguments in [&[][..], &["nosuch"], &["--help"], &["--nosuch"]] {
-        let with = |more: &[&str], set: &[(&str, &str)]| run(&[arguments, more].concat(), set);
+        let with = |more: &[&str], set: &[(&str, &str)]| doctor(&world, &[arguments, more].concat(), set);
         let plain = with(&[], &[]);
         assert!(!plain.contains('\u{1b}'), "{plain}: no terminal");
         let colours = with(&["--color", "always"], &[]);
@@ -244,10 +242,22 @@ fn colours_follow_the_option_and_change_no_text() {
         assert!(!with(&[], &[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]).contains('\u{1b}'));
         assert!(!with(&["--color=never"], &[("CLICOLOR_FORCE", "1")]).contains('\u{1b}'));
         if arguments != ["--help"] {
-            // Free memory and disk differ between calls.
-            let words = |text: &str| text.lines().filter(|line| !line.contains("free")).collect::<Vec<_>>().join("\n");
-            assert_eq!(words(&without_colours(&colours)), words(&plain), "the same words");
+            assert_eq!(without_free_space(&without_colours(&colours)), without_free_space(&plain), "the same words");
         }
     }
-    assert!(run(&["nosuch"], &[]).contains("error: ") && run(&[], &[]).contains("ok    "));
+    assert!(doctor(&world, &["nosuch"], &[]).contains("error: ") && doctor(&world, &[], &[]).contains("ok    "));
+}
+
+fn doctor(world: &World, arguments: &[&str], set: &[(&str, &str)]) -> String {
+    let mut command = world.command(&["doctor"]);
+    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+        command.env_remove(name);
+    }
+    let output = command.args(arguments).envs(set.iter().copied()).output().unwrap();
+    String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+}
+
+/// Free memory and disk differ from call to call.
+fn without_free_space(text: &str) -> String {
+    text.lines().filter(|line| !line.contains("free")).collect::<Vec<_>>().join("\n")
 }

@@ -11,7 +11,7 @@
 )]
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -106,26 +106,31 @@ fn submit(world: &World, workers: &str, slow: u32, more: &[&str], sbatch: &[&str
         command.env("GHOSTLAB_FAULT", format!("slow@score:{slow}")).env("HF_TOKEN", "hf_secret").output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     let output = text(&output);
-    let number = |after: &str| {
-        let rest = &output[output.find(after).unwrap() + after.len()..];
-        rest.chars().take_while(char::is_ascii_digit).collect::<String>()
-    };
-    Submitted { array: number(" as job "), report: number("the report as job ") }
+    Submitted { array: number_after(&output, " as job "), report: number_after(&output, "the report as job ") }
+}
+
+fn number_after(output: &str, after: &str) -> String {
+    let rest = &output[output.find(after).unwrap() + after.len()..];
+    rest.chars().take_while(char::is_ascii_digit).collect::<String>()
 }
 
 /// Returns the states of a job's tasks with their exit codes.
 fn states(job: &str) -> Vec<(String, String)> {
     let shown = told("scontrol", &["--oneliner", "show", "job", job]);
-    let field = |line: &str, name: &str| {
-        let word = line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-        word.unwrap_or_default().to_owned()
-    };
     shown.lines().map(|line| (field(line, "JobState"), field(line, "ExitCode"))).collect()
 }
 
+fn field(line: &str, name: &str) -> String {
+    let word = line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    word.unwrap_or_default().to_owned()
+}
+
 fn ended(job: &str) {
-    let over = |state: &str| !["PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED"].contains(&state);
-    until(&format!("job {job} does not end"), || states(job).iter().all(|(state, _)| over(state)));
+    until(&format!("job {job} does not end"), || {
+        states(job)
+            .iter()
+            .all(|(state, _)| !["PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED"].contains(&&**state))
+    });
 }
 
 fn folder(world: &World) -> PathBuf {
@@ -230,34 +235,38 @@ fn only_the_named_array_task_is_requeued() {
     let world = world();
     let submitted = submit(&world, "2", 300, &[], &[]);
     at_work(&world, 2);
-    let tasks = || {
-        let shown = told("scontrol", &["--oneliner", "show", "job", &submitted.array]);
-        let field = |line: &str, name: &str| {
-            let word = line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-            word.unwrap_or_default().to_owned()
-        };
-        shown
-            .lines()
-            .map(|line| ["JobId", "ArrayTaskId", "JobState", "Restarts"].map(|name| field(line, name)))
-            .collect::<Vec<_>>()
-    };
     // Slurm gives one task the array's own id.
-    let (named, [_, other, ..]) = match &tasks()[..] {
+    let (named, [_, other, ..]) = match &array_tasks(&submitted.array)[..] {
         [a, b] if a[0] == submitted.array => (a[1].clone(), b.clone()),
         [a, b] => (b[1].clone(), a.clone()),
         other => panic!("{other:?}"),
     };
-    let state = |task: &str| {
-        tasks().into_iter().find(|fields| fields[1] == task).map(|[_, _, state, restarts]| (state, restarts))
-    };
     let task = |task: &str| format!("{}_{task}", submitted.array);
     told("scancel", &["--batch", "--signal=TERM", &task(&other)]);
-    until("it does not end", || state(&other) == Some(("FAILED".to_owned(), "0".to_owned())));
+    until("it does not end", || task_state(&submitted.array, &other) == Some(("FAILED".to_owned(), "0".to_owned())));
     told("scancel", &["--batch", "--signal=USR1", &task(&named)]);
-    until("it is not queued again", || state(&named).is_some_and(|(_, restarts)| restarts == "1"));
+    until("it is not queued again", || {
+        task_state(&submitted.array, &named).is_some_and(|(_, restarts)| restarts == "1")
+    });
     agrees(&world, &submitted);
-    assert_eq!(state(&other), Some(("FAILED".to_owned(), "0".to_owned())), "one that had ended was queued again");
-    assert_eq!(state(&named), Some(("COMPLETED".to_owned(), "1".to_owned())));
+    assert_eq!(
+        task_state(&submitted.array, &other),
+        Some(("FAILED".to_owned(), "0".to_owned())),
+        "one that had ended was queued again"
+    );
+    assert_eq!(task_state(&submitted.array, &named), Some(("COMPLETED".to_owned(), "1".to_owned())));
+}
+
+fn array_tasks(array: &str) -> Vec<[String; 4]> {
+    let shown = told("scontrol", &["--oneliner", "show", "job", array]);
+    shown
+        .lines()
+        .map(|line| ["JobId", "ArrayTaskId", "JobState", "Restarts"].map(|name| field(line, name)))
+        .collect::<Vec<_>>()
+}
+
+fn task_state(array: &str, task: &str) -> Option<(String, String)> {
+    array_tasks(array).into_iter().find(|fields| fields[1] == task).map(|[_, _, state, restarts]| (state, restarts))
 }
 
 #[test]
@@ -265,18 +274,22 @@ fn a_submit_that_is_killed_after_sbatch_adds_no_second_array() {
     beside_others!();
     let world = world();
     let arguments = ["submit", "slurm", "grid.yaml", "--workers", "2", "--profile-file", "slurm.yaml"];
-    let faults = |fault: &str| format!("slow@score:100,{fault}");
-    let killed = world.command(&arguments).env("GHOSTLAB_FAULT", faults("kill@handed-over:1")).output().unwrap();
+    let killed = world.command(&arguments).env("GHOSTLAB_FAULT", slow_and("kill@handed-over:1")).output().unwrap();
     assert_eq!(killed.status.code(), None, "{}", text(&killed));
-    let again = world.command(&arguments).env("GHOSTLAB_FAULT", faults("")).output().unwrap();
+    let again = world.command(&arguments).env("GHOSTLAB_FAULT", slow_and("")).output().unwrap();
     assert!(text(&again).contains("nothing is added"), "{}", text(&again));
     let jobs: Value = serde_json::from_slice(&fs::read(folder(&world).join("jobs.json")).unwrap()).unwrap();
-    let number = |position: usize, what: &str| {
-        assert_eq!(jobs["jobs"][position][0], what, "{jobs}");
-        jobs["jobs"][position][1].as_str().unwrap().to_owned()
-    };
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 2);
-    agrees(&world, &Submitted { array: number(0, "array"), report: number(1, "report") });
+    agrees(&world, &Submitted { array: job_id(&jobs, 0, "array"), report: job_id(&jobs, 1, "report") });
+}
+
+fn slow_and(fault: &str) -> String {
+    format!("slow@score:100,{fault}")
+}
+
+fn job_id(jobs: &Value, position: usize, what: &str) -> String {
+    assert_eq!(jobs["jobs"][position][0], what, "{jobs}");
+    jobs["jobs"][position][1].as_str().unwrap().to_owned()
 }
 
 #[test]
@@ -349,8 +362,11 @@ fn two_grids_on_one_store_at_once_are_both_whole() {
     let alone = self::world();
     alone.runs(&["--set", "depth=2", "--set", "name=other"]);
     let folder = fs::read_dir(alone.path("results")).unwrap().next().unwrap().unwrap().path();
-    let read = |path: PathBuf| fs::read(path.join("results.csv")).unwrap();
-    assert!(read(folder) == read(world.path("results/other")), "the other grid's table differs");
+    assert!(result_table(&folder) == result_table(&world.path("results/other")), "the other grid's table differs");
+}
+
+fn result_table(path: &Path) -> Vec<u8> {
+    fs::read(path.join("results.csv")).unwrap()
 }
 
 #[test]
@@ -397,8 +413,11 @@ fn cancel_ends_only_jobs_of_its_store() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     ended(&submission.array);
     ended(&submission.report);
-    let cancelled = |job: &str| states(job).iter().all(|(state, _)| state == "CANCELLED");
-    assert!(cancelled(&submission.array) && cancelled(&submission.report), "{:?}", states(&submission.array));
+    assert!(is_cancelled(&submission.array) && is_cancelled(&submission.report), "{:?}", states(&submission.array));
     assert_eq!(fs::read_dir(world.path("data/store/claims")).unwrap().count(), 0, "claims are given back");
     agrees(&other, &theirs);
+}
+
+fn is_cancelled(job: &str) -> bool {
+    states(job).iter().all(|(state, _)| state == "CANCELLED")
 }

@@ -151,20 +151,21 @@ fn submission_is_one_readable_script_without_secrets() {
 fn submit_in_bf16_freezes_the_kernel_family() {
     let world = World::new();
     let slurm = FakeSlurm::new(&world);
-    let submit = |more: &[&str]| {
-        let submit = ["submit", "slurm", "grid.yaml", "--dry-run", "--device", "cpu"];
-        slurm.run(&world, &[&submit[..], more].concat())
-    };
     for (asked, frozen) in [("portable", "--kernels portable"), ("amx", "--kernels amx")] {
-        let script = said(&submit(&["--dtype", "bf16", "--kernels", asked]));
+        let script = said(&submit(&slurm, &world, &["--dtype", "bf16", "--kernels", asked]));
         assert_eq!(script.matches(frozen).count(), 2, "worker and report of {asked}: {script}");
     }
-    let output = submit(&["--dtype", "bf16"]);
+    let output = submit(&slurm, &world, &["--dtype", "bf16"]);
     let script = said(&output);
     let family = ["portable", "amx"].map(|kernels| format!("--kernels {kernels}"));
     assert!(family.iter().any(|word| script.matches(word).count() == 2), "{script}");
     assert!(log(&output).contains("--kernels auto: "), "{}", log(&output));
-    assert!(!said(&submit(&[])).contains("--kernels"), "f32 has one family");
+    assert!(!said(&submit(&slurm, &world, &[])).contains("--kernels"), "f32 has one family");
+}
+
+fn submit(slurm: &FakeSlurm, world: &World, more: &[&str]) -> Output {
+    let submit = ["submit", "slurm", "grid.yaml", "--dry-run", "--device", "cpu"];
+    slurm.run(world, &[&submit[..], more].concat())
 }
 
 #[test]
@@ -237,11 +238,14 @@ fn worker_runs_the_submitted_grid_despite_later_edits() {
     fs::remove_file(world.path("grid.yaml")).unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
     let store = world.path("data/store").display().to_string();
-    let run = |arguments: &[&str]| world.command(arguments).current_dir(elsewhere.path()).output().unwrap();
-    let output = run(&["worker", &frozen, "--store", &store]);
+    let output = world.command(&["worker", &frozen, "--store", &store]).current_dir(elsewhere.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
     let results = world.path("results").display().to_string();
-    let output = run(&["run", &frozen, "--store", &store, "--stored", "--results", &results]);
+    let output = world
+        .command(&["run", &frozen, "--store", &store, "--stored", "--results", &results])
+        .current_dir(elsewhere.path())
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
     assert!(alone.tables().len() == 3 && alone.tables() == world.tables(), "the tables differ");
 }
@@ -305,8 +309,11 @@ fn workers_share_an_artifact_and_report_reads_the_store() {
     let report = job(&submission(&world), None);
     assert_eq!(report.status.code(), Some(0), "{script}\n{}", log(&report));
     for name in ["mini.csv", "mini.parquet", "mini.md", "mini.tex"] {
-        let read = |world: &World| fs::read(world.path("results/mini/tiny").join(name)).unwrap();
-        assert!(read(&alone) == read(&world), "{name} differs");
+        assert!(
+            fs::read(alone.path("results/mini/tiny").join(name)).unwrap()
+                == fs::read(world.path("results/mini/tiny").join(name)).unwrap(),
+            "{name} differs"
+        );
     }
     assert!(world.path("reports/index.html").exists());
 }
@@ -454,14 +461,13 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
     submitted(&world);
     let worked = job(&submission(&world), Some("0"));
     assert_eq!(worked.status.code(), Some(0), "{}", log(&worked));
-    let report = || job(&submission(&world), None);
     // Meanwhile the same grid is run manually, with its original paths; the frozen grid has absolute ones.
     let printed = world.runs(&[]);
-    let first = report();
+    let first = report(&world);
     assert_eq!(first.status.code(), Some(0), "{}", log(&first));
     assert!(!log(&first).contains("other settings"), "{}", log(&first));
     assert!(!printed.contains("other settings") && !world.runs(&[]).contains("other settings"));
-    let again = report();
+    let again = report(&world);
     assert_eq!(again.status.code(), Some(0), "{}", log(&again));
 
     // The grid is changed and run manually while the submission waits for its report.
@@ -469,7 +475,7 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
     world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
     world.runs(&[]);
     let tables = world.tables();
-    let refused = report();
+    let refused = report(&world);
     assert_eq!(refused.status.code(), Some(2), "{}", log(&refused));
     for word in ["a later run with other settings", "results/grid", "other depth", "--results", "job.sh"] {
         assert!(log(&refused).contains(word), "`{word}` is not in {}", log(&refused));
@@ -482,12 +488,16 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
     world.write("test.jsonl", other);
     world.runs(&[]);
     world.write("test.jsonl", text);
-    let refused = report();
+    let refused = report(&world);
     assert!(refused.status.code() == Some(2) && log(&refused).contains("other corpora.test"), "{}", log(&refused));
     // Results from before the submission are replaced as usual.
     world.runs(&[]);
-    let last = report();
+    let last = report(&world);
     assert_eq!(last.status.code(), Some(0), "{}", log(&last));
+}
+
+fn report(world: &World) -> Output {
+    job(&submission(world), None)
 }
 
 /// Sets the times of everything below a folder to `hours` ago.
@@ -508,12 +518,6 @@ fn frozen_program_stays_while_a_job_may_run_it() {
     let output = slurm.run(&world, &["submit", "slurm", "grid.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
     let programs = world.path("data/store/programs");
-    let count = || fs::read_dir(&programs).unwrap().count();
-    let gc = |more: &[&str]| -> Value {
-        let output = slurm.run(&world, &[&["cache", "gc", "--yes", "--json"], more].concat());
-        assert_eq!(output.status.code(), Some(0), "{}", log(&output));
-        serde_json::from_str::<Value>(&said(&output)).unwrap()["answer"]["programs"]["count"].clone()
-    };
     // A program that belongs to no submission, next to a foreign file.
     let orphan = programs.join("ab".repeat(32));
     let theirs = programs.join("mine");
@@ -521,7 +525,7 @@ fn frozen_program_stays_while_a_job_may_run_it() {
         fs::create_dir(folder).unwrap();
         fs::write(folder.join("ghostlab"), "a program").unwrap();
     }
-    assert_eq!(gc(&[]), 0, "all are new");
+    assert_eq!(collect_garbage(&slurm, &world, &[]), 0, "all are new");
     assert!(said(&slurm.run(&world, &["cache", "ls"])).contains("programs of submitted jobs: 2"));
     let age = || {
         aged(&programs, 48);
@@ -532,27 +536,37 @@ fn frozen_program_stays_while_a_job_may_run_it() {
     let queued = format!("42|a|PENDING|Dependency|ghostlab:{}:{id}\n", record["plan"].as_str().unwrap());
     age();
     fs::write(slurm.0.join("squeue.out"), queued).unwrap();
-    assert_eq!(gc(&["--kind", "scores"]), 0, "it is of no kind");
-    assert_eq!(gc(&["--older", "3"]), 0);
-    assert_eq!((gc(&[]), count()), (1.into(), 2), "the report is queued");
+    assert_eq!(collect_garbage(&slurm, &world, &["--kind", "scores"]), 0, "it is of no kind");
+    assert_eq!(collect_garbage(&slurm, &world, &["--older", "3"]), 0);
+    assert_eq!(
+        (collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()),
+        (1.into(), 2),
+        "the report is queued"
+    );
     assert!(!orphan.exists() && theirs.join("ghostlab").exists());
     // The queue does not answer, so the state of the job is unknown.
     slurm.put("squeue", "exit 1");
     slurm.put("sacct", "exit 1");
-    assert_eq!((gc(&[]), count()), (0.into(), 2));
+    assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (0.into(), 2));
     slurm.put("squeue", "exit 0");
     // An unreadable submission may belong to any program.
     let unread = world.path("data/store/submissions/other");
     fs::create_dir(&unread).unwrap();
     fs::write(unread.join("submission.json"), "{\"format\": 99}").unwrap();
-    assert_eq!((gc(&[]), count()), (0.into(), 2));
+    assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (0.into(), 2));
     fs::remove_dir_all(&unread).unwrap();
     // A job that ended recently may be queued again.
     fs::write(submission(&world).join("logs/41_0.log"), "done").unwrap();
-    assert_eq!((gc(&[]), count()), (0.into(), 2));
+    assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (0.into(), 2));
     age();
-    assert_eq!((gc(&[]), count()), (1.into(), 1));
+    assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (1.into(), 1));
     // The program is frozen again when needed.
     let output = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--again"]);
-    assert_eq!((output.status.code(), count()), (Some(0), 2), "{}", log(&output));
+    assert_eq!((output.status.code(), fs::read_dir(&programs).unwrap().count()), (Some(0), 2), "{}", log(&output));
+}
+
+fn collect_garbage(slurm: &FakeSlurm, world: &World, more: &[&str]) -> Value {
+    let output = slurm.run(world, &[&["cache", "gc", "--yes", "--json"], more].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    serde_json::from_str::<Value>(&said(&output)).unwrap()["answer"]["programs"]["count"].clone()
 }

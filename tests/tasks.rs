@@ -99,16 +99,30 @@ fn whole_numbers(value: &Value) -> Vec<u64> {
 fn assert_same_request(ours: (&Request, (&str, &str), &Tokenised), golden: &Value) {
     let (request, (context, continuation), tokens) = ours;
     let label = format!("{} {} {}", golden["task"], golden["doc_id"], golden["idx"]);
-    let number = |key: &str| golden[key].as_u64().unwrap() as usize;
-    let ids = |key: &str| whole_numbers(&golden[key]).into_iter().map(|id| id as u32).collect::<Vec<_>>();
-    assert_eq!((request.document, request.index), (number("doc_id"), number("idx")), "{label}: order");
+    assert_eq!(
+        (request.document, request.index),
+        (golden_number(golden, "doc_id"), golden_number(golden, "idx")),
+        "{label}: order"
+    );
     assert_eq!(context, golden["context"], "{label}: context");
     assert_eq!(continuation, golden["continuation"], "{label}: continuation");
-    assert_eq!(tokens.continuation_ids, ids("continuation_ids"), "{label}: continuation_ids");
-    assert_eq!(tokens.input_ids, ids("input_ids"), "{label}: input_ids");
-    assert_eq!(tokens.cut_ids.len(), number("truncated_left"), "{label}: truncated_left");
+    assert_eq!(tokens.continuation_ids, golden_ids(golden, "continuation_ids"), "{label}: continuation_ids");
+    assert_eq!(tokens.input_ids, golden_ids(golden, "input_ids"), "{label}: input_ids");
+    assert_eq!(tokens.cut_ids.len(), golden_number(golden, "truncated_left"), "{label}: truncated_left");
     let full = [tokens.cut_ids.as_slice(), &tokens.input_ids].concat();
-    assert_eq!(full[..=full.len() - tokens.continuation_ids.len()], ids("context_ids"), "{label}: context_ids");
+    assert_eq!(
+        full[..=full.len() - tokens.continuation_ids.len()],
+        golden_ids(golden, "context_ids"),
+        "{label}: context_ids"
+    );
+}
+
+fn golden_number(golden: &Value, key: &str) -> usize {
+    golden[key].as_u64().unwrap() as usize
+}
+
+fn golden_ids(golden: &Value, key: &str) -> Vec<u32> {
+    whole_numbers(&golden[key]).into_iter().map(|id| id as u32).collect::<Vec<_>>()
 }
 
 /// Compares all requests of the tasks with golden requests in `folder`, and returns their number.
@@ -181,11 +195,10 @@ fn predictions_and_lengths_are_those_of_the_harness() {
             assert_eq!(ours.len(), golden.len());
             for (ours, golden) in ours.iter().zip(&golden) {
                 let label = format!("{folder}{} {}", task.name, golden["doc_id"]);
-                let pred = |pred: Option<usize>| json!(pred.unwrap());
                 assert_eq!(json!(ours.id), golden["doc_id"], "{label}");
                 assert_eq!(json!(ours.gold), golden["gold"], "{label}: gold");
-                assert_eq!(pred(ours.pred), golden["pred"], "{label}: pred");
-                assert_eq!(pred(ours.pred_norm), golden["pred_norm"], "{label}: pred_norm");
+                assert_eq!(number_of(ours.pred), golden["pred"], "{label}: pred");
+                assert_eq!(number_of(ours.pred_norm), golden["pred_norm"], "{label}: pred_norm");
                 for metric in task.metrics {
                     let right = f64::from(u8::from(ours.right(*metric)));
                     assert_eq!(json!(right), golden[metric.name()], "{label}: {}", metric.name());
@@ -197,6 +210,10 @@ fn predictions_and_lengths_are_those_of_the_harness() {
             }
         }
     }
+}
+
+fn number_of(pred: Option<usize>) -> Value {
+    json!(pred.unwrap())
 }
 
 #[test]

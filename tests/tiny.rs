@@ -120,15 +120,16 @@ fn dense_backbones_know_the_world() {
         assert!(above >= 20.0, "{name} is {above:.1} points above chance on the nine-task average");
         // The manifest has the unigram model's perplexity on the validation splits of the same registers.
         let manifest = json(&folder(name).join("manifest.json"));
-        let unigram = |register: &str| {
-            let scores = manifest["validation"].as_array().unwrap();
-            scores.iter().find(|score| score["register"] == register).unwrap()["unigram_perplexity"].as_f64().unwrap()
-        };
         for (text, register) in cell.texts.iter().zip(["wiki", "web", "news"]) {
             let perplexity = text.sample.as_ref().unwrap().perplexity();
-            assert!(perplexity < unigram(register) / 10.0, "{name} on {register}: {perplexity}");
+            assert!(perplexity < unigram_perplexity(&manifest, register) / 10.0, "{name} on {register}: {perplexity}");
         }
     }
+}
+
+fn unigram_perplexity(manifest: &serde_json::Value, register: &str) -> f64 {
+    let scores = manifest["validation"].as_array().unwrap();
+    scores.iter().find(|score| score["register"] == register).unwrap()["unigram_perplexity"].as_f64().unwrap()
 }
 
 #[test]
@@ -150,12 +151,12 @@ fn pruning_hurts_and_repairs_rank_as_in_the_paper() {
     for backbone in BACKBONES {
         let dense = perplexity(backbone, 0, "dense");
         for depth in [4, 6] {
-            let perplexity_of = |recovery: &str| perplexity(backbone, depth, recovery);
-            let none = perplexity_of("none");
-            let ghosted = perplexity_of("ghosted");
-            let least_squares = perplexity_of("replaceme-ls");
+            let none = perplexity(backbone, depth, "none");
+            let ghosted = perplexity(backbone, depth, "ghosted");
+            let least_squares = perplexity(backbone, depth, "replaceme-ls");
             assert!(none > 1.1 * dense, "{backbone} without {depth} layers: {none} against {dense}");
-            let patches = [perplexity_of("linearpatch-diag"), perplexity_of("linearpatch-rotate")];
+            let patches =
+                [perplexity(backbone, depth, "linearpatch-diag"), perplexity(backbone, depth, "linearpatch-rotate")];
             // Holds in all settings: repairs that solve for a full matrix outperform those that scale, which outperform
             // no repair.
             for solved in [ghosted, least_squares] {

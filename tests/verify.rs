@@ -68,9 +68,13 @@ fn relist(world: &World, name: &str) {
     let list = path(world, ".ghostlab.sha256");
     let (hash, _) = sha256::of_file(&path(world, name)).unwrap();
     let text = std::fs::read_to_string(&list).unwrap();
-    let is_line_of = |line: &str| line.split_once("  ").is_some_and(|(_, file)| file == name);
-    let lines =
-        text.lines().map(|line| if is_line_of(line) { format!("{hash}  {name}\n") } else { format!("{line}\n") });
+    let lines = text.lines().map(|line| {
+        if line.split_once("  ").is_some_and(|(_, file)| file == name) {
+            format!("{hash}  {name}\n")
+        } else {
+            format!("{line}\n")
+        }
+    });
     std::fs::write(list, lines.collect::<String>()).unwrap();
 }
 
@@ -231,22 +235,12 @@ fn inputs_are_found_by_hash_and_missing_ones_named() {
 #[test]
 fn packed_record_verifies_like_its_folder() {
     let world = world();
-    let pack = |to: &str| {
-        let output = world.ghostlab(&["record", "pack", "results", "--to", to, "--json"]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"].clone()
-    };
-    let packed = pack("one.zip");
+    let packed = pack(&world, "one.zip");
     assert_eq!(packed["folders"], serde_json::json!(["grid"]), "{packed}");
-    pack("two.zip");
+    pack(&world, "two.zip");
     let archive = std::fs::read(world.path("one.zip")).unwrap();
     assert_eq!(archive, std::fs::read(world.path("two.zip")).unwrap(), "the same folder gives the same bytes");
-    let verify = |file: &str| {
-        let output = world.ghostlab(&["verify", file, "--share", "20%", "--json"]);
-        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-        (output.status.code().unwrap(), answer)
-    };
-    let (code, answer) = verify("one.zip");
+    let (code, answer) = verify_file(&world, "one.zip");
     assert_eq!(code, 0, "{answer:#}");
     let folders = answer["answer"]["folders"].as_array().unwrap();
     assert_eq!((&folders[0]["name"], &folders[1]["folder"]), (&"archive".into(), &"one.zip/grid".into()));
@@ -257,7 +251,7 @@ fn packed_record_verifies_like_its_folder() {
     let mut broken = archive.clone();
     broken[offset + 1] = b'V';
     std::fs::write(world.path("broken.zip"), broken).unwrap();
-    let (code, answer) = verify("broken.zip");
+    let (code, answer) = verify_file(&world, "broken.zip");
     assert_eq!(code, 2, "{answer:#}");
     assert!(answer["error"]["where"].as_str().unwrap().contains("numbers.json"), "{answer:#}");
     // The existing file belongs to the user.
@@ -271,6 +265,18 @@ fn packed_record_verifies_like_its_folder() {
     assert!(output.status.code() == Some(2) && text.contains("results.csv"), "{text}");
 }
 
+fn pack(world: &World, to: &str) -> Value {
+    let output = world.ghostlab(&["record", "pack", "results", "--to", to, "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"].clone()
+}
+
+fn verify_file(world: &World, file: &str) -> (i32, Value) {
+    let output = world.ghostlab(&["verify", file, "--share", "20%", "--json"]);
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    (output.status.code().unwrap(), answer)
+}
+
 /// Creates a run of a dense backbone and a cut, scored on generated answers, the likelihood of a text, and that of its
 /// last word.
 fn defined() -> World {
@@ -280,23 +286,22 @@ fn defined() -> World {
         "rows.jsonl",
         (0..72).map(|i| format!("{{\"text\": \"w{i} w{} w{}\"}}\n", i * 7 % 299, i * 31 % 299)).collect::<String>(),
     );
-    let write = |name: &str, rest: &str| {
-        let head = "dataset_path: json\ndataset_kwargs: {data_files: {test: ../rows.jsonl}}\ntest_split: test\n";
-        world.write(&format!("defs/{name}.yaml"), format!("task: {name}\n{head}{rest}"));
-    };
-    write(
+    write_definition(
+        &world,
         "answers",
         "output_type: generate_until\ndoc_to_text: \"{{text}}\"\ndoc_to_target: \"1\"\n\
          generation_kwargs: {until: [\"w7 \"], do_sample: false, max_gen_toks: 4}\n\
          filter_list:\n  - name: digit\n    filter: [{function: regex, regex_pattern: \"w([0-9])\"}, {function: take_first}]\n\
          metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]\n",
     );
-    write(
+    write_definition(
+        &world,
         "rolling",
         "output_type: loglikelihood_rolling\ndoc_to_text: \"\"\ndoc_to_target: \"{{text}}\"\n\
          metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]\n",
     );
-    write(
+    write_definition(
+        &world,
         "last",
         "output_type: loglikelihood\ndoc_to_text: \"{{text}}\"\ndoc_to_target: \" w5 w6\"\n\
          metric_list: [{metric: perplexity}, {metric: acc}]\n",
@@ -312,6 +317,11 @@ fn defined() -> World {
     std::fs::remove_dir_all(world.path("data/store")).unwrap();
     std::fs::create_dir_all(world.path("data/store")).unwrap();
     world
+}
+
+fn write_definition(world: &World, name: &str, rest: &str) {
+    let head = "dataset_path: json\ndataset_kwargs: {data_files: {test: ../rows.jsonl}}\ntest_split: test\n";
+    world.write(&format!("defs/{name}.yaml"), format!("task: {name}\n{head}{rest}"));
 }
 
 #[test]

@@ -13,14 +13,11 @@ use ghostlab::results::{Differences, StoredNumber, StoredResults};
 
 /// Returns the settings in which the last cells of two runs differ.
 fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<Aspect> {
-    let last = |run: &StoredResults| run.numbers.last().unwrap().cell.clone();
-    let a = last(one);
-    let b = last(other);
+    let a = last_cell(one);
+    let b = last_cell(other);
     let mut found = BTreeSet::new();
-    // Ignore decoding times, which only one of the two runs may have.
-    let shared = |number: &&StoredNumber| !number.record.metric.starts_with("decode");
-    let of_a = one.numbers.iter().filter(|number| number.cell == a).filter(shared);
-    let of_b = other.numbers.iter().filter(|number| number.cell == b).filter(shared);
+    let of_a = one.numbers.iter().filter(|number| number.cell == a).filter(is_not_of_decoding);
+    let of_b = other.numbers.iter().filter(|number| number.cell == b).filter(is_not_of_decoding);
     for (one_number, other_number) in of_a.zip(of_b) {
         let (Some(one), Some(other)) = (one.leaves(one_number), other.leaves(other_number)) else {
             panic!("a number without an identity: {one_number:?}");
@@ -28,11 +25,22 @@ fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<Aspect> {
         found.extend(differs(&one, &other).into_iter().map(|differ| differ.aspect));
     }
     // The index of a part of a mean is irrelevant: `measure.0.task.bos` is `measure.task.bos`.
-    let plain = |aspect: Aspect| {
-        let parts: Vec<&str> = aspect.as_str().split('.').filter(|part| part.parse::<usize>().is_err()).collect();
-        Aspect::new(parts.join("."))
-    };
-    found.into_iter().map(plain).collect()
+    found
+        .into_iter()
+        .map(|aspect: Aspect| {
+            let parts: Vec<&str> = aspect.as_str().split('.').filter(|part| part.parse::<usize>().is_err()).collect();
+            Aspect::new(parts.join("."))
+        })
+        .collect()
+}
+
+fn last_cell(run: &StoredResults) -> String {
+    run.numbers.last().unwrap().cell.clone()
+}
+
+/// A run with decoding also has times that the other lacks.
+fn is_not_of_decoding(number: &&StoredNumber) -> bool {
+    !number.record.metric.starts_with("decode")
 }
 
 fn is_told_apart(pair: &Pair) {
@@ -72,13 +80,9 @@ const OF_CELLS: [&str; 10] = [
 
 #[test]
 fn different_cells_of_a_grid_have_different_names() {
-    let last = |setting: &Setting| -> Cell {
-        let grid = Grid::load(&setting.world.path("grid.yaml"), None, &[]).unwrap();
-        Cell { name: String::new(), ..grid.cells.last().unwrap().clone() }
-    };
     let mut count = 0;
     for pair in pairs::unlike() {
-        let mut cells = [last(&pair.one()), last(&pair.other())];
+        let mut cells = [last_unnamed_cell(&pair.one()), last_unnamed_cell(&pair.other())];
         let expected = pair.aspects.iter().any(|aspect| OF_CELLS.iter().any(|known| Aspect::new(*aspect).is_of(known)));
         assert_eq!(cells[0] != cells[1], expected, "{}: {cells:?}", pair.what);
         give_names(&mut cells);
@@ -87,14 +91,24 @@ fn different_cells_of_a_grid_have_different_names() {
     }
     assert!(count >= 10, "{count}");
     for pair in pairs::alike() {
-        let name = |setting: &Setting| {
-            let arguments =
-                setting.arguments.iter().filter(|argument| *argument != "--set").cloned().collect::<Vec<_>>();
-            let grid = Grid::load(&setting.world.path("grid.yaml"), None, &arguments).unwrap();
-            grid.cells.last().unwrap().name.clone()
-        };
-        assert_eq!((name(&pair.one()), name(&pair.other())), (NAME.to_owned(), NAME.to_owned()), "{}", pair.what);
+        assert_eq!(
+            (last_cell_name(&pair.one()), last_cell_name(&pair.other())),
+            (NAME.to_owned(), NAME.to_owned()),
+            "{}",
+            pair.what
+        );
     }
+}
+
+fn last_unnamed_cell(setting: &Setting) -> Cell {
+    let grid = Grid::load(&setting.world.path("grid.yaml"), None, &[]).unwrap();
+    Cell { name: String::new(), ..grid.cells.last().unwrap().clone() }
+}
+
+fn last_cell_name(setting: &Setting) -> String {
+    let arguments = setting.arguments.iter().filter(|argument| *argument != "--set").cloned().collect::<Vec<_>>();
+    let grid = Grid::load(&setting.world.path("grid.yaml"), None, &arguments).unwrap();
+    grid.cells.last().unwrap().name.clone()
 }
 
 fn is_taken_for_one(pair: &Pair) {

@@ -231,15 +231,11 @@ fn with_a_bad_cell() -> World {
 #[test]
 fn failing_cell_is_retried_up_to_the_limit_with_its_reason() {
     let world = with_a_bad_cell();
-    let tried = |world: &World| {
-        let all = fs::read_dir(world.path("data/store/attempts")).into_iter().flatten().flatten();
-        all.map(|entry| fs::read_dir(entry.path()).unwrap().count()).sum::<usize>()
-    };
     for (retries, attempts) in [("0", 1), ("0", 1), ("1", 2), ("1", 2)] {
         let output = world.ghostlab(&["worker", "grid.yaml", "--retries", retries]);
         assert_eq!(output.status.code(), Some(0), "{}", log(&output));
         assert!(log(&output).contains("1 of 5 cells have no result"), "{}", log(&output));
-        assert_eq!(tried(&world), attempts, "--retries {retries}");
+        assert_eq!(attempts_of(&world), attempts, "--retries {retries}");
     }
     let shown = status(&world);
     assert!(shown.contains("replaceme-ls") && shown.contains("failed 2 times"), "{shown}");
@@ -248,26 +244,35 @@ fn failing_cell_is_retried_up_to_the_limit_with_its_reason() {
     let table = fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
     let alone = with_a_bad_cell();
     assert_eq!(alone.run(&[]).status.code(), Some(4));
-    let reason = |table: &str| table.lines().find(|line| line.contains("replaceme-ls")).unwrap().to_owned();
     let table_alone = fs::read_to_string(alone.path("results/grid/results.csv")).unwrap();
     assert_eq!(reason(&table), reason(&table_alone), "the reason is that of a run");
+}
+
+fn attempts_of(world: &World) -> usize {
+    let all = fs::read_dir(world.path("data/store/attempts")).into_iter().flatten().flatten();
+    all.map(|entry| fs::read_dir(entry.path()).unwrap().count()).sum::<usize>()
+}
+
+fn reason(table: &str) -> String {
+    table.lines().find(|line| line.contains("replaceme-ls")).unwrap().to_owned()
 }
 
 #[test]
 fn a_job_that_fails_is_tried_again_within_the_retries_of_all() {
     let world = World::new();
-    let failing = |fault: &str, retries: &str| {
-        let mut command = world.command(&["worker", "grid.yaml", "--retries", retries]);
-        command.env("GHOSTLAB_FAULT", fault).output().unwrap()
-    };
-    let output = failing("panic@score:1,panic@score:2", "1");
+    let output = failing(&world, "panic@score:1,panic@score:2", "1");
     assert!(output.status.code() == Some(0) && log(&output).contains("a job panicked"), "{}", log(&output));
     assert!(log(&output).contains("9 of 9 cells have no result"), "{}", log(&output));
     let shown = status(&world);
     assert!(shown.contains("tiny on test@64 failed 2 times") && shown.contains("fault on purpose"), "{shown}");
-    let output = failing("", "2");
+    let output = failing(&world, "", "2");
     assert!(log(&output).contains("all 9 cells are stored"), "{}", log(&output));
     assert!(!status(&world).contains("fault on purpose"));
+}
+
+fn failing(world: &World, fault: &str, retries: &str) -> Output {
+    let mut command = world.command(&["worker", "grid.yaml", "--retries", retries]);
+    command.env("GHOSTLAB_FAULT", fault).output().unwrap()
 }
 
 #[test]
@@ -308,15 +313,14 @@ fn workers_begin_at_backbones_of_their_own() {
         grid.replace("tiny: {path: backbone}", "tiny: {path: backbone}\n  b: {path: second}\n  c: {path: third}");
     world.write("grid.yaml", grid.replace("backbone: [tiny]", "backbone: [tiny, b, c]"));
     // Each is stopped in its first calibration, so that all run concurrently.
-    let stopped = |_| {
+    let workers = [0, 1, 2].map(|_| {
         let mut command = world.command(&["worker", "grid.yaml", "--events"]);
         command.env("GHOSTLAB_FAULT", "stop@activations:1");
         let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let process = format!("/proc/{}/stat", child.id());
         until("it does not stop", || fs::read_to_string(&process).is_ok_and(|stat| stat.contains(") T ")));
         child
-    };
-    let workers = [0, 1, 2].map(stopped);
+    });
     let claims = fs::read_dir(world.path("data/store/claims")).unwrap().map(|e| e.unwrap().file_name());
     let mut seats: Vec<String> =
         claims.map(|name| name.into_string().unwrap()).filter(|n| n.starts_with("at-")).collect();

@@ -188,8 +188,11 @@ fn definition_seeds() -> Vec<Vec<u8>> {
 
 /// Returns two rows for the seeds.
 fn documents() -> Vec<ghostlab_definitions::Value> {
-    let row = |index: usize| json!({"q": format!(" why {index}? "), "c": ["it's", "\"so\""], "a": index % 2, "n": null, "f": 1.5});
-    (0..2).map(|index| serde_json::from_value(row(index)).unwrap()).collect()
+    (0..2).map(|index| serde_json::from_value(question_row(index)).unwrap()).collect()
+}
+
+fn question_row(index: usize) -> Value {
+    json!({"q": format!(" why {index}? "), "c": ["it's", "\"so\""], "a": index % 2, "n": null, "f": 1.5})
 }
 
 /// Parses a definition, which must give an error or requests.
@@ -466,18 +469,19 @@ fn gguf_seeds() -> Vec<Vec<u8>> {
     let text = GgufText { name: "seed".to_owned(), entries };
     let mut bytes = Vec::new();
     layout.write_gguf(&config, GgufType::Q8_0, &text, Path::new("seed"), &mut bytes, &mut |_| Ok(())).unwrap();
-    let entry = |key: &str, kind: u32, value: &[u8]| {
-        [&(key.len() as u64).to_le_bytes()[..], key.as_bytes(), &kind.to_le_bytes(), value].concat()
-    };
     vec![
         bytes,
         gguf_header(3, 0, 0),
         gguf_header(3, u64::MAX, 1),
         gguf_header(9, 0, 0),
-        [gguf_header(3, 0, 1), entry("general.alignment", 4, &0_u32.to_le_bytes())].concat(),
-        [gguf_header(2, 0, 1), entry("a", 9, &[&8_u32.to_le_bytes()[..], &(1_u64 << 40).to_le_bytes()].concat())]
+        [gguf_header(3, 0, 1), gguf_entry("general.alignment", 4, &0_u32.to_le_bytes())].concat(),
+        [gguf_header(2, 0, 1), gguf_entry("a", 9, &[&8_u32.to_le_bytes()[..], &(1_u64 << 40).to_le_bytes()].concat())]
             .concat(),
     ]
+}
+
+fn gguf_entry(key: &str, kind: u32, value: &[u8]) -> Vec<u8> {
+    [&(key.len() as u64).to_le_bytes()[..], key.as_bytes(), &kind.to_le_bytes(), value].concat()
 }
 
 fn gguf_header(version: u32, tensors: u64, entries: u64) -> Vec<u8> {

@@ -75,15 +75,18 @@ fn run(folder: &PackedFolder, folder_id: &str, others: &mut Entities) -> Value {
     let inputs = record["inputs"].as_object().into_iter().flatten();
     let inputs: Vec<Value> = inputs.filter_map(|(path, hash)| input(record, path, hash.as_str()?, others)).collect();
     let machine = &record["machine"];
-    let text = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
     let entity = json!({
         "@id": id, "@type": "CreateAction", "name": command,
-        "description": format!("{command}, on {} ({} {})", text(&machine["cpu"]), text(&machine["os"]), text(&machine["arch"])),
+        "description": format!("{command}, on {} ({} {})", text_or_unknown(&machine["cpu"]), text_or_unknown(&machine["os"]), text_or_unknown(&machine["arch"])),
         "startTime": record["started"], "endTime": record["finished"],
         "instrument": software(record, others), "object": one_or_all(inputs), "result": refer(folder_id),
     });
     others.insert(id.clone(), entity);
     refer(&id)
+}
+
+fn text_or_unknown(value: &Value) -> String {
+    value.as_str().unwrap_or("unknown").to_owned()
 }
 
 /// Describes the program at its commit, and the crates that compute numbers.

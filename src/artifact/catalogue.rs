@@ -53,18 +53,15 @@ impl Artifact {
         let metrics = self.description.metrics();
         let known: Vec<Metric> =
             metrics.iter().map(|id| Metric::find(id).unwrap_or_else(|_| Metric::task(id))).collect();
-        // `short_answers(shots=5)/exact_match,none` belongs to the task `short_answers`.
-        let defined = |metric: &Metric, task: &str| {
-            let asked = metric.id.split_once('/').filter(|_| metric.is_defined()).map_or("", |(asked, _)| asked);
-            asked.split('(').next() == Some(task)
-        };
         load(&AxisChoice {
             text: &|corpus| {
                 known.iter().any(|metric| metric.text() == Some(stem(corpus)) || matches!(metric.of, Of::Texts(_)))
             },
             task: &|task| {
                 known.iter().any(|metric| {
-                    metric.task_name() == Some(task) || defined(metric, task) || matches!(metric.of, Of::Tasks(_))
+                    metric.task_name() == Some(task)
+                        || is_of_definition(metric, task)
+                        || matches!(metric.of, Of::Tasks(_))
                 })
             },
             latency: known.iter().any(|metric| metric.is_latency()),
@@ -79,14 +76,16 @@ impl Artifact {
         if self.description.list.is_some() {
             return Ok(Vec::new());
         }
-        let needs = |shown: &AxisChoice<'_>| Grid::needs(&self.file, profile, overrides, shown);
-        let subset = self.shown(needs)?;
+        let subset = self.shown(|shown| Grid::needs(&self.file, profile, overrides, shown))?;
         let paper = paper::all()?;
         let mut backbones = subset.needs.iter().filter(|need| need.kind == EntryKind::Backbone);
         let gate = match !subset.scored
             && backbones.any(|need| paper.iter().any(|entry| entry.record.condition.backbone == need.name))
         {
-            true => Some(needs(&AxisChoice { text: &|_| true, task: &|_| false, latency: false })?),
+            true => {
+                let texts_only = AxisChoice { text: &|_| true, task: &|_| false, latency: false };
+                Some(Grid::needs(&self.file, profile, overrides, &texts_only)?)
+            }
             false => None,
         };
         Ok(std::iter::once(subset).chain(gate).collect())
@@ -129,6 +128,12 @@ impl Artifact {
     }
 }
 
+/// `short_answers(shots=5)/exact_match,none` belongs to the task `short_answers`.
+fn is_of_definition(metric: &Metric, task: &str) -> bool {
+    let asked = metric.id.split_once('/').filter(|_| metric.is_defined()).map_or("", |(asked, _)| asked);
+    asked.split('(').next() == Some(task)
+}
+
 fn scores(grid: &Grid) -> bool {
     !grid.evaluate.perplexity.is_empty() || !grid.evaluate.tasks.is_empty()
 }
@@ -165,9 +170,11 @@ pub fn chosen<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
     names
         .iter()
         .map(|name| {
-            let same = |known: &str| known.eq_ignore_ascii_case(name);
             all.iter()
-                .find(|artifact| same(&artifact.name) || artifact.description.also.as_deref().is_some_and(same))
+                .find(|artifact| {
+                    let names = [Some(artifact.name.as_str()), artifact.description.also.as_deref()];
+                    names.into_iter().flatten().any(|known| known.eq_ignore_ascii_case(name))
+                })
                 .ok_or_else(|| {
                     let known = all.iter().map(|artifact| artifact.name.as_str()).chain(["all"]);
                     let error = Error::bad_input(format!("unknown artifact `{name}`"));

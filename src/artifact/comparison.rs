@@ -67,11 +67,9 @@ pub(super) fn beside_paper(table: &Table) -> String {
     if compared.is_empty() {
         return String::new();
     }
-    let count = |matches: &dyn Fn(&PaperVerdict) -> bool| {
-        compared.iter().filter(|(_, comparison)| matches(&comparison.verdict)).count()
-    };
-    let same = count(&|verdict| *verdict == PaperVerdict::Same);
-    let other = count(&|verdict| matches!(verdict, PaperVerdict::OtherProtocol(_)));
+    let verdicts = compared.iter().map(|(_, comparison)| &comparison.verdict);
+    let same = verdicts.clone().filter(|verdict| **verdict == PaperVerdict::Same).count();
+    let other = verdicts.filter(|verdict| matches!(verdict, PaperVerdict::OtherProtocol(_))).count();
     let mut text = match compared.len() - other {
         0 => String::new(),
         judged => format!("compared with the paper: {same} of {judged} values are within the tolerance\n"),

@@ -18,8 +18,14 @@ use crate::{criterion, recovery};
 
 /// Draws one figure per backbone.
 fn each(backbones: &[String], figure: impl Fn(&String) -> Result<Figure>) -> Result<Vec<(String, Drawing)>> {
-    let name = |backbone: &String| if backbones.len() == 1 { String::new() } else { backbone.clone() };
-    backbones.iter().map(|backbone| Ok((name(backbone), figure(backbone)?.draw()?))).collect()
+    let is_named = backbones.len() > 1;
+    backbones
+        .iter()
+        .map(|backbone| {
+            let name = if is_named { backbone.clone() } else { String::new() };
+            Ok((name, figure(backbone)?.draw()?))
+        })
+        .collect()
 }
 
 /// Draws the training losses of each backbone.
@@ -27,10 +33,11 @@ fn each(backbones: &[String], figure: impl Fn(&String) -> Result<Figure>) -> Res
 /// # Errors
 /// Fails if a figure cannot be drawn.
 pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, Drawing)>> {
-    let trained = || outcome.cells.iter().filter(|result| !result.training.is_empty());
-    let backbones = distinct(trained().map(|result| &result.cell.backbone));
-    let curves = |backbone: &String| {
-        let trained_here: Vec<&CellResult> = trained().filter(|result| result.cell.backbone == *backbone).collect();
+    let trained: Vec<&CellResult> = outcome.cells.iter().filter(|result| !result.training.is_empty()).collect();
+    let backbones = distinct(trained.iter().map(|result| &result.cell.backbone));
+    each(&backbones, |backbone| {
+        let here = trained.iter().copied().filter(|result| result.cell.backbone == *backbone);
+        let trained_here: Vec<&CellResult> = here.collect();
         let labels = trained_labels(&trained_here.iter().map(|result| &result.cell).collect::<Vec<_>>());
         let around = Surroundings {
             title: format!("{title}, loss of fine-tuning: {}", backbone_label(backbone)),
@@ -47,21 +54,32 @@ pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, 
                 .zip(labels)
                 .map(|(result, label)| {
                     let block = result.training.len().div_ceil(LOSS_POINTS).max(1);
-                    // Average over several steps, because each step is a single sequence.
-                    let point = |(at, steps): (usize, &[f64])| Point {
-                        x: (at * block) as f64 + (steps.len() + 1) as f64 / 2.0,
-                        y: Some(steps.iter().sum::<f64>() / steps.len() as f64),
-                        error: None,
-                    };
                     let method = recovery_of(&result.cell).to_owned();
-                    Line { label, points: result.training.chunks(block).enumerate().map(point).collect(), method }
+                    Line {
+                        label,
+                        points: result
+                            .training
+                            .chunks(block)
+                            .enumerate()
+                            .map(|(at, steps)| loss_point(block, at, steps))
+                            .collect(),
+                        method,
+                    }
                 })
                 .collect(),
             levels: Vec::new(),
         });
         Ok(Figure { around, plot })
-    };
-    each(&backbones, curves)
+    })
+}
+
+/// Averages the losses of several steps. The loss of a single step depends on its one sequence.
+fn loss_point(block: usize, at: usize, steps: &[f64]) -> Point {
+    Point {
+        x: (at * block) as f64 + (steps.len() + 1) as f64 / 2.0,
+        y: Some(steps.iter().sum::<f64>() / steps.len() as f64),
+        error: None,
+    }
 }
 
 fn recovery_of(cell: &Cell) -> &str {
@@ -168,16 +186,16 @@ impl Drawer<'_> {
 
     /// Describes the cut, such as `4 of 16 layers removed by LLM-Streamline`.
     fn cut(&self) -> String {
-        let pruned = || self.conditions().filter(|condition| condition.criterion != DENSE);
-        let sizes: Vec<(usize, usize)> = pruned().map(|pruned| (pruned.depth, pruned.layers)).collect();
+        let pruned: Vec<&Condition> = self.conditions().filter(|condition| condition.criterion != DENSE).collect();
+        let sizes: Vec<(usize, usize)> = pruned.iter().map(|pruned| (pruned.depth, pruned.layers)).collect();
         let sizes = distinct(&sizes);
-        let depths = distinct(pruned().map(|pruned| &pruned.depth));
+        let depths = distinct(pruned.iter().map(|pruned| &pruned.depth));
         let count = match (depths.as_slice(), sizes.as_slice()) {
             (_, [(depth, layers)]) => format!("{depth} of {layers} layers"),
             ([depth], _) => format!("{depth} layers"),
             _ => "layers".to_owned(),
         };
-        match distinct(pruned().map(|pruned| &pruned.criterion)).as_slice() {
+        match distinct(pruned.iter().map(|pruned| &pruned.criterion)).as_slice() {
             [criterion] => format!("{count} removed by {}", criterion::label(criterion)),
             _ => format!("{count} removed"),
         }
@@ -333,14 +351,11 @@ impl Drawer<'_> {
 
     fn depths(&self, backbone: &str) -> Figure {
         let metric = self.entry.metrics.first().cloned().unwrap_or_default();
-        let selected = || {
-            self.numbers
-                .iter()
-                .map(|number| &number.record)
-                .filter(|record| record.condition.backbone == backbone && record.metric == metric)
-        };
-        let has_errors = selected().any(|record| record.error.is_some());
-        let dense = selected().find(|record| record.condition.depth == 0).and_then(|record| record.value);
+        let records = self.numbers.iter().map(|number| &number.record);
+        let selected: Vec<&Record> =
+            records.filter(|record| record.condition.backbone == backbone && record.metric == metric).collect();
+        let has_errors = selected.iter().any(|record| record.error.is_some());
+        let dense = selected.iter().find(|record| record.condition.depth == 0).and_then(|record| record.value);
         let plot = Plot::Curves(Curves {
             x: Axis { label: "Layers removed".into(), ..Axis::default() },
             y: self.axis(),
@@ -348,7 +363,8 @@ impl Drawer<'_> {
                 .recoveries()
                 .iter()
                 .map(|recovery| {
-                    let pruned = selected()
+                    let pruned = selected
+                        .iter()
                         .filter(|record| record.condition.depth > 0 && record.condition.recovery == *recovery);
                     let mut points: Vec<Point> = pruned
                         .map(|record| Point { x: record.condition.depth as f64, y: record.value, error: record.error })
@@ -415,19 +431,22 @@ mod tests {
 
     #[test]
     fn curves_of_one_recovery_are_told_apart_by_what_they_differ_in() {
-        let cell = |recovery: &str, depth: usize| Cell {
-            criterion: Some(Method::named("sleb")),
-            depth: depth.into(),
-            recovery: Some(Method::named(recovery)),
-            ..Cell::named("a", "a")
-        };
-        let one = cell("ghosted", 4);
-        let two = cell("ghosted", 6);
-        let other = cell("affine", 4);
+        let one = sleb_cell("ghosted", 4);
+        let two = sleb_cell("ghosted", 6);
+        let other = sleb_cell("affine", 4);
         let labels = trained_labels(&[&one, &two, &other]);
         let name = format!("{} + FT", recovery::label("ghosted"));
         assert_eq!(labels[..2], [format!("{name}, depth 4"), format!("{name}, depth 6")]);
         assert_eq!(trained_labels(&[&one]), [name]);
         assert!(labels[2].ends_with(" + FT"), "{labels:?}");
+    }
+
+    fn sleb_cell(recovery: &str, depth: usize) -> Cell {
+        Cell {
+            criterion: Some(Method::named("sleb")),
+            depth: depth.into(),
+            recovery: Some(Method::named(recovery)),
+            ..Cell::named("a", "a")
+        }
     }
 }

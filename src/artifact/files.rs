@@ -239,25 +239,25 @@ fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
 /// Serializes the cells without derived values and per-channel errors. A recorded run keeps only the keys of stored
 /// objects.
 fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
-    let cell = |result: &CellResult| {
-        let mut cell = serde_json::to_value(result).map_err(|error| {
-            Error::job("a cell has no JSON form").at(result.cell.to_string()).found(error.to_string())
-        })?;
-        for boundary in cell["boundaries"].as_array_mut().into_iter().flatten() {
-            boundary.as_object_mut().and_then(|boundary| boundary.remove("boundary_mae_by_channel"));
+    outcome.cells.iter().map(|result| cell_json(result, recorded)).collect()
+}
+
+fn cell_json(result: &CellResult, recorded: bool) -> Result<Value> {
+    let mut cell = serde_json::to_value(result)
+        .map_err(|error| Error::job("a cell has no JSON form").at(result.cell.to_string()).found(error.to_string()))?;
+    for boundary in cell["boundaries"].as_array_mut().into_iter().flatten() {
+        boundary.as_object_mut().and_then(|boundary| boundary.remove("boundary_mae_by_channel"));
+    }
+    cell["tasks"] = tasks(result);
+    if recorded {
+        let mut keys: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for part in cell["made_from"].as_array().into_iter().flatten() {
+            let [kind, key] = ["kind", "key"].map(|name| part[name].as_str().unwrap_or_default());
+            keys.entry(kind).or_default().push(key);
         }
-        cell["tasks"] = tasks(result);
-        if recorded {
-            let mut keys: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-            for part in cell["made_from"].as_array().into_iter().flatten() {
-                let text_of = |name: &str| part[name].as_str().unwrap_or_default();
-                keys.entry(text_of("kind")).or_default().push(text_of("key"));
-            }
-            cell["made_from"] = json!(keys);
-        }
-        Ok(cell)
-    };
-    outcome.cells.iter().map(cell).collect()
+        cell["made_from"] = json!(keys);
+    }
+    Ok(cell)
 }
 
 /// Serializes the accuracies and failure counts of each task.

@@ -98,10 +98,9 @@ fn the_screen_shows_ranks_failures_and_what_a_test_tells() {
     let text = screen(&view(), None);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "Accuracy & perplexity");
-    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
-    assert_eq!(words(lines[2]), "Model Lp/Lt Method RTE C4");
+    assert_eq!(single_spaced(lines[2]), "Model Lp/Lt Method RTE C4");
     let body: Vec<String> =
-        lines[4..].iter().filter(|line| line.starts_with("LLaMA")).map(|line| words(line)).collect();
+        lines[4..].iter().filter(|line| line.starts_with("LLaMA")).map(|line| single_spaced(line)).collect();
     assert_eq!(
         body,
         [
@@ -114,6 +113,10 @@ fn the_screen_shows_ranks_failures_and_what_a_test_tells() {
     );
     assert!(text.contains("p < 0.05"), "{text}");
     assert!(lines[5].starts_with('┄'), "a rule between dense and pruned:\n{text}");
+}
+
+fn single_spaced(line: &str) -> String {
+    line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ")
 }
 
 #[test]
@@ -175,19 +178,27 @@ choosing that row).}
 fn the_frame_has_a_row_for_each_number_with_its_test_and_status() {
     let frame = tidy_frame("table2", "tiny", &view()).unwrap();
     assert_eq!(frame.height(), 8);
-    let text = |column: &str, row: usize| frame.column(column).unwrap().get(row).unwrap().to_string();
-    let at = |metric: &str, recovery: &str| {
-        (0..8).find(|&row| text("metric", row).contains(metric) && text("recovery", row).contains(recovery)).unwrap()
-    };
-    let ours = at("rte", "ghosted");
-    assert!(text("against", ours).contains("linearpatch-diag") && text("test", ours).contains("mcnemar"));
+    let ours = row_of(&frame, "rte", "ghosted");
+    assert!(
+        text_at(&frame, "against", ours).contains("linearpatch-diag")
+            && text_at(&frame, "test", ours).contains("mcnemar")
+    );
     // 12 documents gained and none lost: p = 2 · ½¹².
     let p = frame.column("p").unwrap().get(ours).unwrap().try_extract::<f64>().unwrap();
     assert!((p - 2.0f64.powi(-11)).abs() < 1e-15, "{p}");
-    let failed = at("ppl_c4", "linearpatch-diag");
-    assert!(text("status", failed).contains("failed: a tensor is not finite"));
-    assert_eq!(text("value", failed), "null");
-    assert!(text("cell", ours).contains("the cell"));
+    let failed = row_of(&frame, "ppl_c4", "linearpatch-diag");
+    assert!(text_at(&frame, "status", failed).contains("failed: a tensor is not finite"));
+    assert_eq!(text_at(&frame, "value", failed), "null");
+    assert!(text_at(&frame, "cell", ours).contains("the cell"));
+}
+
+fn text_at(frame: &polars::prelude::DataFrame, column: &str, row: usize) -> String {
+    frame.column(column).unwrap().get(row).unwrap().to_string()
+}
+
+fn row_of(frame: &polars::prelude::DataFrame, metric: &str, recovery: &str) -> usize {
+    let mut rows = (0..8).filter(|row| text_at(frame, "metric", *row).contains(metric));
+    rows.find(|row| text_at(frame, "recovery", *row).contains(recovery)).unwrap()
 }
 
 #[test]
@@ -235,20 +246,21 @@ fn a_cell_that_was_left_out_shifts_no_other_under_another_depth() {
 #[test]
 fn a_depth_that_two_backbones_share_stands_in_one_column() {
     let description = table(true, &rows(), &["rte"]);
-    let row = |backbone: &str, depth, value| {
-        let mut number = number(depth, "llm-streamline", "ghosted", "rte", value, Sample::None);
-        number.record.condition.backbone = backbone.into();
-        number
-    };
-    let shared = vec![row("a", 4, 1.0), row("a", 6, 2.0), row("b", 6, 3.0)];
+    let shared = vec![rte_of("a", 4, 1.0), rte_of("a", 6, 2.0), rte_of("b", 6, 3.0)];
     let view = laid(&description, shared, &[]).unwrap();
     assert_eq!(view.groups, [("4-layer".to_owned(), 1), ("6-layer".to_owned(), 1)]);
     assert_eq!(view.rows.iter().map(texts).collect::<Vec<_>>(), ["1.00 2.00", "— 3.00"]);
     // Backbones of different sizes, as in the paper's table A6.
-    let unlike = vec![row("a", 7, 1.0), row("a", 11, 2.0), row("b", 13, 3.0), row("b", 15, 4.0)];
+    let unlike = vec![rte_of("a", 7, 1.0), rte_of("a", 11, 2.0), rte_of("b", 13, 3.0), rte_of("b", 15, 4.0)];
     let view = laid(&description, unlike, &[]).unwrap();
     assert_eq!(view.groups, [("7-layer, 13-layer".to_owned(), 1), ("11-layer, 15-layer".to_owned(), 1)]);
     assert_eq!(view.rows.iter().map(texts).collect::<Vec<_>>(), ["1.00 2.00", "3.00 4.00"]);
+}
+
+fn rte_of(backbone: &str, depth: usize, value: f64) -> Measurement {
+    let mut number = number(depth, "llm-streamline", "ghosted", "rte", value, Sample::None);
+    number.record.condition.backbone = backbone.into();
+    number
 }
 
 #[test]
@@ -284,11 +296,8 @@ fn the_papers_value_stands_beside_ours() {
     let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.record).collect();
     paper[3].value = Some(66.43);
     let view = laid(&description, numbers(), &paper).unwrap();
-    let shown = |row: usize| view.rows[row].cells[0].as_ref().unwrap().comparison.clone().unwrap();
-    assert_eq!(
-        (shown(0).verdict, shown(3).verdict, shown(3).paper),
-        (PaperVerdict::Same, PaperVerdict::Differs, 66.43)
-    );
+    let [first, last] = [0, 3].map(|row| view.rows[row].cells[0].as_ref().unwrap().comparison.clone().unwrap());
+    assert_eq!((first.verdict, last.verdict, last.paper), (PaperVerdict::Same, PaperVerdict::Differs, 66.43));
 }
 
 #[test]

@@ -40,8 +40,9 @@ pub(super) fn layout(
             .filter(|number| number.record.condition.backbone == *backbone)
             .partition(|number| number.record.condition.criterion == DENSE);
         let mut add = |dense: bool, at: &[&Arc<Measurement>], block: usize| -> Result<()> {
-            let depth = |column: &LaidColumn| column.group.and_then(|group| places.as_ref()?[group][index]);
-            let cells = columns.iter().map(|column| find(at, column, depth(column), dense));
+            let cells = columns
+                .iter()
+                .map(|column| find(at, column, column.group.and_then(|group| places.as_ref()?[group][index]), dense));
             let cells = cells.collect::<Result<Vec<_>>>()?;
             let (Some(first), false) = (at.first(), cells.iter().all(Option::is_none)) else { return Ok(()) };
             let ours = recovery::is_ours(&first.record.condition.recovery);
@@ -149,14 +150,19 @@ fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<usize> {
 /// Depths are aligned by rank, unless that would put one depth into two groups.
 fn places(depths: &[Vec<usize>]) -> Vec<Vec<Option<usize>>> {
     let most = depths.iter().map(Vec::len).max().unwrap_or(0);
-    let at = |depth: usize| depths.iter().filter_map(move |row| row.iter().position(|known| *known == depth));
-    if depths.iter().all(|row| {
-        row.is_empty() || row.len() == most && row.iter().all(|depth| at(*depth).collect::<BTreeSet<_>>().len() == 1)
-    }) {
+    let aligned = depths
+        .iter()
+        .all(|row| row.is_empty() || row.len() == most && row.iter().all(|depth| positions(depths, *depth).len() == 1));
+    if aligned {
         return (0..most).map(|group| depths.iter().map(|row| row.get(group).copied()).collect()).collect();
     }
     let all: BTreeSet<usize> = depths.iter().flatten().copied().collect();
     all.into_iter().map(|depth| depths.iter().map(|row| row.contains(&depth).then_some(depth)).collect()).collect()
+}
+
+/// Returns the positions at which rows have a depth.
+fn positions(depths: &[Vec<usize>], depth: usize) -> BTreeSet<usize> {
+    depths.iter().filter_map(|row| row.iter().position(|known| *known == depth)).collect()
 }
 
 /// Headings with the number of columns they span.
@@ -164,22 +170,6 @@ type GroupHeads = Vec<(String, usize)>;
 
 /// Returns the columns of a table's metrics, and their headings.
 fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<LaidColumn>, GroupHeads)> {
-    // Create a column for each way in which the metric was measured.
-    let each = |metric: Metric| -> Vec<LaidColumn> {
-        let column =
-            |head: String, key| LaidColumn { column: NumberColumn::of(metric.clone(), head), key, group: None };
-        let selected = numbers.iter().filter(|number| number.metric.id == metric.id);
-        let ways = distinct(selected.map(|number| &number.asked));
-        match ways.len() {
-            0 | 1 => vec![column(metric.label.clone(), None)],
-            _ => ways.into_iter().map(|way| column(way.to_string(), Some(way))).collect(),
-        }
-    };
-    // Place other metrics of the same text or task next to it.
-    let neighbours = |metric: &Metric| {
-        let others = metric.others().into_iter().filter(|other| !table.metrics.contains(&other.id));
-        others.filter_map(|other| found_column(numbers, &other.id)).collect::<Vec<_>>()
-    };
     // A latency metric expands to one column per timed prompt.
     let prompts =
         |metric: &Metric| {
@@ -194,14 +184,35 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<L
         let metric = found_column(numbers, id).map_or_else(|| Metric::find(id), Ok)?;
         let of_prompts = prompts(&metric);
         let (head, metrics) = match of_prompts.is_empty() {
-            true => (String::new(), std::iter::once(metric.clone()).chain(neighbours(&metric)).collect()),
+            true => {
+                (String::new(), std::iter::once(metric.clone()).chain(neighbours(table, numbers, &metric)).collect())
+            }
             false => (metric.label, of_prompts),
         };
-        let columns: Vec<LaidColumn> = metrics.into_iter().flat_map(each).collect();
+        let columns: Vec<LaidColumn> =
+            metrics.into_iter().flat_map(|metric| columns_of_metric(numbers, &metric)).collect();
         over.push((head, columns.len()));
         wanted.extend(columns);
     }
     Ok((wanted, over))
+}
+
+/// Returns other metrics of the same text or task, which are placed next to it.
+fn neighbours(table: &TableEntry, numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<Metric> {
+    let others = metric.others().into_iter().filter(|other| !table.metrics.contains(&other.id));
+    others.filter_map(|other| found_column(numbers, &other.id)).collect::<Vec<_>>()
+}
+
+/// Returns a column for each of several measurements under one name.
+fn columns_of_metric(numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<LaidColumn> {
+    let selected = numbers.iter().filter(|number| number.metric.id == metric.id);
+    let ways = distinct(selected.map(|number| &number.asked));
+    let heads: Vec<(String, Option<_>)> = match ways.len() {
+        0 | 1 => vec![(metric.label.clone(), None)],
+        _ => ways.into_iter().map(|way| (way.to_string(), Some(way))).collect(),
+    };
+    let columns = heads.into_iter().map(|(head, key)| (NumberColumn::of(metric.clone(), head), key));
+    columns.map(|(column, key)| LaidColumn { column, key, group: None }).collect()
 }
 
 fn found_column(numbers: &[Arc<Measurement>], id: &str) -> Option<Metric> {
@@ -210,13 +221,13 @@ fn found_column(numbers: &[Arc<Measurement>], id: &str) -> Option<Metric> {
 
 /// Adds the fewest settings that distinguish rows with equal labels.
 fn tell_apart(table: &TableEntry, rows: &mut [Laid]) {
-    // With several criteria, a repaired row is below the row of its criterion.
-    let head = |laid: &Laid| (laid.row.backbone, laid.row.block, laid.first.record.condition.criterion.clone());
     let headed: Vec<_> =
-        rows.iter().filter(|row| row.first.record.condition.recovery == recovery::NONE).map(head).collect();
+        rows.iter().filter(|row| row.first.record.condition.recovery == recovery::NONE).map(head_of).collect();
     let called: Vec<_> = rows
         .iter()
-        .map(|row| (row.row.lead.clone(), Some(head(row)).filter(|head| table.across_depths && headed.contains(head))))
+        .map(|row| {
+            (row.row.lead.clone(), Some(head_of(row)).filter(|head| table.across_depths && headed.contains(head)))
+        })
         .collect();
     let words = factors::besides(&called, &rows.iter().map(|row| &*row.first.setup.variant).collect::<Vec<_>>());
     for (row, words) in rows.iter_mut().zip(words).filter(|(_, words)| !words.is_empty()) {
@@ -224,6 +235,11 @@ fn tell_apart(table: &TableEntry, rows: &mut [Laid]) {
             *last = format!("{last}, {words}");
         }
     }
+}
+
+/// With several criteria, a repaired row is below the row of its criterion.
+fn head_of(laid: &Laid) -> (usize, usize, String) {
+    (laid.row.backbone, laid.row.block, laid.first.record.condition.criterion.clone())
 }
 
 pub(super) fn noted(mut table: Table, profile: &str, besides: Vec<String>) -> Table {

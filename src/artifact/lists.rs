@@ -27,12 +27,6 @@ pub(super) struct NameList {
 
 /// Lists the criteria and recoveries that the paper compares (tables 1 and A2).
 pub(super) fn methods() -> NameList {
-    let rows = |category: &'static str, methods: Vec<Described>| {
-        let compared = methods.into_iter().filter(|method| !method.beyond);
-        compared.map(move |method| {
-            vec![category.to_owned(), method.label.to_owned(), method.name, method.source.to_owned()]
-        })
-    };
     let criteria = rows("Pruning criterion", criterion::described());
     let recoveries = rows("Recovery method", recovery::described());
     NameList {
@@ -44,6 +38,12 @@ pub(super) fn methods() -> NameList {
         source: 3,
         head: "Official repository",
     }
+}
+
+fn rows(category: &'static str, methods: Vec<Described>) -> impl Iterator<Item = Vec<String>> {
+    let compared = methods.into_iter().filter(|method| !method.beyond);
+    compared
+        .map(move |method| vec![category.to_owned(), method.label.to_owned(), method.name, method.source.to_owned()])
 }
 
 /// Lists the backbones in `experiments/backbones` (paper table A1).

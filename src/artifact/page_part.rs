@@ -158,19 +158,13 @@ fn text_of(lines: &BTreeMap<String, String>, name: &str) -> String {
 }
 
 pub(super) fn list_sheet(artifact: &Artifact, list: &NameList) -> PagePart {
-    // A column with few distinct texts is offered as a filter.
-    let repeats = |at: usize| {
+    let columns = list.heads.iter().enumerate().map(|(at, head)| {
+        // A column with few distinct texts is offered as a filter.
         let texts: BTreeSet<&String> = list.rows.iter().map(|row| &row[at]).collect();
-        2 * texts.len() <= list.rows.len()
-    };
-    let view = SavedTable::of_words(
-        list.heads
-            .iter()
-            .enumerate()
-            .map(|(at, head)| SavedColumn { label: at == list.label, choice: repeats(at), ..SavedColumn::named(head) })
-            .collect(),
-        &list.rows,
-    );
+        let choice = 2 * texts.len() <= list.rows.len();
+        SavedColumn { label: at == list.label, choice, ..SavedColumn::named(head) }
+    });
+    let view = SavedTable::of_words(columns.collect(), &list.rows);
     PagePart { artifact: PageArtifact { tables: vec![view], ..described(artifact) }, cells: BTreeMap::new() }
 }
 
@@ -220,7 +214,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
     lines.push((SECONDS.to_owned(), format!("{:.1}", result.seconds)));
     let profile = if profile.is_empty() { String::new() } else { format!(" --profile {profile}") };
     let mut makers: Vec<Vec<(String, String)>> = Vec::new();
-    let part = |origin: &MadeFrom| {
+    let parts = result.made_from.iter().map(|origin| {
         let maker = maker(&origin.made);
         let index = makers.iter().position(|known| *known == maker).unwrap_or_else(|| {
             makers.push(maker);
@@ -233,8 +227,8 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
             seconds: (origin.seconds * 100.0).round() / 100.0,
             maker: index,
         }
-    };
-    let parts = result.made_from.iter().map(part).collect();
+    });
+    let parts = parts.collect();
     let inputs = outcome.inputs.iter().filter(|(path, _)| result.inputs.contains(*path));
     CellNote {
         title: cell.clone(),

@@ -26,24 +26,28 @@ impl Executor for Timed {
     fn run(&self, grid: &Grid, results: &Path) -> Result<GridOutcome> {
         let mut outcome = Fake::new(|_| Some(9.0)).run(grid, results)?;
         let times = Some(self.0.to_vec());
-        let timed = |prompt: &Latency| Measured {
-            asked: *prompt,
-            measure: MeasureId::Boundary.into(),
-            extent: None,
-            sample: Some(LatencyResult {
-                times: times.clone(),
-                by_channel: None,
-                dense: times.clone(),
-                first: 0,
-                sessions: 1,
-                weight_bytes: 300,
-                intermediate_bytes: Some(100),
-                dense_bytes: Some(500),
-                decode: None,
-            }),
-        };
         for cell in &mut outcome.cells {
-            cell.prompts = grid.evaluate.latency.iter().map(timed).collect();
+            cell.prompts = grid
+                .evaluate
+                .latency
+                .iter()
+                .map(|prompt: &Latency| Measured {
+                    asked: *prompt,
+                    measure: MeasureId::Boundary.into(),
+                    extent: None,
+                    sample: Some(LatencyResult {
+                        times: times.clone(),
+                        by_channel: None,
+                        dense: times.clone(),
+                        first: 0,
+                        sessions: 1,
+                        weight_bytes: 300,
+                        intermediate_bytes: Some(100),
+                        dense_bytes: Some(500),
+                        decode: None,
+                    }),
+                })
+                .collect();
         }
         Ok(outcome)
     }

@@ -4,7 +4,7 @@ use crate::artifact::paper::backbone_label;
 use crate::grid::TableEntry;
 use crate::metric::{Metric, PromptName};
 use crate::recovery;
-use crate::results::record::DENSE;
+use crate::results::record::{Condition, DENSE};
 use crate::results::{Lead, LeadKind, NumberColumn, Table, TableRow, distinct};
 
 pub(super) fn printed(entry: &TableEntry, table: &Table) -> Table {
@@ -75,11 +75,12 @@ fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn) ->
 
 /// Describes the backbone and, if unique, the number of removed layers.
 fn untold(entry: &TableEntry, table: &Table) -> String {
-    let conditions = || table.shown().map(|(_, shown)| &shown.measurement.record.condition);
-    let backbones = distinct(conditions().map(|conditions| &conditions.backbone));
-    let depths: Vec<(usize, usize)> = conditions()
+    let conditions: Vec<&Condition> = table.shown().map(|(_, shown)| &shown.measurement.record.condition).collect();
+    let backbones = distinct(conditions.iter().map(|condition| &condition.backbone));
+    let depths: Vec<(usize, usize)> = conditions
+        .iter()
         .filter(|condition| condition.criterion != DENSE)
-        .map(|conditions| (conditions.depth, conditions.layers))
+        .map(|condition| (condition.depth, condition.layers))
         .collect();
     let mut parts = Vec::new();
     if let ([backbone], false) = (backbones.as_slice(), is_said_by(table, LeadKind::Spanning)) {
@@ -104,9 +105,9 @@ fn turned(table: Table) -> Table {
     let prompts: Option<Vec<PromptName>> = table.columns.iter().map(|column| column.metric.prompt()).collect();
     let ([metric], Some(prompts)) = (metrics.as_slice(), prompts) else { return table };
     // Use the label columns that distinguish rows.
-    let pruned = || table.rows.iter().filter(|row| !row.dense);
-    let tells = |at: usize| distinct(pruned().map(|row| &row.lead[at])).len() > 1;
-    let headers: Vec<usize> = (0..table.lead.len()).filter(|&at| tells(at)).collect();
+    let pruned: Vec<&TableRow> = table.rows.iter().filter(|row| !row.dense).collect();
+    let headers: Vec<usize> =
+        (0..table.lead.len()).filter(|&at| distinct(pruned.iter().map(|row| &row.lead[at])).len() > 1).collect();
     let lengths = distinct(prompts.iter().map(|prompt| (prompt.length, prompt.decode)).collect::<Vec<_>>().iter());
     Table {
         lead: ["Seq", "Batch"].map(Lead::count).to_vec(),

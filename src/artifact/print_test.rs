@@ -188,8 +188,6 @@ const SAME: [(&str, &str); 15] = [
 ];
 
 fn in_one_language(facts: &Facts) -> Facts {
-    // The paper shades some cells, we shade whole rows.
-    let shade = |word: &str| if word.starts_with("shaded") { "shaded".to_owned() } else { word.to_owned() };
     facts
         .iter()
         .map(|line| {
@@ -197,12 +195,17 @@ fn in_one_language(facts: &Facts) -> Facts {
                 .map(|word| {
                     SAME.iter()
                         .find(|(known, _)| *known == word)
-                        .map_or_else(|| shade(word), |(_, same)| (*same).to_owned())
+                        .map_or_else(|| unshaded(word), |(_, same)| (*same).to_owned())
                 })
                 .collect::<Vec<_>>()
                 .join(" ")
         })
         .collect()
+}
+
+/// The paper shades some cells, we shade whole rows.
+fn unshaded(word: &str) -> String {
+    if word.starts_with("shaded") { "shaded".to_owned() } else { word.to_owned() }
 }
 
 fn experiments() -> PathBuf {

@@ -35,7 +35,6 @@ impl<'a> Raced<'a> {
     pub fn new(grid: &'a Grid, races: &'a RacesEntry, found: &'a [Found], results: Option<&'a StoredResults>) -> Self {
         let metric = races.metrics.last().map_or("", String::as_str);
         let better = Metric::find(metric).ok();
-        let better = |one: f64, other: f64| better.as_ref().map_or(one > other, |better| better.better(one, other));
         let numbers = results.map_or(&[][..], |results| &results.numbers);
         Self {
             grid,
@@ -44,13 +43,14 @@ impl<'a> Raced<'a> {
             compared: found
                 .iter()
                 .map(|found| {
-                    let racing = |cell: &str| {
-                        found.candidates.iter().find(|one| one.cell == cell || one.same.iter().any(|same| same == cell))
-                    };
                     let measured = numbers.iter().filter(|number| number.record.metric == metric);
-                    let raced =
-                        measured.filter_map(|number| Some((number.record.value?, number, racing(&number.cell)?)));
-                    let best = raced.reduce(|best, other| if better(other.0, best.0) { other } else { best });
+                    let raced = measured
+                        .filter_map(|number| Some((number.record.value?, number, racing(found, &number.cell)?)));
+                    let best = raced.reduce(|best, other| {
+                        let is_better =
+                            better.as_ref().map_or(other.0 > best.0, |better| better.better(other.0, best.0));
+                        if is_better { other } else { best }
+                    });
                     (found, best.map(|(_, number, candidate)| (number, candidate)))
                 })
                 .collect(),
@@ -71,55 +71,44 @@ impl<'a> Raced<'a> {
             "Items scored, %",
             "Items × layers, %",
         ];
-        let row = |(found, best): &Compared<'_>| {
-            let none = || "—".to_owned();
-            let judged = |role: &str| {
-                let score =
-                    found.judged.iter().find(|entry| entry.role == role).and_then(|judged| judged.scores.first());
-                score.zip(found.objectives.first()).map_or_else(none, |(score, objective)| objective.said(score))
-            };
-            let won = found.candidates.iter().find(|one| found.winner.as_ref() == Some(&one.cell));
-            let spent = &found.spent;
-            let share = |race: f64, judged: f64, all: f64| {
-                format!("{:.0} + {:.0}", 100.0 * race / all.max(1.0), 100.0 * judged / all.max(1.0))
-            };
-            vec![
-                backbone_label(&found.backbone).to_owned(),
-                self.removed(found),
-                best.map_or_else(none, |(best, candidate)| {
-                    let half = best.record.error.map(|error| 1.96 * error);
-                    let unit = if found.objectives.first().is_some_and(|objective| objective.name == "accuracy") {
-                        " %"
-                    } else {
-                        ""
-                    };
-                    let value = best.record.value.unwrap_or(f64::NAN);
-                    let half = half.map_or_else(String::new, |half| format!(" ± {half:.2}"));
-                    format!("{}: {value:.2}{half}{unit}", self.label(candidate))
-                }),
-                best.map_or_else(none, |(_, candidate)| became(found, candidate)),
-                won.map_or_else(none, |won| self.label(won)),
-                judged("winner"),
-                judged("dense"),
-                format!("{} of {}", found.survivors().count(), found.candidates.len()),
-                share(spent.items, spent.judged_items, spent.all_items),
-                share(spent.layers, spent.judged_layers, spent.all_layers),
-            ]
-        };
-        std::iter::once(heads.map(str::to_owned).to_vec()).chain(self.compared.iter().map(row)).collect()
+        let rows = self.compared.iter().map(|(found, best)| self.row(found, *best));
+        std::iter::once(heads.map(str::to_owned).to_vec()).chain(rows).collect()
+    }
+
+    fn row(&self, found: &Found, best: Option<(&StoredNumber, &Candidate)>) -> Vec<String> {
+        let won = found.candidates.iter().find(|one| found.winner.as_ref() == Some(&one.cell));
+        let spent = &found.spent;
+        vec![
+            backbone_label(&found.backbone).to_owned(),
+            self.removed(found),
+            best.map_or_else(dash, |(best, candidate)| {
+                let half = best.record.error.map(|error| 1.96 * error);
+                let is_accuracy = found.objectives.first().is_some_and(|objective| objective.name == "accuracy");
+                let unit = if is_accuracy { " %" } else { "" };
+                let value = best.record.value.unwrap_or(f64::NAN);
+                let half = half.map_or_else(String::new, |half| format!(" ± {half:.2}"));
+                format!("{}: {value:.2}{half}{unit}", self.label(candidate))
+            }),
+            best.map_or_else(dash, |(_, candidate)| became(found, candidate)),
+            won.map_or_else(dash, |won| self.label(won)),
+            judged_score(found, "winner"),
+            judged_score(found, "dense"),
+            format!("{} of {}", found.survivors().count(), found.candidates.len()),
+            shares(spent.items, spent.judged_items, spent.all_items),
+            shares(spent.layers, spent.judged_layers, spent.all_layers),
+        ]
     }
 
     pub fn notes(&self) -> Vec<String> {
         let table_title = printed(&self.races.table);
         let known: Vec<String> =
             self.compared.iter().filter_map(|(found, best)| Some(became(found, (*best)?.1))).collect();
-        let total = |part: fn(&Found) -> f64| self.found.iter().map(part).sum::<f64>();
-        let of_items = |part: fn(&Found) -> f64| 100.0 * total(part) / total(|found| found.spent.all_items).max(1.0);
-        let of_layers = |part: fn(&Found) -> f64| 100.0 * total(part) / total(|found| found.spent.all_layers).max(1.0);
-        let items = of_items(|found| found.spent.items);
-        let layers = of_layers(|found| found.spent.layers);
-        let judged = of_items(|found| found.spent.judged_items);
-        let judged_layers = of_layers(|found| found.spent.judged_layers);
+        let all_items = self.total(|found| found.spent.all_items).max(1.0);
+        let all_layers = self.total(|found| found.spent.all_layers).max(1.0);
+        let items = 100.0 * self.total(|found| found.spent.items) / all_items;
+        let layers = 100.0 * self.total(|found| found.spent.layers) / all_layers;
+        let judged = 100.0 * self.total(|found| found.spent.judged_items) / all_items;
+        let judged_layers = 100.0 * self.total(|found| found.spent.judged_layers) / all_layers;
         let lost = known.len() - count_words(&known, ALONE) - count_words(&known, LEADS) - count_words(&known, STANDS);
         let best = match known.len() {
             0 => format!("{table_title} is not made here: `reproduce {}` makes it.", self.races.table),
@@ -137,6 +126,11 @@ impl<'a> Raced<'a> {
         vec![best, spent, marks.to_owned()]
     }
 
+    /// Sums a number over all races.
+    fn total(&self, part: fn(&Found) -> f64) -> f64 {
+        self.found.iter().map(part).sum()
+    }
+
     /// Formats `4 of 16`, or the budget itself if it does not count layers.
     fn removed(&self, found: &Found) -> String {
         match found.budget.strip_prefix("layers=").filter(|layers| !layers.contains(',')) {
@@ -147,13 +141,14 @@ impl<'a> Raced<'a> {
 
     /// Labels a candidate and its duplicates like the rows of the paper's tables.
     fn label(&self, candidate: &Candidate) -> String {
-        let named = |name: &String| {
-            let cell = self.grid.cells.iter().find(|cell| cell.name == *name);
-            cell.map_or_else(|| name.clone(), row_label)
-        };
-        let copies: Vec<String> = candidate.same.iter().map(named).collect();
-        let name = named(&candidate.cell);
+        let copies: Vec<String> = candidate.same.iter().map(|name| self.cell_label(name)).collect();
+        let name = self.cell_label(&candidate.cell);
         if copies.is_empty() { name } else { format!("{name} (= {})", copies.join(", ")) }
+    }
+
+    fn cell_label(&self, name: &str) -> String {
+        let cell = self.grid.cells.iter().find(|cell| cell.name == name);
+        cell.map_or_else(|| name.to_owned(), row_label)
     }
 
     pub fn files(artifact: &Artifact) -> Vec<String> {
@@ -194,6 +189,23 @@ impl<'a> Raced<'a> {
         }
         target.publish(staging, &files)
     }
+}
+
+fn racing<'a>(found: &'a Found, cell: &str) -> Option<&'a Candidate> {
+    found.candidates.iter().find(|one| one.cell == cell || one.same.iter().any(|same| same == cell))
+}
+
+fn dash() -> String {
+    "—".to_owned()
+}
+
+fn judged_score(found: &Found, role: &str) -> String {
+    let score = found.judged.iter().find(|entry| entry.role == role).and_then(|judged| judged.scores.first());
+    score.zip(found.objectives.first()).map_or_else(dash, |(score, objective)| objective.said(score))
+}
+
+fn shares(race: f64, judged: f64, all: f64) -> String {
+    format!("{:.0} + {:.0}", 100.0 * race / all.max(1.0), 100.0 * judged / all.max(1.0))
 }
 
 fn count_words(known: &[String], word: &str) -> usize {

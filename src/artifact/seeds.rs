@@ -32,28 +32,31 @@ impl SeedDraws {
     fn of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Option<Self> {
         let asked = [metric::ACCURACY.id.to_owned()].into_iter().filter(|id| table.metrics.contains(id));
         let asked = asked.chain(table.metrics.iter().cloned()).next()?;
-        let measured =
-            || numbers.iter().filter(|number| number.metric.id == asked && number.record.condition.criterion != DENSE);
-        let metric = measured().next()?.metric.clone();
-        let cut = |measurement: &Measurement| {
-            let condition = &measurement.record.condition;
-            (condition.backbone.clone(), condition.depth, condition.layers, condition.criterion.clone())
-        };
-        let methods = |wanted: &BackboneCut| {
-            let of_cut = measured().filter(|number| cut(number) == *wanted);
-            let values = of_cut.filter_map(|number| match &number.sample {
-                Sample::Seeds(seeds) => {
-                    let values = seeds.iter().filter_map(|seed| Some((seed.seed, seed.value?)));
-                    Some((number.record.condition.recovery.clone(), values.collect()))
-                }
-                _ => None,
-            });
-            values.collect::<Vec<_>>()
-        };
-        let cuts = distinct(measured().map(|number| cut(number)).collect::<Vec<_>>().iter());
-        let cuts: Vec<_> = cuts.into_iter().map(|cut| (cut.clone(), methods(&cut))).collect();
+        let pruned = numbers.iter().map(|number| &**number).filter(|number| number.record.condition.criterion != DENSE);
+        let measured: Vec<&Measurement> = pruned.filter(|number| number.metric.id == asked).collect();
+        let metric = measured.first()?.metric.clone();
+        let cuts = distinct(measured.iter().map(|number| cut_of(number)).collect::<Vec<_>>().iter());
+        let cuts: Vec<_> = cuts.into_iter().map(|cut| (cut.clone(), methods_of(&cut, &measured))).collect();
         cuts.iter().any(|(_, methods)| !methods.is_empty()).then_some(Self { metric, cuts })
     }
+}
+
+/// Returns the values of each method of a cut.
+fn methods_of(cut: &BackboneCut, measured: &[&Measurement]) -> Methods {
+    let of_cut = measured.iter().filter(|number| cut_of(number) == *cut);
+    let values = of_cut.filter_map(|number| match &number.sample {
+        Sample::Seeds(seeds) => {
+            let values = seeds.iter().filter_map(|seed| Some((seed.seed, seed.value?)));
+            Some((number.record.condition.recovery.clone(), values.collect()))
+        }
+        _ => None,
+    });
+    values.collect()
+}
+
+fn cut_of(measurement: &Measurement) -> BackboneCut {
+    let condition = &measurement.record.condition;
+    (condition.backbone.clone(), condition.depth, condition.layers, condition.criterion.clone())
 }
 
 /// Draws a dot for each seed.
@@ -137,56 +140,59 @@ fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet
 /// order over the seeds.
 pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], paper: &[Record]) -> Vec<String> {
     let Some(SeedDraws { metric, cuts }) = SeedDraws::of(table, numbers) else { return Vec::new() };
-    let line = |((backbone, depth, layers, criterion), methods): &(BackboneCut, Methods)| {
-        // Mean over all settings of the paper with this criterion.
-        let of_paper = |recovery: &str| {
-            let selected = paper.iter().filter(|record| {
-                record.metric == metric.id
-                    && record.condition.criterion == *criterion
-                    && record.condition.recovery == recovery
-            });
-            let values: Vec<f64> = selected.filter_map(|record| record.value).collect();
-            (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-        };
-        let known: Vec<(&str, f64, &SeedValues)> =
-            methods.iter().filter_map(|(name, values)| Some((name.as_str(), of_paper(name)?, values))).collect();
-        let mut same = 0;
-        let mut other = 0;
-        let mut changing = Vec::new();
-        let mut pairs = 0;
-        for (at, (one, one_paper, one_values)) in known.iter().enumerate() {
-            for (two, two_paper, two_values) in &known[at + 1..] {
-                let both = one_values.iter().filter_map(|(seed, value)| Some((value, two_values.get(seed)?)));
-                let theirs = metric.better(*one_paper, *two_paper);
-                let as_in_paper: Vec<Option<bool>> =
-                    both.map(|(a, b)| (a != b).then(|| metric.better(*a, *b) == theirs)).collect();
-                let all = |way: bool| as_in_paper.iter().all(|value| *value == Some(way));
-                match (all(true), all(false)) {
-                    // No seed has values for both methods.
-                    (true, true) => continue,
-                    (true, _) => same += 1,
-                    (_, true) => other += 1,
-                    _ => changing.push(format!("{} and {}", called(one, criterion), called(two, criterion))),
-                }
-                pairs += 1;
+    cuts.iter().filter_map(|(cut, methods)| order_note(&metric, cut, methods, paper)).collect()
+}
+
+/// Formats the line of one cut; `None` if no two methods can be compared.
+fn order_note(metric: &Metric, cut: &BackboneCut, methods: &Methods, paper: &[Record]) -> Option<String> {
+    let (backbone, depth, layers, criterion) = cut;
+    let known: Vec<(&str, f64, &SeedValues)> = methods
+        .iter()
+        .filter_map(|(name, values)| Some((name.as_str(), paper_mean(paper, metric, criterion, name)?, values)))
+        .collect();
+    let mut same = 0;
+    let mut other = 0;
+    let mut changing = Vec::new();
+    let mut pairs = 0;
+    for (at, (one, one_paper, one_values)) in known.iter().enumerate() {
+        for (two, two_paper, two_values) in &known[at + 1..] {
+            let both = one_values.iter().filter_map(|(seed, value)| Some((value, two_values.get(seed)?)));
+            let theirs = metric.better(*one_paper, *two_paper);
+            let as_in_paper: Vec<Option<bool>> =
+                both.map(|(a, b)| (a != b).then(|| metric.better(*a, *b) == theirs)).collect();
+            match [true, false].map(|way| as_in_paper.iter().all(|value| *value == Some(way))) {
+                // No seed has values for both methods.
+                [true, true] => continue,
+                [true, _] => same += 1,
+                [_, true] => other += 1,
+                _ => changing.push(format!("{} and {}", called(one, criterion), called(two, criterion))),
             }
+            pairs += 1;
         }
-        let changes = match changing.as_slice() {
-            [] => "none changes with the seed".to_owned(),
-            [one] => format!("one changes with the seed ({one})"),
-            several => format!("{} change with the seed ({})", several.len(), several.join(", ")),
-        };
-        let firsts = first(&metric, methods, criterion);
-        let noun = if pairs == 1 { "pair" } else { "pairs" };
-        (pairs > 0).then(|| {
-            format!(
-                "{} {depth}/{layers}: of {pairs} {noun} of methods {same} stand as in the paper under every seed, {other} \
-                 the other way round under every seed, {changes}; first is {firsts}.",
-                backbone_label(backbone)
-            )
-        })
+    }
+    let changes = match changing.as_slice() {
+        [] => "none changes with the seed".to_owned(),
+        [one] => format!("one changes with the seed ({one})"),
+        several => format!("{} change with the seed ({})", several.len(), several.join(", ")),
     };
-    cuts.iter().filter_map(line).collect()
+    let firsts = first(metric, methods, criterion);
+    let noun = if pairs == 1 { "pair" } else { "pairs" };
+    (pairs > 0).then(|| {
+        format!(
+            "{} {depth}/{layers}: of {pairs} {noun} of methods {same} stand as in the paper under every seed, {other} \
+             the other way round under every seed, {changes}; first is {firsts}.",
+            backbone_label(backbone)
+        )
+    })
+}
+
+/// Mean over all settings of the paper with this criterion.
+fn paper_mean(paper: &[Record], metric: &Metric, criterion: &str, recovery: &str) -> Option<f64> {
+    let selected = paper.iter().filter(|record| {
+        record.metric == metric.id && record.condition.criterion == *criterion && record.condition.recovery == recovery
+    });
+    let values: Vec<f64> = selected.filter_map(|record| record.value).collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 /// Labels a method by its recovery or, if unrepaired, by its criterion.

@@ -101,32 +101,38 @@ fn outcome(grid: &Grid) -> GridOutcome {
     let made = machine::signature();
     let keys = TASKS.map(key);
     let windows = TextExtent { windows: 256, all: 256, bytes: 1 << 20 };
-    let result = |at: usize| {
-        let mut cell: Cell = grid.cells.last().unwrap().clone();
-        cell.calibration.as_mut().unwrap().seed = at as u64;
-        let kinds = ["selection", "operator"].into_iter().chain([&"scores"; 11].map(|kind| *kind));
-        let key = "0123456789abcdef".repeat(4);
-        CellResult {
-            removed: crate::model::Cut::layers(1..10),
-            scores: (0..24).map(|layer| (layer, number(layer))).collect(),
-            boundaries: vec![boundary(at)],
-            texts: grid.evaluate.perplexity.iter().map(|text| measured(text.clone(), windows, losses(at))).collect(),
-            tasks: grid
-                .evaluate
-                .tasks
-                .iter()
-                .zip(&keys)
-                .map(|(used, key)| measured(used.clone(), documents(key), scores(key, at)))
-                .collect(),
-            made_from: kinds
-                .map(|kind| MadeFrom { kind, key: key.clone(), seconds: number(at), made: made.clone() })
-                .collect(),
-            inputs: inputs.keys().cloned().collect(),
-            ..CellResult::unmeasured(cell, 32, None)
-        }
-    };
     GridOutcome {
-        cells: (0..CELLS).map(result).collect(),
+        cells: (0..CELLS)
+            .map(|at: usize| {
+                let mut cell: Cell = grid.cells.last().unwrap().clone();
+                cell.calibration.as_mut().unwrap().seed = at as u64;
+                let kinds = ["selection", "operator"].into_iter().chain([&"scores"; 11].map(|kind| *kind));
+                let key = "0123456789abcdef".repeat(4);
+                CellResult {
+                    removed: crate::model::Cut::layers(1..10),
+                    scores: (0..24).map(|layer| (layer, number(layer))).collect(),
+                    boundaries: vec![boundary(at)],
+                    texts: grid
+                        .evaluate
+                        .perplexity
+                        .iter()
+                        .map(|text| measured(text.clone(), windows, losses(at)))
+                        .collect(),
+                    tasks: grid
+                        .evaluate
+                        .tasks
+                        .iter()
+                        .zip(&keys)
+                        .map(|(used, key)| measured(used.clone(), documents(key), scores(key, at)))
+                        .collect(),
+                    made_from: kinds
+                        .map(|kind| MadeFrom { kind, key: key.clone(), seconds: number(at), made: made.clone() })
+                        .collect(),
+                    inputs: inputs.keys().cloned().collect(),
+                    ..CellResult::unmeasured(cell, 32, None)
+                }
+            })
+            .collect(),
         inputs: inputs.clone(),
         engines: BTreeMap::new(),
         rounded: BTreeMap::new(),

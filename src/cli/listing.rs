@@ -115,21 +115,24 @@ fn last_finished(results: &Path) -> Option<String> {
 
 /// Formats the list in columns.
 pub(super) fn text(all: &[ListedArtifact]) -> String {
-    let none = || "—".to_owned();
     let mut rows = vec![["artifact", "what", "profile", "stored", "left", "finished"].map(str::to_owned).to_vec()];
     for listed in all {
         let stored = listed.complete.zip(listed.cells);
         let left = match (stored, listed.seconds_left, &listed.lacks) {
             (_, _, Some(lacks)) => lacks.clone(),
-            (None, ..) => none(),
+            (None, ..) => dash(),
             (Some((complete, cells)), ..) if complete == cells => "nothing".to_owned(),
             (_, Some(time), _) => format!("about {}", seconds(time)),
             (Some((complete, cells)), ..) => out::cells(cells - complete),
         };
-        let made = if stored.is_some() { listed.made.clone().unwrap_or("never".to_owned()) } else { none() };
-        let stored = stored.map_or_else(none, |(complete, cells)| format!("{complete} of {cells}"));
-        let profile = listed.profile.clone().unwrap_or_else(none);
+        let made = if stored.is_some() { listed.made.clone().unwrap_or("never".to_owned()) } else { dash() };
+        let stored = stored.map_or_else(dash, |(complete, cells)| format!("{complete} of {cells}"));
+        let profile = listed.profile.clone().unwrap_or_else(dash);
         rows.push(vec![listed.name.clone(), listed.title.clone(), profile, stored, left, made]);
     }
     columns(&rows, &[])
+}
+
+fn dash() -> String {
+    "—".to_owned()
 }

@@ -118,15 +118,17 @@ mod tests {
     /// Finds arguments of subcommands that reuse the name of a global argument.
     fn taken(command: &clap::Command, all: &[&clap::Arg], found: &mut Vec<String>) {
         for inner in command.get_subcommands() {
-            let same = |argument: &&clap::Arg, other: &clap::Arg| {
-                argument.get_id() == other.get_id() || argument.get_long() == other.get_long()
-            };
             let inner_arguments =
                 inner.get_arguments().filter(|argument| argument.get_long().is_some() || argument.is_positional());
-            let new_arguments = inner_arguments.filter(|argument| all.iter().any(|known| same(argument, known)));
+            let new_arguments =
+                inner_arguments.filter(|argument| all.iter().any(|known| is_same_argument(argument, known)));
             found.extend(new_arguments.map(|argument| format!("{} {}", inner.get_name(), argument.get_id())));
             taken(inner, all, found);
         }
+    }
+
+    fn is_same_argument(argument: &clap::Arg, other: &clap::Arg) -> bool {
+        argument.get_id() == other.get_id() || argument.get_long() == other.get_long()
     }
 
     #[test]

@@ -102,10 +102,8 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
     let mut sheets = Vec::new();
     let mut left_out = Vec::new();
     let mut shown = Vec::new();
-    // Lists have no record, because the program generates them.
-    let kept = |folder: &PathBuf| Provenance::is_recorded(folder) || !folder.join(Provenance::FILE).is_file();
     let folders: Vec<PathBuf> = match record {
-        true => folders(results).into_iter().filter(kept).collect(),
+        true => folders(results).into_iter().filter(|folder| is_kept(folder)).collect(),
         false => current(results),
     };
     if record {
@@ -135,7 +133,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
             None => {}
         }
     }
-    if has_recorded && !record && shown.iter().all(kept) {
+    if has_recorded && !record && shown.iter().all(|folder| is_kept(folder)) {
         return Ok((page, false));
     }
     for (folder, reason) in &left_out {
@@ -186,6 +184,11 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
     let files = [(PAGE, text), (AUDIT, audit)].map(|(name, text)| (name.to_owned(), text.into_bytes()));
     output(&reports).put(&files)?;
     Ok((reports.join(PAGE), is_part))
+}
+
+/// Lists have no record, because the program generates them.
+fn is_kept(folder: &Path) -> bool {
+    Provenance::is_recorded(folder) || !folder.join(Provenance::FILE).is_file()
 }
 
 /// Inserts the headline result, with significance and seeds, as a note of its table.
@@ -273,10 +276,16 @@ fn prefixed(prefix: &str, key: &str) -> String {
 
 /// Lists the directories of artifacts and their profiles.
 fn folders(results: &Path) -> Vec<PathBuf> {
-    // Skip directories that are being written, which have hidden names.
-    let seen = |path: &PathBuf| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
-    let inner = |folder: &Path| home::folders_in(folder).into_iter().filter(seen);
-    inner(results).flat_map(|folder| std::iter::once(folder.clone()).chain(inner(&folder))).collect()
+    inner_folders(results).flat_map(|folder| std::iter::once(folder.clone()).chain(inner_folders(&folder))).collect()
+}
+
+fn inner_folders(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    home::folders_in(folder).into_iter().filter(|path| is_visible(path))
+}
+
+/// Whether a directory is complete: those being written have hidden names.
+fn is_visible(path: &Path) -> bool {
+    !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
 }
 
 /// Lists the results directories, except recorded runs that have a local run next to them.

@@ -265,10 +265,6 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
 /// Returns the entry of a task if it is given by a definition.
 fn definition(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
     let path = Path::new(given);
-    let has_yaml = |folder: &Path| -> bool {
-        let entries = std::fs::read_dir(folder).into_iter().flatten();
-        entries.filter_map(|entry| Some(entry.ok()?.path())).any(|path| is_yaml(&path))
-    };
     let file = path.is_file() && is_yaml(path) || path.is_dir() && given.contains(['/', '.']) && has_yaml(path);
     let named = arguments.definitions.is_some() && !given.contains('=') && !is_file(given)?;
     if !file && !named {
@@ -290,6 +286,11 @@ fn definition(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
         entry[key] = value;
     }
     Ok(Some(entry))
+}
+
+fn has_yaml(folder: &Path) -> bool {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path())).any(|path| is_yaml(&path))
 }
 
 fn is_yaml(path: &Path) -> bool {

@@ -55,28 +55,27 @@ impl Signals {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
         use signal_hook::flag;
 
-        let failed = |error: std::io::Error| Error::job("cannot watch for signals").found(error.to_string());
         let signals = Self { any: Arc::default(), usr1: Arc::default(), kept: Arc::default() };
         for signal in [SIGUSR1, SIGTERM, SIGINT, SIGHUP] {
             let flag = if signal == SIGUSR1 { Arc::clone(&signals.usr1) } else { Arc::default() };
             let again = i32::from(AGAIN);
             // Register the shutdown first: at the first signal of a kind, its flag is not yet set.
-            flag::register_conditional_shutdown(signal, again, Arc::clone(&flag)).map_err(failed)?;
-            flag::register(signal, flag).map_err(failed)?;
+            flag::register_conditional_shutdown(signal, again, Arc::clone(&flag))
+                .map_err(|error| unwatchable(&error))?;
+            flag::register(signal, flag).map_err(|error| unwatchable(&error))?;
             if signal != SIGUSR1 {
-                flag::register(signal, Arc::clone(&signals.any)).map_err(failed)?;
+                flag::register(signal, Arc::clone(&signals.any)).map_err(|error| unwatchable(&error))?;
             }
         }
         let Self { any, usr1, kept } = &signals;
         let [any, usr1, kept] = [any, usr1, kept].map(Arc::clone);
         std::thread::spawn(move || {
-            let look = || std::thread::sleep(Duration::from_millis(20));
             while !usr1.load(Relaxed) {
-                look();
+                pause();
             }
             let started = Instant::now();
             while !kept.load(Relaxed) && started.elapsed() < FIRST_BATCH {
-                look();
+                pause();
             }
             any.store(true, Relaxed);
         });
@@ -96,6 +95,14 @@ impl Signals {
     pub(super) fn kept(&self) -> bool {
         self.kept.load(Relaxed)
     }
+}
+
+fn unwatchable(error: &std::io::Error) -> Error {
+    Error::job("cannot watch for signals").found(error.to_string())
+}
+
+fn pause() {
+    std::thread::sleep(Duration::from_millis(20));
 }
 
 /// Reporter that tracks whether anything was stored, and forwards every event.

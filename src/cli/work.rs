@@ -149,8 +149,7 @@ pub(super) fn not_over_a_later_one(
     target: &ResultsFolder,
     grid: &Grid,
 ) -> Result<()> {
-    let written = |path: &Path| std::fs::metadata(path).and_then(|file| file.modified()).ok();
-    if written(&target.path().join(Provenance::FILE)) <= written(file) {
+    if modified(&target.path().join(Provenance::FILE)) <= modified(file) {
         return Ok(());
     }
     let differs = target.holds_another(grid, submission.inputs())?;
@@ -165,6 +164,10 @@ pub(super) fn not_over_a_later_one(
             "the report's command, in {}, writes elsewhere with another `--results` folder",
             file.with_file_name(Submission::SCRIPT).display()
         )))
+}
+
+fn modified(path: &Path) -> Option<std::time::SystemTime> {
+    std::fs::metadata(path).and_then(|file| file.modified()).ok()
 }
 
 /// Returns the overrides, or none if they do not change the grid.

@@ -61,17 +61,24 @@ pub fn unneeded(store: &Store) -> Vec<FrozenProgram> {
 
 /// Returns the time since the last write to a submission's directory.
 fn stirred(folder: &Path) -> Duration {
-    let below = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let all = below(folder).flat_map(|path| below(&path).collect::<Vec<_>>().into_iter().chain([path]));
+    let all = entries_of(folder).flat_map(|path| entries_of(&path).collect::<Vec<_>>().into_iter().chain([path]));
     all.map(|path| since(&path)).min().unwrap_or_default()
+}
+
+fn entries_of(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
 /// Returns whether a path belongs to this user. The scheduler does not show other users' jobs.
 #[cfg(unix)]
 fn is_mine(path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let owner = |path: &Path| fs::metadata(path).map(|data| data.uid()).ok();
     owner(path).is_some_and(|user| owner(Path::new("/proc/self")) == Some(user))
+}
+
+#[cfg(unix)]
+fn owner(path: &Path) -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(path).map(|data| data.uid()).ok()
 }
 
 #[cfg(not(unix))]

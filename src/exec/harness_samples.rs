@@ -113,14 +113,17 @@ fn responses(answer: &Answer) -> Value {
 
 /// Formats an answer with numbers as text, as lm-evaluation-harness does.
 fn said(answer: &Answer) -> Value {
-    let number = |number: f64| ghostlab_definitions::Value::Float(number).text();
     match answer {
         Answer::LogLikelihood(likelihood, greedy) => {
-            json!([number(*likelihood), if *greedy { "True" } else { "False" }])
+            json!([number_text(*likelihood), if *greedy { "True" } else { "False" }])
         }
-        Answer::Rolling(likelihood) => json!(number(*likelihood)),
+        Answer::Rolling(likelihood) => json!(number_text(*likelihood)),
         Answer::Texts(texts) => json!(texts),
     }
+}
+
+fn number_text(number: f64) -> String {
+    ghostlab_definitions::Value::Float(number).text()
 }
 
 fn item(item: &Item) -> Value {

@@ -223,18 +223,6 @@ mod tests {
 
     /// Simulates two backbones with different rates, parts without progress, and a third more work than planned.
     fn grid() -> Vec<Played> {
-        let calibrate = |work, by: f64| {
-            let planned = 20.0 * by;
-            let flops = 18.0 * by;
-            let seconds = 16.0 * by;
-            Played { work, kind: WorkKind::Calibrate, planned, flops, seconds, silent: 2.0 * by }
-        };
-        let score = |work, by: f64| {
-            let planned = 30.0 * by;
-            let flops = 40.0 * by;
-            let seconds = 30.0 * by;
-            Played { work, kind: WorkKind::Score, planned, flops, seconds, silent: 0.5 }
-        };
         vec![
             calibrate("small c4", 1.0),
             score("small wikitext2", 1.0),
@@ -243,6 +231,20 @@ mod tests {
             score("large wikitext2", 1.5),
             score("large ptb", 0.75),
         ]
+    }
+
+    fn calibrate(work: &'static str, by: f64) -> Played {
+        let planned = 20.0 * by;
+        let flops = 18.0 * by;
+        let seconds = 16.0 * by;
+        Played { work, kind: WorkKind::Calibrate, planned, flops, seconds, silent: 2.0 * by }
+    }
+
+    fn score(work: &'static str, by: f64) -> Played {
+        let planned = 30.0 * by;
+        let flops = 40.0 * by;
+        let seconds = 30.0 * by;
+        Played { work, kind: WorkKind::Score, planned, flops, seconds, silent: 0.5 }
     }
 
     #[test]

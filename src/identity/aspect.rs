@@ -190,12 +190,17 @@ mod tests {
         let one = json!({"a": {"x": 1, "y": [1, 2]}, "b": {}, "c": null, "d": 0.5});
         let other = json!({"a": {"x": 1, "y": [2, 1]}, "e": "f", "d": 0.50});
         let found = differs(&leaves(&one), &leaves(&other));
-        let text = |canonical: &Option<Canonical>| canonical.as_ref().map(ToString::to_string);
-        let found: Vec<_> =
-            found.iter().map(|change| (change.aspect.as_str(), text(&change.one), text(&change.other))).collect();
+        let found: Vec<_> = found
+            .iter()
+            .map(|change| (change.aspect.as_str(), canonical_text(&change.one), canonical_text(&change.other)))
+            .collect();
         let expected = [("a.y", some("[1,2]"), some("[2,1]")), ("b", some("{}"), None), ("e", None, some("\"f\""))];
         assert_eq!(found, expected);
         assert!(differs(&leaves(&one), &leaves(&one)).is_empty());
+    }
+
+    fn canonical_text(canonical: &Option<Canonical>) -> Option<String> {
+        canonical.as_ref().map(ToString::to_string)
     }
 
     fn some(text: &str) -> Option<String> {

@@ -249,7 +249,6 @@ fn raced_plain(
     (winner, plain): (&Racer, &Cell),
     spent: &mut Spent,
 ) -> Result<Vec<Gains>> {
-    let seen = |gains: &[Gains]| -> usize { gains.iter().flatten().map(Vec::len).sum() };
     // The winner saw whole rounds of each stratum.
     let raced = |track: &Track, stratum: usize| -> Vec<(usize, usize)> {
         let rounds = 0..track.schedule.rounds();
@@ -261,10 +260,14 @@ fn raced_plain(
     let mut scored = scored(grid, spec, lab, tracks, ("plain", vec![plain.clone()]), &raced)?;
     let plain_scored = scored.pop().ok_or_else(|| Error::job("plain removal has no scores").at(plain.to_string()))?;
     let known = racers.iter().find(|racer| racer.cell == *plain || racer.same.contains(&plain.name));
-    let new = seen(&plain_scored.gains).saturating_sub(known.map_or(0, |known| seen(&known.gains))) as f64;
+    let new = seen_items(&plain_scored.gains).saturating_sub(known.map_or(0, |known| seen_items(&known.gains))) as f64;
     spent.judged_items += new;
     spent.judged_layers += new * layers([&plain_scored.path]);
     Ok(plain_scored.gains)
+}
+
+fn seen_items(gains: &[Gains]) -> usize {
+    gains.iter().flatten().map(Vec::len).sum()
 }
 
 /// A variant scored on some stretches of the items.

@@ -41,11 +41,14 @@ fn cut_to((values, like): (&Vec<f64>, &Vec<f64>)) -> Vec<f64> {
 /// Returns the winner's lead over plain removal on the raced and held-out items. Each pair contains the gains
 /// of the winner and of plain removal.
 pub(super) fn leads(tracks: &[Track], raced: (&[Gains], &[Gains]), held_out: (&[Gains], &[Gains])) -> Vec<Lead> {
-    let better = |track: &Track, score: Score| Score { mean: score.mean * track.scale.signum(), ..score };
     let raced = beyond(tracks, raced.0, raced.1);
     let held_out = beyond(tracks, held_out.0, held_out.1);
     let pairs = tracks.iter().zip(raced.into_iter().zip(held_out));
     pairs
-        .map(|(track, (raced, held_out))| Lead { raced: better(track, raced), held_out: better(track, held_out) })
+        .map(|(track, (raced, held_out))| Lead { raced: as_better(track, raced), held_out: as_better(track, held_out) })
         .collect()
+}
+
+fn as_better(track: &Track, score: Score) -> Score {
+    Score { mean: score.mean * track.scale.signum(), ..score }
 }

@@ -40,26 +40,31 @@ mod tests {
 
     #[test]
     fn shared_value_counts_once_until_its_last_user_leaves() {
-        // 10 layers without 3 to 5: all candidates share 3, and 4 follow each operator.
-        let cut = |repairs: &[BoundaryResult]| path(10, &Cut::layers([3, 4, 5]), repairs).unwrap();
-        let [plain, one, two] = [cut(&[]), cut(&[repair(3, "a", Stream)]), cut(&[repair(3, "b", Stream)])];
+        let [plain, one, two] =
+            [without_three(&[]), without_three(&[repair(3, "a", Stream)]), without_three(&[repair(3, "b", Stream)])];
         assert_eq!(layers([&plain]), 7.0);
         assert_eq!(layers([&plain, &one, &two]), 3.0 + 3.0 * 4.0);
         assert_eq!(layers([&one, &one]), 7.0);
         let other = path(10, &Cut::layers([8, 9]), &[]).unwrap();
         assert_eq!(layers([&one, &two, &other]), 3.0 + 2.0 * 4.0 + 5.0);
         // An MLP map shares the attention before it, a map of both branches does not.
-        assert_eq!(layers([&plain, &cut(&[repair(3, "a", Mlp)])]), 2.5 + 2.0 * 4.5);
-        assert_eq!(layers([&plain, &cut(&[repair(3, "a", AttentionAndMlp)])]), 2.0 + 2.0 * 5.0);
+        assert_eq!(layers([&plain, &without_three(&[repair(3, "a", Mlp)])]), 2.5 + 2.0 * 4.5);
+        assert_eq!(layers([&plain, &without_three(&[repair(3, "a", AttentionAndMlp)])]), 2.0 + 2.0 * 5.0);
         assert_eq!(layers([]), 0.0);
+    }
+
+    /// 10 layers without 3 to 5: all candidates share 3, and 4 follow each operator.
+    fn without_three(repairs: &[BoundaryResult]) -> Program {
+        path(10, &Cut::layers([3, 4, 5]), repairs).unwrap()
     }
 
     #[test]
     fn equal_contents_are_one_path() {
-        let cut = |operator: &str| {
-            path(4, &Cut::layers([0, 2]), &[repair(0, "x", AttentionAndMlp), repair(2, operator, Stream)]).unwrap()
-        };
-        assert_eq!(cut("a"), cut("a"));
-        assert_ne!(cut("a"), cut("b"));
+        assert_eq!(without_first_and_third("a"), without_first_and_third("a"));
+        assert_ne!(without_first_and_third("a"), without_first_and_third("b"));
+    }
+
+    fn without_first_and_third(operator: &str) -> Program {
+        path(4, &Cut::layers([0, 2]), &[repair(0, "x", AttentionAndMlp), repair(2, operator, Stream)]).unwrap()
     }
 }

@@ -98,8 +98,11 @@ mod tests {
 
     /// Returns the gains of a candidate with `count` of 40 correct answers in two tasks.
     fn right(count: usize) -> Vec<Vec<f64>> {
-        let task = |shift: usize| (0..40).map(|at| f64::from(u8::from((at * 7 + shift) % 40 < count))).collect();
-        vec![task(0), task(3)]
+        vec![hits(count, 0), hits(count, 3)]
+    }
+
+    fn hits(count: usize, shift: usize) -> Vec<f64> {
+        (0..40).map(|at| f64::from(u8::from((at * 7 + shift) % 40 < count))).collect()
     }
 
     #[test]

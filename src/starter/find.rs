@@ -159,9 +159,12 @@ fn folders(folder: &Path, levels: usize) -> Vec<PathBuf> {
         return vec![folder.to_owned()];
     }
     let files: Vec<PathBuf> = inner.iter().filter(|path| is_gguf(path)).cloned().collect();
-    let hidden = |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-    inner.retain(|path| levels > 0 && path.is_dir() && !hidden(path));
+    inner.retain(|path| levels > 0 && path.is_dir() && !is_hidden(path));
     files.into_iter().chain(inner.iter().flat_map(|path| folders(path, levels.saturating_sub(1)))).collect()
+}
+
+fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
 /// Creates the error for a directory without a usable model.

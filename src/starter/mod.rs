@@ -111,7 +111,6 @@ impl Starter {
 
     /// Returns the input files: model files without grids next to them, and texts.
     pub fn inputs(&self) -> Vec<Input> {
-        let is_grid = |path: &Path| path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
         let listed =
             self.models.iter().flat_map(|model| std::fs::read_dir(&model.path).into_iter().flatten().flatten());
         let single = self.models.iter().map(|model| model.path.clone());
@@ -125,6 +124,10 @@ impl Starter {
     pub fn left_out(&self) -> &[(PathBuf, Error)] {
         &self.left_out
     }
+}
+
+fn is_grid(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
 }
 
 /// Token count of a text, by the tokenizer with the fewest tokens.
@@ -177,34 +180,26 @@ const SCORED: [&str; 2] = ["arc_easy", "hellaswag"];
 impl Starter {
     /// Renders a grid of the given models for a file at `target`.
     fn text(&self, models: &[Model], target: &Path) -> Result<String> {
-        let path = |path: &Path| quoted(&relative(path, target));
-        let model = |model: &Model| {
-            let depths: Vec<String> = model.depths.iter().map(ToString::to_string).collect();
+        let corpora = self.corpora.iter().map(|corpus| {
             context! {
-                name => quoted(&model.name), plain => &model.name, path => path(&model.path),
-                architecture => model.architecture, layers => model.layers, depths => depths.join(" and "),
-            }
-        };
-        let corpus = |corpus: &Corpus| {
-            context! {
-                name => quoted(&corpus.name), path => path(&corpus.path),
+                name => quoted(&corpus.name), path => quoted(&relative(&corpus.path, target)),
                 generated => corpus.generated, calibrates => corpus.calibrates, scored => corpus.scored,
             }
-        };
-        let task = |(name, file): &(String, PathBuf)| context! { name, path => path(file) };
-        let left_out = |(folder, error): &(PathBuf, Error)| format!("{}: {}", plain(folder), error.one_line());
+        });
+        let tasks = self.tasks.iter().map(|(name, file)| context! { name, path => quoted(&relative(file, target)) });
+        let left_out = self.left_out.iter().map(|(folder, error)| format!("{}: {}", plain(folder), error.one_line()));
         let scored = self.tasks.iter().map(|(name, _)| name.clone()).filter(|name| SCORED.contains(&name.as_str()));
         let rotates = models.iter().all(|model| model.rotates);
         let values = context! {
             folder => plain(&self.folder),
             file => target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            models => models.iter().map(model).collect::<Vec<_>>(),
-            left_out => self.left_out.iter().map(left_out).collect::<Vec<_>>(),
+            models => models.iter().map(|model| model_values(model, target)).collect::<Vec<_>>(),
+            left_out => left_out.collect::<Vec<_>>(),
             rules => grid::rules().join(", "),
             rule => RULE.to_string(),
-            generated => self.corpora.iter().any(|of| of.generated),
-            corpora => self.corpora.iter().map(corpus).collect::<Vec<_>>(),
-            tasks => self.tasks.iter().map(task).collect::<Vec<_>>(),
+            generated => self.corpora.iter().any(|corpus| corpus.generated),
+            corpora => corpora.collect::<Vec<_>>(),
+            tasks => tasks.collect::<Vec<_>>(),
             criteria => described(&criterion::described()),
             recoveries => described(&recovery::described()),
             patch => if rotates { "linearpatch-rotate" } else { "linearpatch-diag" },
@@ -218,13 +213,26 @@ impl Starter {
             known => grid::tasks().join(", "),
             scored => scored.collect::<Vec<_>>(),
         };
-        let failed = |error: minijinja::Error| Error::job("a grid cannot be written").found(format!("{error:#}"));
         let mut templates = Environment::new();
-        templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).build().map_err(failed)?);
-        let text =
-            templates.template_from_str(TEMPLATE).and_then(|template| template.render(values)).map_err(failed)?;
+        templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).build().map_err(|error| render_error(&error))?);
+        let text = templates
+            .template_from_str(TEMPLATE)
+            .and_then(|template| template.render(values))
+            .map_err(|error| render_error(&error))?;
         Ok(text)
     }
+}
+
+fn model_values(model: &Model, target: &Path) -> minijinja::Value {
+    let depths: Vec<String> = model.depths.iter().map(ToString::to_string).collect();
+    context! {
+        name => quoted(&model.name), plain => &model.name, path => quoted(&relative(&model.path, target)),
+        architecture => model.architecture, layers => model.layers, depths => depths.join(" and "),
+    }
+}
+
+fn render_error(error: &minijinja::Error) -> Error {
+    Error::job("a grid cannot be written").found(format!("{error:#}"))
 }
 
 /// Formats one comment line per method with its label and options.
@@ -267,15 +275,13 @@ fn quoted(text: &str) -> String {
 
 /// Returns a path relative to the grid's directory, or an absolute path if they share only the root.
 fn relative(path: &Path, target: &Path) -> String {
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let clean = |path: PathBuf| path.canonicalize().unwrap_or(path);
     let path = absolute(path);
     // Resolve only the directory: in the hub cache, the file is a link to a blob without an extension.
     let path = match (path.is_file(), path.parent(), path.file_name()) {
-        (true, Some(folder), Some(name)) => clean(folder.to_owned()).join(name),
-        _ => clean(path),
+        (true, Some(folder), Some(name)) => canonical_or_same(folder.to_owned()).join(name),
+        _ => canonical_or_same(path),
     };
-    let folder = absolute(target).parent().map(|folder| clean(folder.to_owned())).unwrap_or_default();
+    let folder = absolute(target).parent().map(|folder| canonical_or_same(folder.to_owned())).unwrap_or_default();
     let common = path.components().zip(folder.components()).take_while(|(a, b)| a == b).count();
     // Paths that share only the root are unrelated.
     if path.components().take(common).filter(|part| matches!(part, Component::Normal(_))).count() == 0 {
@@ -284,6 +290,14 @@ fn relative(path: &Path, target: &Path) -> String {
     let up = std::iter::repeat_n(Component::ParentDir, folder.components().count() - common);
     let way: PathBuf = up.chain(path.components().skip(common)).collect();
     if way.as_os_str().is_empty() { ".".to_owned() } else { way.display().to_string() }
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+fn canonical_or_same(path: PathBuf) -> PathBuf {
+    path.canonicalize().unwrap_or(path)
 }
 
 #[cfg(test)]

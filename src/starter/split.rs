@@ -102,12 +102,15 @@ fn split_rows(rows: &[String]) -> Option<[Vec<&str>; 2]> {
             let rest = row[cut..].trim_start();
             let first = (!rest.is_empty()).then_some(rest);
             let scored: Vec<&str> = first.into_iter().chain(rows[index + 1..].iter().map(String::as_str)).collect();
-            let has_words = |part: &[&str]| part.iter().any(|row| !row.trim().is_empty());
             return (has_words(&calibration) && has_words(&scored)).then_some([calibration, scored]);
         }
         before = after;
     }
     None
+}
+
+fn has_words(part: &[&str]) -> bool {
+    part.iter().any(|row| !row.trim().is_empty())
 }
 
 /// Returns the best split position within a row that starts at byte `before`: a blank line, a line end, or
@@ -135,13 +138,16 @@ mod tests {
         let paragraphs = vec!["a b c d.\n\n".repeat(100)];
         for rows in [vec![word], short, long, paragraphs, vec!["a b".to_owned()], vec!["é è ê ë ".repeat(9)]] {
             let [calibration, scored] = split_rows(&rows).unwrap();
-            let words = |rows: &[&str]| rows.join(" ").split_whitespace().map(str::to_owned).collect::<Vec<_>>();
             let all: Vec<&str> = rows.iter().map(String::as_str).collect();
-            assert_eq!([words(&calibration), words(&scored)].concat(), words(&all));
-            let share = words(&calibration).len() as f64 / words(&all).len() as f64;
+            assert_eq!([words_of(&calibration), words_of(&scored)].concat(), words_of(&all));
+            let share = words_of(&calibration).len() as f64 / words_of(&all).len() as f64;
             assert!((0.5..=0.95).contains(&share), "{share} of {rows:?}");
         }
         assert_eq!(split_rows(&["word".to_owned()]), None);
         assert_eq!(split_rows(&[" ".to_owned()]), None);
+    }
+
+    fn words_of(rows: &[&str]) -> Vec<String> {
+        rows.join(" ").split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     }
 }

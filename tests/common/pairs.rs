@@ -65,11 +65,10 @@ evaluate:
 impl Setting {
     fn new() -> Self {
         let world = World::large();
-        let row = |text: &str, side: &str| json!({"text": text, "side": side}).to_string() + "\n";
         let words =
             |seed: usize| (0..400).map(|at| format!("w{}", (at * at * seed + at) % 299)).collect::<Vec<_>>().join(" ");
         for (name, seed) in [("train.jsonl", 3), ("test.jsonl", 5)] {
-            world.write(name, (0..3).map(|at| row(&words(seed + at), &words(seed + at + 50))).collect::<String>());
+            world.write(name, (0..3).map(|at| side_row(&words(seed + at), &words(seed + at + 50))).collect::<String>());
         }
         world.write("backbone/tokenizer_config.json", json!({"bos_token": "w1"}).to_string());
         world.write("grid.yaml", GRID);
@@ -142,11 +141,12 @@ impl Setting {
     }
 
     fn defined(&self, options: &str) {
-        let row = |at: usize| json!({"text": format!("w{at} w{}", at * 7 % 299), "label": at % 2}).to_string() + "\n";
         std::fs::create_dir(self.world.path("rows")).unwrap();
         for (split, count) in [("train", 5), ("test", 6)] {
-            self.world
-                .write(&format!("rows/{split}.jsonl"), (0..count).map(|at| row(3 * at + count)).collect::<String>());
+            self.world.write(
+                &format!("rows/{split}.jsonl"),
+                (0..count).map(|at| numbered_row(3 * at + count)).collect::<String>(),
+            );
         }
         self.world.write(
             "made.yaml",
@@ -190,6 +190,14 @@ impl Setting {
         self.json("backbone/config.json", |config| config["num_hidden_layers"] = json!(LAYERS));
         self.grid("criterion: llm-streamline", "criterion: {name: shortened-llama, order: released}");
     }
+}
+
+fn side_row(text: &str, side: &str) -> String {
+    json!({"text": text, "side": side}).to_string() + "\n"
+}
+
+fn numbered_row(at: usize) -> String {
+    json!({"text": format!("w{at} w{}", at * 7 % 299), "label": at % 2}).to_string() + "\n"
 }
 
 impl Pair {

@@ -108,31 +108,34 @@ pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated
     }
     let share =
         |holds: &dyn Fn(&Race) -> bool| races.iter().filter(|race| holds(race)).count() as f64 / races.len() as f64;
-    let mean = |measure: &dyn Fn(&Race) -> f64| races.iter().map(measure).sum::<f64>() / races.len() as f64;
-    let median = |measure: &dyn Fn(&Race) -> f64| {
-        let mut all: Vec<f64> = races.iter().map(measure).collect();
-        all.sort_by(f64::total_cmp);
-        f64::midpoint(all[(all.len() - 1) / 2], all[all.len() / 2])
-    };
     let everyone: Vec<usize> = (0..known.paths.len()).collect();
     let gains: Vec<_> = known.objectives.iter().map(|objective| objective.gains.clone()).collect();
     let best = front(&everyone, &gains);
     let merit = |candidate: usize| mean_of_means(&known.objectives[0].gains[candidate]);
     let most = everyone.iter().map(|&candidate| merit(candidate)).fold(f64::NEG_INFINITY, f64::max);
     // Any of several tied candidates counts as the best.
-    let covers = |race: &Race| match known.objectives.len() {
-        1 => race.alive.iter().any(|&candidate| merit(candidate) >= most),
-        _ => best.iter().all(|candidate| race.alive.contains(candidate)),
-    };
     Ok(Simulated {
-        cover: share(&covers),
+        cover: share(&|race: &Race| match known.objectives.len() {
+            1 => race.alive.iter().any(|&candidate| merit(candidate) >= most),
+            _ => best.iter().all(|candidate| race.alive.contains(candidate)),
+        }),
         near: share(&|race| merit(race.leader) >= most - known.objectives[0].near),
-        items: median(&|race| race.items),
-        layers: median(&|race| race.layers),
-        survivors: mean(&|race| race.alive.len() as f64),
+        items: median_of(&races, &|race| race.items),
+        layers: median_of(&races, &|race| race.layers),
+        survivors: mean_of(&races, &|race| race.alive.len() as f64),
         parted: parted as f64 / seeds as f64,
-        selection_bias: mean(&|race| race.selection_bias),
+        selection_bias: mean_of(&races, &|race| race.selection_bias),
     })
+}
+
+fn mean_of(races: &[Race], measure: &dyn Fn(&Race) -> f64) -> f64 {
+    races.iter().map(measure).sum::<f64>() / races.len() as f64
+}
+
+fn median_of(races: &[Race], measure: &dyn Fn(&Race) -> f64) -> f64 {
+    let mut all: Vec<f64> = races.iter().map(measure).collect();
+    all.sort_by(f64::total_cmp);
+    f64::midpoint(all[(all.len() - 1) / 2], all[all.len() / 2])
 }
 
 /// Outcome of one race.

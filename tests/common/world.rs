@@ -45,8 +45,7 @@ impl World {
             "long.jsonl",
             (0..40).map(|i| format!("{}\n", json!({"text": words(11 + i, 400)}))).collect::<String>(),
         );
-        let copa = |i: usize| json!({"premise": format!("w{i} w7 w8."), "question": "cause", "choice1": "w1 w2.", "choice2": "w3 w4 w5.", "label": i % 2});
-        world.write("copa.jsonl", (0..40).map(|i| format!("{}\n", copa(i))).collect::<String>());
+        world.write("copa.jsonl", (0..40).map(|i| format!("{}\n", copa_row(i))).collect::<String>());
         world.write(
             "grid.yaml",
             "# A comment.\nbackbones:\n  tiny: {path: backbone}\n\
@@ -117,6 +116,10 @@ impl World {
         assert!(text.contains("error: ") && !text.contains("panicked"), "{text}");
         assert!(!self.path("results/grid/results.csv").exists(), "a refused run left a table");
     }
+}
+
+fn copa_row(i: usize) -> Value {
+    json!({"premise": format!("w{i} w7 w8."), "question": "cause", "choice1": "w1 w2.", "choice2": "w3 w4 w5.", "label": i % 2})
 }
 
 /// Generates a deterministic text in which each word depends on the previous two.

@@ -57,50 +57,50 @@ fn recoveries() -> String {
 
 /// Lists the differences of an architecture from Llama.
 fn own(architecture: &Architecture) -> Vec<String> {
-    let mut table = Vec::new();
-    let mut add = |text: &str| table.push(text.to_owned());
+    let mut table: Vec<String> = Vec::new();
     if architecture.norms.iter().flatten().count() == 4 {
-        add("norms before and after sublayers");
+        table.push("norms before and after sublayers".into());
     } else if architecture.norms[0].is_none() {
-        add("norms only after sublayers");
+        table.push("norms only after sublayers".into());
     }
     if architecture.norms_add_one {
-        add("norm weights `1 + w`");
+        table.push("norm weights `1 + w`".into());
     }
     match architecture.query_key_norm {
         QueryKeyNorm::None => (),
-        QueryKeyNorm::PerHead => add("QK norm per head"),
-        QueryKeyNorm::WholeProjection => add("QK norm over all heads"),
+        QueryKeyNorm::PerHead => table.push("QK norm per head".into()),
+        QueryKeyNorm::WholeProjection => table.push("QK norm over all heads".into()),
     }
     match architecture.attention_bias {
-        AttentionBias::Never => add("no biases"),
-        AttentionBias::Inputs => add("QKV biases"),
+        AttentionBias::Never => table.push("no biases".into()),
+        AttentionBias::Inputs => table.push("QKV biases".into()),
         AttentionBias::Asked => {
-            add(if architecture.mlp_bias { "`attention_bias`, `mlp_bias`" } else { "`attention_bias`" });
+            let keys = if architecture.mlp_bias { "`attention_bias`, `mlp_bias`" } else { "`attention_bias`" };
+            table.push(keys.into());
         }
     }
     match architecture.window {
         SlidingWindow::Never => (),
-        SlidingWindow::Always => add("window in all layers or none"),
-        SlidingWindow::Switched => add("windows by `max_window_layers` or `layer_types`"),
-        SlidingWindow::SwitchedWhole => add("window in all layers if enabled"),
-        SlidingWindow::Patterned { .. } => add("windows by `layer_types` or in all but every n-th layer"),
-        SlidingWindow::Unrotated => add("windows by `layer_types` or in layers without RoPE"),
+        SlidingWindow::Always => table.push("window in all layers or none".into()),
+        SlidingWindow::Switched => table.push("windows by `max_window_layers` or `layer_types`".into()),
+        SlidingWindow::SwitchedWhole => table.push("window in all layers if enabled".into()),
+        SlidingWindow::Patterned { .. } => table.push("windows by `layer_types` or in all but every n-th layer".into()),
+        SlidingWindow::Unrotated => table.push("windows by `layer_types` or in layers without RoPE".into()),
     }
     match architecture.rope {
         RopeEntries::One => (),
-        RopeEntries::SomeLayers => add("layers without RoPE"),
-        RopeEntries::Partial => add("partial RoPE of type `default` or `longrope`"),
-        RopeEntries::ByWindow => add("another RoPE in layers with a window"),
+        RopeEntries::SomeLayers => table.push("layers without RoPE".into()),
+        RopeEntries::Partial => table.push("partial RoPE of type `default` or `longrope`".into()),
+        RopeEntries::ByWindow => table.push("another RoPE in layers with a window".into()),
     }
     if architecture.activation.1 == Activation::Gelu {
-        add("tanh GELU");
+        table.push("tanh GELU".into());
     }
     if architecture.fused {
-        add("fused projections");
+        table.push("fused projections".into());
     }
     if architecture.scaled_embedding {
-        add("embeddings scaled by √C in their stored type");
+        table.push("embeddings scaled by √C in their stored type".into());
     }
     table.extend(architecture.scale.map(|key| format!("attention scale `{key}`")));
     table.extend(architecture.caps.iter().flatten().map(|key| format!("`{key}`")));

@@ -100,27 +100,27 @@ fn listed(names: &[String]) -> String {
 /// Formats a table with a row per method and a column per cut.
 fn table(numbers: &Numbers) -> String {
     let cuts = numbers.cuts();
-    let row = |name: &str, texts: Vec<String>| format!("| {name} | {} |\n", texts.join(" | "));
-    let mut text = row("", cuts.iter().map(shown).collect()).replacen("|  |", "| |", 1);
+    let mut text = markdown_row("", &cuts.iter().map(shown).collect::<Vec<_>>()).replacen("|  |", "| |", 1);
     text += &format!("| --- |{}\n", " ---: |".repeat(cuts.len()));
     let printed =
         |cut: &Cut, (criterion, recovery): (&str, &str)| format!("{:.2}", numbers.value(cut, (criterion, recovery)));
     let dense = (DENSE, recovery::NONE);
-    text += &row(criterion::label(DENSE), cuts.iter().map(|cut| printed(cut, dense)).collect());
+    let cells: Vec<String> = cuts.iter().map(|cut| printed(cut, dense)).collect();
+    text += &markdown_row(criterion::label(DENSE), &cells);
     let methods = numbers.methods();
-    let best = |cut: &Cut| methods.iter().map(|(a, b)| numbers.value(cut, (a, b))).fold(f64::MIN, f64::max);
     for (criterion, recovery) in &methods {
-        text += &row(
-            &row_name(&(criterion.clone(), recovery.clone())),
-            cuts.iter()
-                .map(|cut| match printed(cut, (criterion, recovery)) {
-                    text if text == format!("{:.2}", best(cut)) => format!("**{text}**"),
-                    text => text,
-                })
-                .collect(),
-        );
+        let cells = cuts.iter().map(|cut| {
+            let text = printed(cut, (criterion, recovery));
+            let best = methods.iter().map(|(a, b)| numbers.value(cut, (a, b))).fold(f64::MIN, f64::max);
+            if text == format!("{best:.2}") { format!("**{text}**") } else { text }
+        });
+        text += &markdown_row(&row_name(&(criterion.clone(), recovery.clone())), &cells.collect::<Vec<_>>());
     }
     text
+}
+
+fn markdown_row(name: &str, texts: &[String]) -> String {
+    format!("| {name} | {} |\n", texts.join(" | "))
 }
 
 fn row_name((criterion, recovery): &Method) -> String {
@@ -209,7 +209,6 @@ fn sentences(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> S
     let cuts = accuracy.cuts();
     let repairs = accuracy.repairs();
     let ours = repairs.iter().find(|name| recovery::is_ours(name)).unwrap();
-    let highest = |cut: &Cut| accuracy.value(cut, (CUT, ours));
     let mut text = format!(
         "Settings where {} leads the {} repairs and no repair: {counts}.\n",
         recovery::label(ours),
@@ -223,7 +222,9 @@ fn sentences(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> S
         .collect();
     let lower: Vec<String> = cuts
         .iter()
-        .filter(|cut| other.iter().any(|name| accuracy.value(cut, (name, recovery::NONE)) > highest(cut)))
+        .filter(|cut| {
+            other.iter().any(|name| accuracy.value(cut, (name, recovery::NONE)) > (accuracy.value(cut, (CUT, ours))))
+        })
         .map(shown)
         .collect();
     let names: Vec<String> = other.iter().map(|name| criterion::label(name).to_owned()).collect();
@@ -329,8 +330,11 @@ fn played(metric: &str, values: &[(usize, &str, &str, f64)]) -> Numbers {
 #[test]
 fn report_page_shows_the_real_model_first() {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/index.html")).unwrap();
-    let place = |id: &str| page.find(&format!("<section id=\"artifact-{id}\"")).unwrap_or_else(|| panic!("no {id}"));
-    assert!(place("smollm2/table2") < place("tiny/table2"));
+    assert!(section_start(&page, "smollm2/table2") < section_start(&page, "tiny/table2"));
+}
+
+fn section_start(page: &str, id: &str) -> usize {
+    page.find(&format!("<section id=\"artifact-{id}\"")).unwrap()
 }
 
 #[test]

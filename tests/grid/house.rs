@@ -24,10 +24,9 @@ pub fn write_backbone(folder: &Path, layers: usize) {
             None if name.starts_with("model.layers.") => Vec::new(),
             None => vec![name.clone()],
         };
-        let at = |end: usize| tensor["data_offsets"][end].as_u64().unwrap();
         for name in names {
             let start = end;
-            end += at(1) - at(0);
+            end += tensor["data_offsets"][1].as_u64().unwrap() - tensor["data_offsets"][0].as_u64().unwrap();
             let tensor = json!({"dtype": tensor["dtype"], "shape": tensor["shape"], "data_offsets": [start, end]});
             header.insert(name, tensor);
         }

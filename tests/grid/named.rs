@@ -24,15 +24,18 @@ fn undefined_names_are_read_from_neighbouring_files() {
     folder.write("tasks/easy.yaml", "path: ../c4.txt\ntask: arc_easy\n");
     let axes = &GOOD[GOOD.find("backbone:").unwrap()..];
     folder.write("a/b/c/grid.yaml", &format!("{axes}  tasks: [easy, {{name: easy, bos: never}}]\n"));
-    let load = |file: &str| ghostlab::grid::Grid::load(&folder.root.path().join(file), None, &[]);
-    let grid = load("a/b/c/grid.yaml").unwrap();
+    let grid = load(&folder, "a/b/c/grid.yaml").unwrap();
     assert_eq!((grid.entries.len(), grid.backbones["english"].layers), (4, 16));
     assert_eq!(grid.tasks["easy"].task.as_deref(), Some("arc_easy"));
     folder.write("a/b/c/d/grid.yaml", axes);
-    assert!(load("a/b/c/d/grid.yaml").is_err(), "four levels are too many");
+    assert!(load(&folder, "a/b/c/d/grid.yaml").is_err(), "four levels are too many");
     // The nearest file wins.
     folder.write("a/b/corpora/c4.yaml", "path: ../../../c4.txt\nrule: ptb\n");
-    assert_eq!(load("a/b/c/grid.yaml").unwrap().corpora["c4"].rule, "ptb");
+    assert_eq!(load(&folder, "a/b/c/grid.yaml").unwrap().corpora["c4"].rule, "ptb");
+}
+
+fn load(folder: &Place, file: &str) -> ghostlab::error::Result<ghostlab::grid::Grid> {
+    ghostlab::grid::Grid::load(&folder.root.path().join(file), None, &[])
 }
 
 #[test]
@@ -40,14 +43,13 @@ fn grid_profile_and_overrides_apply_in_order() {
     let folder = Place::new();
     folder.write("corpora/c4.yaml", "path: ../c4.txt\nrule: c4\nlimit: 9\n");
     let refined = good_but("c4: {path: c4.txt, rule: c4, limit: 100}", "c4: {limit: 8}");
-    let limit = |text: &str, overrides: &[&str]| folder.load(text, overrides).unwrap().corpora["c4"].limit;
-    assert_eq!(limit(&shared(), &[]), Some(9));
-    assert_eq!(limit(&refined, &[]), Some(8));
+    assert_eq!(limit_of(&folder, &shared(), &[]), Some(9));
+    assert_eq!(limit_of(&folder, &refined, &[]), Some(8));
     let profiled = format!("{refined}profile: tiny\nprofiles: {{tiny: {{corpora: {{c4: {{limit: 7}}}}}}}}\n");
-    assert_eq!(limit(&profiled, &[]), Some(7));
-    assert_eq!(limit(&profiled, &["corpora.c4.limit=6"]), Some(6));
-    assert_eq!(limit(&shared(), &["corpora.c4.limit=6"]), Some(6));
-    assert_eq!(limit(&shared(), &["corpora.c4.limit="]), None);
+    assert_eq!(limit_of(&folder, &profiled, &[]), Some(7));
+    assert_eq!(limit_of(&folder, &profiled, &["corpora.c4.limit=6"]), Some(6));
+    assert_eq!(limit_of(&folder, &shared(), &["corpora.c4.limit=6"]), Some(6));
+    assert_eq!(limit_of(&folder, &shared(), &["corpora.c4.limit="]), None);
 
     // Names that only an override or a profile uses are also resolved to files.
     folder.write("corpora/other.yaml", "path: ../wiki.txt\nrule: ptb\n");
@@ -58,6 +60,10 @@ fn grid_profile_and_overrides_apply_in_order() {
     assert!(folder.load(text, &[]).unwrap().corpora.contains_key("other"));
     let text = format!("{GOOD}include: {{calibration: {{corpus: [other], sequences: 2, length: 8}}}}\n");
     assert!(folder.load(text, &[]).unwrap().corpora.contains_key("other"));
+}
+
+fn limit_of(folder: &Place, text: &str, overrides: &[&str]) -> Option<usize> {
+    folder.load(text, overrides).unwrap().corpora["c4"].limit
 }
 
 #[test]

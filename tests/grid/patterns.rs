@@ -36,15 +36,16 @@ fn patterns_leave_cells_of_the_product_out() {
 fn only_a_backbone_pattern_excludes_the_dense_cell() {
     let folder = Place::new();
     folder.backbone("deep", 32);
-    let two = |exclude: &str| {
-        let text = with(&format!("exclude: {exclude}\n"))
-            .replace("models/english}", "models/english}\n  deep: {path: models/deep}")
-            .replace("backbone: english\n", "backbone: [english, deep]\n");
-        folder.cells(&text, &[])
-    };
-    assert!(two("{backbone: english}").iter().all(|cell| cell.starts_with("deep/")));
-    let cells = two("{backbone: english, depth: [3, 5]}");
+    assert!(cells_of_two(&folder, "{backbone: english}").iter().all(|cell| cell.starts_with("deep/")));
+    let cells = cells_of_two(&folder, "{backbone: english, depth: [3, 5]}");
     assert_eq!(cells.iter().filter(|cell| cell.starts_with("english/")).collect::<Vec<_>>(), ["english/dense"]);
+}
+
+fn cells_of_two(folder: &Place, exclude: &str) -> Vec<String> {
+    let text = with(&format!("exclude: {exclude}\n"))
+        .replace("models/english}", "models/english}\n  deep: {path: models/deep}")
+        .replace("backbone: english\n", "backbone: [english, deep]\n");
+    folder.cells(&text, &[])
 }
 
 #[test]

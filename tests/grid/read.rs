@@ -90,21 +90,16 @@ fn overrides_change_the_grid_before_it_is_checked() {
 fn the_real_grid_is_sound() {
     // Recreate the folders of a checkout with empty files.
     let root = tempfile::tempdir().unwrap();
-    let put = |name: &str, text: &str| {
-        let path = root.path().join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    };
     write_backbone(&root.path().join("shared/real/backbone"), 16);
     for corpus in ["wikitext2-validation.parquet", "wikitext2-test.parquet", "c4-sample.jsonl.gz"] {
-        put(&format!("shared/real/corpora/{corpus}"), "");
+        put(root.path(), &format!("shared/real/corpora/{corpus}"), "");
     }
     let real = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real");
     for folder in ["", "backbones", "corpora", "tasks"] {
         for file in fs::read_dir(real.join(folder)).unwrap().map(|file| file.unwrap().path()) {
             if file.is_file() {
                 let name = Path::new("checkout/tests/real").join(file.strip_prefix(&real).unwrap());
-                put(name.to_str().unwrap(), &fs::read_to_string(&file).unwrap());
+                put(root.path(), name.to_str().unwrap(), &fs::read_to_string(&file).unwrap());
             }
         }
     }
@@ -114,6 +109,12 @@ fn the_real_grid_is_sound() {
     assert_eq!(grid.cells[8].to_string(), "english.streamline-5.ghosted");
     assert_eq!(grid.corpora["c4"].limit, Some(100));
     assert!(grid.backbones["english"].path.ends_with("backbones/../../../../shared/real/backbone"));
+}
+
+fn put(root: &Path, name: &str, text: &str) {
+    let path = root.join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
 }
 
 #[test]
@@ -132,24 +133,24 @@ fn the_examples_of_the_documents_can_be_run() {
         folder.write(&format!("grids/{file}"), "");
     }
     fs::create_dir_all(folder.root.path().join("grids/tasks/arc_easy")).unwrap();
-    let load_nth = |document: &str, nth: usize, profile: Option<&str>| {
-        folder.write("grids/grid.yaml", &examples(document)[nth]);
-        Grid::load(&folder.root.path().join("grids/grid.yaml"), profile, &[]).unwrap()
-    };
-    let load = |document: &str, profile: Option<&str>| load_nth(document, 0, profile);
     // 2 criteria, 2 depths (25 % is 8 layers), 3 recoveries, and the dense backbone.
-    assert_eq!(load("README.md", None).cells.len(), 1 + 2 * 2 * 3);
-    let grid = load("docs/grid.md", None);
+    assert_eq!(load_nth(&folder, "README.md", 0, None).cells.len(), 1 + 2 * 2 * 3);
+    let grid = load_nth(&folder, "docs/grid.md", 0, None);
     // For 2 backbones: 3 criteria, depths 7, 8 and 12, 4 recoveries (3 for the large backbone), 6 calibrations (2 at
     // depth 7). The included criterion has no recovery, with 6 calibrations.
     assert_eq!(grid.cells.len(), 2 + 3 * (4 + 3) * (2 + 6 + 6) + 2 * 6);
     assert_eq!((grid.depth, grid.profile.as_deref()), ([7, 8, 12].map(Depth::layers).to_vec(), Some("full")));
-    assert_eq!(load("docs/grid.md", Some("tiny")).cells.len(), 1 + 3 * 3 * 4 + 1);
-    assert_eq!(labels(&load_nth("docs/grid.md", 1, None).cells), ["small/dense", "large/dense"]);
-    let cells = load_nth("docs/grid.md", 2, None).cells;
+    assert_eq!(load_nth(&folder, "docs/grid.md", 0, Some("tiny")).cells.len(), 1 + 3 * 3 * 4 + 1);
+    assert_eq!(labels(&load_nth(&folder, "docs/grid.md", 1, None).cells), ["small/dense", "large/dense"]);
+    let cells = load_nth(&folder, "docs/grid.md", 2, None).cells;
     let names: Vec<String> = cells.iter().map(ToString::to_string).collect();
     let sublayers = ["llm-drop-attention-8", "llm-drop-mlp-4", "llm-drop-sublayers-12", "finercut-sublayers-2"];
     assert_eq!(names[1..], sublayers.map(|cell| format!("small.{cell}.none")));
+}
+
+fn load_nth(folder: &Place, document: &str, nth: usize, profile: Option<&str>) -> Grid {
+    folder.write("grids/grid.yaml", &examples(document)[nth]);
+    Grid::load(&folder.root.path().join("grids/grid.yaml"), profile, &[]).unwrap()
 }
 
 /// Copies the paper's grids and all files that they name; models and data are empty.

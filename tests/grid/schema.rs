@@ -32,15 +32,16 @@ fn the_profile_is_chosen_on_the_command_line() {
     let folder = Place::new();
     let text = good_but("models/english", "models/hollow");
     folder.write("grid.yaml", &format!("{text}profiles: {{tiny: {{depth: 3}}}}\n"));
-    let run = |more: &[&str]| {
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_ghostlab")).arg("run").arg(folder.file()).args(more).output().unwrap();
-        String::from_utf8(output.stderr).unwrap()
-    };
-    assert!(run(&[]).contains("no profile is chosen"));
-    assert!(run(&["--profile", "tny"]).contains("did you mean `tiny`?"));
+    assert!(run(&folder, &[]).contains("no profile is chosen"));
+    assert!(run(&folder, &["--profile", "tny"]).contains("did you mean `tiny`?"));
     // The profile is accepted: the next error is the empty backbone.
-    assert!(run(&["--profile", "tiny"]).contains("config.json"));
+    assert!(run(&folder, &["--profile", "tiny"]).contains("config.json"));
+}
+
+fn run(folder: &Place, more: &[&str]) -> String {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_ghostlab")).arg("run").arg(folder.file()).args(more).output().unwrap();
+    String::from_utf8(output.stderr).unwrap()
 }
 
 /// Returns the keys that an error message lists, in alphabetical order.
@@ -276,27 +277,29 @@ fn the_schema_refuses_what_the_reader_refuses() {
 fn depths_are_optional_for_a_budget_of_layers() {
     let schema = json_schema();
     let folder = Place::new();
-    let raced = |budget: &str| {
-        let text = GOOD.replace("evaluate:\n", &format!("search:\n  budget: {budget}\n"));
-        assert_ne!(text, GOOD);
-        text
-    };
-    let without = |text: String, line: &str| {
-        assert!(text.contains(line));
-        text.replace(line, "")
-    };
     let depths = "depth: [3, 5]\n";
     for (text, sound) in [
         (raced("{layers: 3}"), true),
-        (without(raced("{layers: [3, 5]}"), depths), true),
-        (without(raced("{layers: 3, memory: 2GB}"), depths), true),
+        (without(&raced("{layers: [3, 5]}"), depths), true),
+        (without(&raced("{layers: 3, memory: 2GB}"), depths), true),
         (raced("{speedup: 1.3}"), true),
-        (without(raced("{speedup: 1.3}"), depths), false),
-        (without(raced("{layers: 3}"), "recovery: [none, ghosted]\n"), false),
-        (without(GOOD.to_owned(), depths), false),
+        (without(&raced("{speedup: 1.3}"), depths), false),
+        (without(&raced("{layers: 3}"), "recovery: [none, ghosted]\n"), false),
+        (without(GOOD, depths), false),
     ] {
         let found = problem(&schema, &yaml(&text), &schema);
         let read = folder.load(&text, &[]);
         assert_eq!((found.is_none(), read.is_ok()), (sound, sound), "{text}{found:?} {read:?}");
     }
+}
+
+fn raced(budget: &str) -> String {
+    let text = GOOD.replace("evaluate:\n", &format!("search:\n  budget: {budget}\n"));
+    assert_ne!(text, GOOD);
+    text
+}
+
+fn without(text: &str, line: &str) -> String {
+    assert!(text.contains(line));
+    text.replace(line, "")
 }

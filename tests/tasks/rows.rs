@@ -57,7 +57,10 @@ fn a_split_without_labels_is_refused_with_its_row() {
 #[test]
 fn a_text_of_one_row_is_said_to_be_unjoined_once() {
     let world = World::new();
-    let score = |file: &str| error_text(&world.ghostlab(&["score", "backbone", "--perplexity", file]));
-    assert_eq!(score("train.txt@64").matches("joins nothing").count(), 1);
-    assert_eq!(score("test.jsonl@64").matches("joins nothing").count(), 0);
+    assert_eq!(score_error(&world, "train.txt@64").matches("joins nothing").count(), 1);
+    assert_eq!(score_error(&world, "test.jsonl@64").matches("joins nothing").count(), 0);
+}
+
+fn score_error(world: &World, file: &str) -> String {
+    error_text(&world.ghostlab(&["score", "backbone", "--perplexity", file]))
 }

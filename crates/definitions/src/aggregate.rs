@@ -83,14 +83,18 @@ ghostlab_core::named!(
 impl Aggregation {
     /// Returns whether both aggregations take the same variant of [`Item`].
     pub fn like(self, other: Self) -> bool {
-        let sort = |one: Self| match one {
+        self.item_kind() == other.item_kind()
+    }
+
+    /// Returns the number of the kind of items that it takes.
+    fn item_kind(self) -> usize {
+        match self {
             Self::Mean | Self::Median | Self::NanMean | Self::Perplexity => 0,
             Self::WeightedPerplexity | Self::BitsPerByte => 1,
             Self::F1 | Self::WeightedF1 | Self::Matthews => 2,
             Self::Brier => 3,
             Self::Bleu | Self::Chrf | Self::Ter => 4,
-        };
-        sort(self) == sort(other)
+        }
     }
 
     /// Computes the score.
@@ -106,34 +110,29 @@ impl Aggregation {
         if items.is_empty() {
             return Err(Error::bad_input("there is no document to score"));
         }
-        let numbers = || items.iter().filter_map(|item| item.number());
-        let pairs = || {
-            items
-                .iter()
-                .filter_map(|item| if let Item::Texts(texts, text) = item { Some((&**texts, &**text)) } else { None })
-        };
+        let numbers = items.iter().filter_map(|item| item.number());
         let count = items.len() as f64;
         Ok(match self {
-            Self::Mean => numbers().sum::<f64>() / count,
+            Self::Mean => numbers.sum::<f64>() / count,
             Self::Median => {
-                let mut sorted: Vec<f64> = numbers().collect();
+                let mut sorted: Vec<f64> = numbers.collect();
                 sorted.sort_by(f64::total_cmp);
                 sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
             }
             Self::NanMean => {
-                let sound: Vec<f64> = numbers().filter(|number| !number.is_nan()).collect();
+                let sound: Vec<f64> = numbers.filter(|number| !number.is_nan()).collect();
                 sound.iter().sum::<f64>() / sound.len() as f64
             }
-            Self::Perplexity => (-(numbers().sum::<f64>() / count)).exp(),
+            Self::Perplexity => (-(numbers.sum::<f64>() / count)).exp(),
             Self::WeightedPerplexity => (-weighted(items)).exp(),
             Self::BitsPerByte => -weighted(items) / std::f64::consts::LN_2,
             Self::F1 => binary_f1(&labels(items))?,
             Self::WeightedF1 => weighted_f1(&labels(items)),
             Self::Matthews => matthews(&labels(items)),
             Self::Brier => brier(items)?,
-            Self::Bleu => bleu(&pairs().collect::<Vec<_>>()),
-            Self::Chrf => chrf(&pairs().collect::<Vec<_>>()),
-            Self::Ter => ter(&pairs().collect::<Vec<_>>()),
+            Self::Bleu => bleu(&pairs(items)),
+            Self::Chrf => chrf(&pairs(items)),
+            Self::Ter => ter(&pairs(items)),
         })
     }
 
@@ -188,19 +187,30 @@ impl Aggregation {
             Self::WeightedPerplexity | Self::BitsPerByte | Self::WeightedF1 | Self::Brier => return Ok(None),
         };
         let chunk = draws.min(1000);
-        let sample = |seed: usize| {
-            let mut random = PythonRandom::new(seed as u64);
-            let mut drawn: Vec<&Item> = Vec::with_capacity(items.len());
-            let mut score = |_| {
-                drawn.clear();
-                drawn.extend((0..items.len()).map(|_| &items[(random.random() * items.len() as f64) as usize]));
-                self.of(&drawn)
-            };
-            (0..chunk).map(&mut score).collect::<Result<Vec<f64>>>()
-        };
-        let scores: Vec<Vec<f64>> = (0..draws / chunk).into_par_iter().map(sample).collect::<Result<_>>()?;
+        let chunks = (0..draws / chunk).into_par_iter();
+        let scores: Vec<Vec<f64>> =
+            chunks.map(|seed| self.resampled(items, seed as u64, chunk)).collect::<Result<_>>()?;
         Ok(Some(deviation(&scores.concat())))
     }
+
+    /// Computes the scores of `count` samples with replacement.
+    fn resampled(self, items: &[Item], seed: u64, count: usize) -> Result<Vec<f64>> {
+        let mut random = PythonRandom::new(seed);
+        let mut drawn: Vec<&Item> = Vec::with_capacity(items.len());
+        let scores = (0..count).map(|_| {
+            drawn.clear();
+            drawn.extend((0..items.len()).map(|_| &items[(random.random() * items.len() as f64) as usize]));
+            self.of(&drawn)
+        });
+        scores.collect()
+    }
+}
+
+fn pairs<'a>(items: &[&'a Item]) -> Vec<(&'a str, &'a str)> {
+    let pairs = items
+        .iter()
+        .filter_map(|item| if let Item::Texts(texts, text) = item { Some((&**texts, &**text)) } else { None });
+    pairs.collect()
 }
 
 fn deviation(numbers: &[f64]) -> f64 {

@@ -273,6 +273,10 @@ impl KeyReader<'_> {
         })
     }
 
+    fn absent(&self, key: &str) -> Error {
+        Error::bad_input(format!("a task needs `{key}`")).at(&self.node.place).expected(format!("`{key}: …`"))
+    }
+
     fn definition(&self, name: String) -> Result<Definition> {
         self.known_keys()?;
         let output = match self.node.get("output_type") {
@@ -283,10 +287,7 @@ impl KeyReader<'_> {
                 known.ok_or_else(|| wrong("output_type", all, node))?
             }
         };
-        let absent = |key: &str| {
-            Error::bad_input(format!("a task needs `{key}`")).at(&self.node.place).expected(format!("`{key}: …`"))
-        };
-        let path = self.text("dataset_path")?.ok_or_else(|| absent("dataset_path"))?;
+        let path = self.text("dataset_path")?.ok_or_else(|| self.absent("dataset_path"))?;
         let options = match self.get("dataset_kwargs")? {
             Some(node) if matches!(node.tree, Tree::Map(_)) => {
                 if let Some((key, odd)) = node.pairs().iter().find(|(key, _)| !LOADING.contains(&&*key.text())) {
@@ -300,16 +301,16 @@ impl KeyReader<'_> {
         };
         let fields = self.get("columns")?.map(row::columns).transpose()?.unwrap_or_default();
         let data = Data { path, name: self.text("dataset_name")?, options, fields };
-        let text = self.field("doc_to_text")?.ok_or_else(|| absent("doc_to_text"))?;
-        let target = self.field("doc_to_target")?.ok_or_else(|| absent("doc_to_target"))?;
+        let text = self.field("doc_to_text")?.ok_or_else(|| self.absent("doc_to_text"))?;
+        let target = self.field("doc_to_target")?.ok_or_else(|| self.absent("doc_to_target"))?;
         let choices = self.get("doc_to_choice")?.map(|node| choices("doc_to_choice", node)).transpose()?;
         if output == Output::MultipleChoice && choices.is_none() {
-            return Err(absent("doc_to_choice"));
+            return Err(self.absent("doc_to_choice"));
         }
         let test = self.text("test_split")?;
         let validation = self.text("validation_split")?;
         if test.is_none() && validation.is_none() {
-            return Err(absent("test_split").expected("`test_split` or `validation_split`"));
+            return Err(self.absent("test_split").expected("`test_split` or `validation_split`"));
         }
         let fewshot_delimiter = self.joined("fewshot_delimiter", "\n\n")?;
         let target_delimiter = self.joined("target_delimiter", " ")?;

@@ -138,12 +138,6 @@ impl FilterStep {
     }
 
     fn apply(&self, answers: &Value, document: &Value) -> Result<Value> {
-        let each_text = |change: fn(&str) -> String| {
-            each(answers, |item| match item {
-                Value::Text(text) => Ok(Value::Text(change(&text))),
-                other => Err(Error::job("a filter of texts got something else").found(other.repr())),
-            })
-        };
         match self {
             Self::Regex(extraction) => each(answers, |item| {
                 let found = extraction.find(item.as_text().unwrap_or(""))?;
@@ -177,9 +171,9 @@ impl FilterStep {
                     .map(|winner| Value::List(vec![winner]))
                     .ok_or_else(|| Error::job("there is no answer to vote for"))
             }
-            Self::Strip => each_text(|text| strip(text).to_owned()),
-            Self::Lower => each_text(str::to_lowercase),
-            Self::Upper => each_text(str::to_uppercase),
+            Self::Strip => each_text(answers, |text| strip(text).to_owned()),
+            Self::Lower => each_text(answers, str::to_lowercase),
+            Self::Upper => each_text(answers, str::to_uppercase),
             Self::Map { pairs, other } => each(answers, |item| {
                 let found = pairs.iter().find(|(key, _)| *key == item);
                 Ok(found.map_or_else(|| other.clone(), |(_, value)| value.clone()))
@@ -194,6 +188,13 @@ fn count_equal(item: &Value, all: &[Value]) -> usize {
 
 fn each(answers: &Value, change: impl FnMut(Value) -> Result<Value>) -> Result<Value> {
     Ok(Value::List(items(answers)?.into_iter().map(change).collect::<Result<_>>()?))
+}
+
+fn each_text(answers: &Value, change: fn(&str) -> String) -> Result<Value> {
+    each(answers, |item| match item {
+        Value::Text(text) => Ok(Value::Text(change(&text))),
+        other => Err(Error::job("a filter of texts got something else").found(other.repr())),
+    })
 }
 
 /// Returns the items that Python would iterate over: list items or the characters of a string.
@@ -316,14 +317,17 @@ impl FilterOptions<'_> {
         }
     }
 
-    fn extraction(&mut self) -> Result<Extraction> {
-        let mut text = |key: &'static str, other: &str| match self.get(key) {
-            None => Ok(other.to_owned()),
+    fn text(&mut self, key: &'static str, default: &str) -> Result<String> {
+        match self.get(key) {
+            None => Ok(default.to_owned()),
             Some(Value::Text(text)) => Ok(text),
             Some(_) => Err(wrong(key, "a text", self.node)),
-        };
-        let source = text("regex_pattern", NUMBER)?;
-        let fallback = text("fallback", FALLBACK)?;
+        }
+    }
+
+    fn extraction(&mut self) -> Result<Extraction> {
+        let source = self.text("regex_pattern", NUMBER)?;
+        let fallback = self.text("fallback", FALLBACK)?;
         let select = match self.get("group_select") {
             None => 0,
             Some(value) => value.as_int().ok_or_else(|| wrong("group_select", "a whole number", self.node))?,

@@ -118,11 +118,11 @@ impl Metric {
             }
             named => named.ok_or_else(|| wrong("metric_list", "entries with `metric`", node))?,
         };
-        let of_output = || ALL.iter().filter(|entry| entry.4.contains(&output));
-        let entry = of_output().find(|entry| named.text() == Some(entry.1)).ok_or_else(|| {
-            let all: Vec<&str> = of_output().map(|entry| entry.1).collect();
-            wrong("metric", &format!("one of {}", all.join(", ")), named)
-        })?;
+        let mut of_output = ALL.iter().filter(|entry| entry.4.contains(&output));
+        let all: Vec<&str> = of_output.clone().map(|entry| entry.1).collect();
+        let entry = of_output
+            .find(|entry| named.text() == Some(entry.1))
+            .ok_or_else(|| wrong("metric", &format!("one of {}", all.join(", ")), named))?;
         let mut metric = Self::plain(entry.0);
         let compares = entry.0 == Kind::ExactMatch && output == Output::Generate;
         for (key, value) in node.pairs() {

@@ -82,34 +82,26 @@ pub fn solutions(known: &Known, task: &Task, tokens: &[Vec<Tokenised>]) -> Resul
             task.documents.len()
         )));
     }
-    let question = |(id, lengths_of_choices): (usize, &Vec<Tokenised>)| {
-        let (choices, gold) = task.solution(id)?;
-        if lengths_of_choices.len() != choices.len() {
-            return Err(mismatched_requests(known).found(format!(
-                "{} requests for {} choices",
-                lengths_of_choices.len(),
-                choices.len()
-            )));
-        }
-        let gold = gold.as_int().ok_or_else(|| {
-            Error::bad_input("the right answer is no number of a choice").at(task.place(id)).found(gold.repr())
-        })?;
-        Ok(Questions {
-            id,
-            gold,
-            choices: choices
-                .iter()
-                .zip(lengths_of_choices)
-                .map(|(choice, tokens)| {
-                    let text = choice.text();
-                    [text.chars().count(), text.len(), tokens.continuation_ids.len(), tokens.cut_ids.len()]
-                })
-                .collect(),
-        })
-    };
-    let documents: Vec<Result<Questions>> = tokens.par_iter().enumerate().map(question).collect();
+    let documents: Vec<Result<Questions>> =
+        tokens.par_iter().enumerate().map(|(id, tokens)| question(known, task, id, tokens)).collect();
     let documents = documents.into_iter().collect::<Result<_>>()?;
     Ok(Solutions::new(known, task.original, documents))
+}
+
+fn question(known: &Known, task: &Task, id: usize, tokens: &[Tokenised]) -> Result<Questions> {
+    let (choices, gold) = task.solution(id)?;
+    if tokens.len() != choices.len() {
+        let found = format!("{} requests for {} choices", tokens.len(), choices.len());
+        return Err(mismatched_requests(known).found(found));
+    }
+    let gold = gold.as_int().ok_or_else(|| {
+        Error::bad_input("the right answer is no number of a choice").at(task.place(id)).found(gold.repr())
+    })?;
+    let lengths = choices.iter().zip(tokens).map(|(choice, tokens)| {
+        let text = choice.text();
+        [text.chars().count(), text.len(), tokens.continuation_ids.len(), tokens.cut_ids.len()]
+    });
+    Ok(Questions { id, gold, choices: lengths.collect() })
 }
 
 fn mismatched_requests(known: &Known) -> Error {

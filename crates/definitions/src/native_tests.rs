@@ -235,13 +235,16 @@ fn a_row_without_a_label_is_refused_with_its_place() {
     let mut labelled = rte.clone();
     labelled["label"] = json!(0);
     assert!(made("rte", vec![labelled.clone(), rte.clone()]).is_ok());
-    let rows = |rows: Vec<Value>| {
-        let row =
-            |(at, value)| Row { place: format!("x.jsonl:{}", at + 1), value: serde_json::from_value(value).unwrap() };
-        let known = definition(Known::find("rte").unwrap()).unwrap().clone();
-        Task::of_rows(known, rows.into_iter().enumerate().map(row).collect(), None).unwrap().unlabelled()
-    };
-    assert_eq!(rows(vec![labelled.clone(), labelled.clone()]), None);
-    let said = rows(vec![labelled, rte.clone(), rte]).unwrap();
+    assert_eq!(unlabelled(vec![labelled.clone(), labelled.clone()]), None);
+    let said = unlabelled(vec![labelled, rte.clone(), rte]).unwrap();
     assert!(said.starts_with("2 of 3 documents have no label") && said.contains(":2"), "{said}");
+}
+
+fn unlabelled(rows: Vec<Value>) -> Option<String> {
+    let rows = rows
+        .into_iter()
+        .enumerate()
+        .map(|(at, value)| Row { place: format!("x.jsonl:{}", at + 1), value: serde_json::from_value(value).unwrap() });
+    let known = definition(Known::find("rte").unwrap()).unwrap().clone();
+    Task::of_rows(known, rows.collect(), None).unwrap().unlabelled()
 }

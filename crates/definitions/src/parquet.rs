@@ -19,24 +19,33 @@ use crate::value::Value;
 /// Fails if the file is damaged, a requested column is missing or unprintable, or a value has no Python equivalent.
 pub(crate) fn rows(file: File, path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
     let all = columns.is_none();
-    let choose = |schema: &ArrowSchema| {
-        let Some(columns) = columns else {
-            return Ok(schema.iter_values().filter(|field| is_printed(&field.dtype)).map(name).collect());
-        };
-        let names: Vec<&str> = schema.iter_names().map(PlSmallStr::as_str).collect();
-        for column in &columns {
-            let field = schema.iter_values().find(|field| field.name == column.as_str());
-            let field = field.ok_or_else(|| absent(column, names.iter().copied()).at(path.display()))?;
-            if !is_printed(&field.dtype) {
-                return Err(Error::bad_input(format!("the column `{column}` is of a type that is not read"))
-                    .at(path.display())
-                    .expected("text, numbers, dates, times, and lists and structs of them")
-                    .found(class_of(&field.dtype)));
-            }
-        }
-        Ok(columns)
+    let limit = TextLimit::current().of_json();
+    read(
+        file,
+        path,
+        limit,
+        |schema| columns_to_read(columns, schema, path),
+        |frame, schema| of_frame(frame, schema, path, all),
+    )
+}
+
+/// Returns the named columns, or all that can be printed.
+fn columns_to_read(columns: Option<Vec<String>>, schema: &ArrowSchema, path: &Path) -> Result<Vec<String>> {
+    let Some(columns) = columns else {
+        return Ok(schema.iter_values().filter(|field| is_printed(&field.dtype)).map(name).collect());
     };
-    read(file, path, TextLimit::current().of_json(), choose, |frame, schema| of_frame(frame, schema, path, all))
+    let names: Vec<&str> = schema.iter_names().map(PlSmallStr::as_str).collect();
+    for column in &columns {
+        let field = schema.iter_values().find(|field| field.name == column.as_str());
+        let field = field.ok_or_else(|| absent(column, names.iter().copied()).at(path.display()))?;
+        if !is_printed(&field.dtype) {
+            return Err(Error::bad_input(format!("the column `{column}` is of a type that is not read"))
+                .at(path.display())
+                .expected("text, numbers, dates, times, and lists and structs of them")
+                .found(class_of(&field.dtype)));
+        }
+    }
+    Ok(columns)
 }
 
 fn name(field: &ArrowField) -> String {

@@ -76,19 +76,23 @@ pub type StandardError<'a> = dyn Fn(Aggregation, &[Item]) -> Result<Option<f64>>
 /// # Errors
 /// Fails in the same cases as [`scores`].
 pub fn judged(task: &Task, documents: &[Vec<Answer>], error: &StandardError<'_>) -> Result<Vec<Judged>> {
-    let score = |noted: Noted<'_>| {
-        let Noted { metric, filter, items } = noted;
-        let located = |error: Error| error.at(format!("task {}, metric {}", task.definition.name, metric.kind.name()));
-        let score = Score {
-            metric: metric.kind.name().to_owned(),
-            filter: filter.to_owned(),
-            score: metric.aggregation.score(&items).map_err(located)?,
-            error: error(metric.aggregation, &items).map_err(located)?,
-            documents: items.len(),
-        };
-        Ok(Judged { score, items })
-    };
-    noted(task, &documents.iter().map(Vec::as_slice).enumerate())?.into_iter().map(score).collect()
+    let all = noted(task, &documents.iter().map(Vec::as_slice).enumerate())?;
+    all.into_iter()
+        .map(|Noted { metric, filter, items }| {
+            let aggregated = metric.aggregation.score(&items);
+            let (value, error) = aggregated
+                .and_then(|value| Ok((value, error(metric.aggregation, &items)?)))
+                .map_err(|error| error.at(format!("task {}, metric {}", task.definition.name, metric.kind.name())))?;
+            let score = Score {
+                metric: metric.kind.name().to_owned(),
+                filter: filter.to_owned(),
+                score: value,
+                error,
+                documents: items.len(),
+            };
+            Ok(Judged { score, items })
+        })
+        .collect()
 }
 
 /// Items of one metric and filter pipeline before aggregation.
@@ -115,20 +119,16 @@ pub fn noted<'a, 'b>(
     for pipeline in &definition.filters {
         let mut items: Vec<Vec<Item>> = vec![Vec::new(); definition.metrics.len()];
         for (index, document_answers) in documents.clone() {
-            let located = |error: Error| error.at(task.place(index));
             let document = task.documents.get(index).ok_or_else(|| Error::bad_input("an answer is of no document"))?;
-            let noted = match definition.output {
-                Output::Generate => {
-                    let [Answer::Texts(texts)] = document_answers else {
-                        return Err(located(unlike(document_answers)));
-                    };
+            let noted = match (definition.output, document_answers) {
+                (Output::Generate, [Answer::Texts(texts)]) => {
                     let texts = Value::List(texts.iter().map(|text| Value::from(&**text)).collect());
-                    let result = pipeline.apply(texts, document).map_err(located)?;
-                    generated(task, document, &result).map_err(located)?
+                    pipeline.apply(texts, document).and_then(|result| generated(task, document, &result))
                 }
-                _ => likelihoods(task, document, document_answers).map_err(located)?,
+                (Output::Generate, _) => Err(unlike(document_answers)),
+                _ => likelihoods(task, document, document_answers),
             };
-            for (all, one) in items.iter_mut().zip(noted) {
+            for (all, one) in items.iter_mut().zip(noted.map_err(|error| error.at(task.place(index)))?) {
                 all.push(one);
             }
         }
@@ -242,9 +242,56 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
         largest(&all.iter().zip(&texts).map(|(number, text)| number / lengths(text) as f64).collect::<Vec<_>>())
     };
     let gold = task.gold(document)?;
-    // The index of a choice. -100 marks an answer that is not a choice, which is scored as wrong.
-    let numbered = |gold: &Value| match (gold.as_int(), gold.as_text()) {
-        (Some(number), _) => Ok(if number < i64::try_from(count).unwrap_or(i64::MAX) { number } else { -100 }),
+    let golds: Vec<i64> = match (&gold, task.several_targets) {
+        (Value::List(items), true) => {
+            items.iter().map(|item| choice_number(task, &texts, item)).collect::<Result<_>>()?
+        }
+        (_, true) => {
+            return Err(
+                Error::bad_input("the first document has a list of right answers, and this one not").found(gold.repr())
+            );
+        }
+        (gold, false) => vec![choice_number(task, &texts, gold)?],
+    };
+    let greedy: Vec<Value> = pairs.iter().map(|pair| Value::Bool(pair.1)).collect();
+    let one = || match golds[..] {
+        [gold] if !task.several_targets => Ok(gold),
+        _ => Err(Error::bad_input("this metric needs one right answer").found(gold.repr())),
+    };
+    definition
+        .metrics
+        .iter()
+        .map(|metric| {
+            Ok(match metric.kind {
+                Kind::AccNorm => hit_of(shortest_by(&|text| text.chars().count()), &golds),
+                Kind::AccBytes => hit_of(shortest_by(&str::len), &golds),
+                Kind::AccMutualInfo => {
+                    let bare = pairs.get(count..2 * count).ok_or_else(|| unlike(answers))?;
+                    hit_of(largest(&all.iter().zip(bare).map(|(with, bare)| with - bare.0).collect::<Vec<_>>()), &golds)
+                }
+                Kind::ExactMatch => {
+                    let hit =
+                        golds.iter().any(|gold| *gold != -100 && choice(&greedy, *gold) == Some(&Value::Bool(true)));
+                    Item::hit(hit)
+                }
+                Kind::F1 | Kind::Mcc => Item::Labels(Value::Int(one()?), i64::try_from(largest(&all)).unwrap_or(-100)),
+                Kind::Brier => {
+                    let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    let powers: Vec<f64> = all.iter().map(|number| (number - most).exp()).collect();
+                    let sum: f64 = powers.iter().sum();
+                    let gold = usize::try_from(one()?).unwrap_or(usize::MAX);
+                    Item::Probabilities(gold, powers.iter().map(|power| power / sum).collect())
+                }
+                _ => hit_of(largest(&all), &golds),
+            })
+        })
+        .collect()
+}
+
+/// Returns the number of a choice; -100 if there is none, which is scored as wrong.
+fn choice_number(task: &Task, texts: &[&str], gold: &Value) -> Result<i64> {
+    match (gold.as_int(), gold.as_text()) {
+        (Some(number), _) => Ok(if number < i64::try_from(texts.len()).unwrap_or(i64::MAX) { number } else { -100 }),
         (_, Some(text)) if !task.several_targets => Ok(texts
             .iter()
             .position(|choice| *choice == text)
@@ -253,45 +300,7 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
         _ => {
             Err(Error::bad_input("the right answer is neither the number nor the text of a choice").found(gold.repr()))
         }
-    };
-    let golds: Vec<i64> = match (&gold, task.several_targets) {
-        (Value::List(items), true) => items.iter().map(numbered).collect::<Result<_>>()?,
-        (_, true) => {
-            return Err(
-                Error::bad_input("the first document has a list of right answers, and this one not").found(gold.repr())
-            );
-        }
-        (gold, false) => vec![numbered(gold)?],
-    };
-    let greedy: Vec<Value> = pairs.iter().map(|pair| Value::Bool(pair.1)).collect();
-    let one = || match golds[..] {
-        [gold] if !task.several_targets => Ok(gold),
-        _ => Err(Error::bad_input("this metric needs one right answer").found(gold.repr())),
-    };
-    let item = |metric: &Metric| {
-        Ok(match metric.kind {
-            Kind::AccNorm => hit_of(shortest_by(&|text| text.chars().count()), &golds),
-            Kind::AccBytes => hit_of(shortest_by(&str::len), &golds),
-            Kind::AccMutualInfo => {
-                let bare = pairs.get(count..2 * count).ok_or_else(|| unlike(answers))?;
-                hit_of(largest(&all.iter().zip(bare).map(|(with, bare)| with - bare.0).collect::<Vec<_>>()), &golds)
-            }
-            Kind::ExactMatch => {
-                let hit = golds.iter().any(|gold| *gold != -100 && choice(&greedy, *gold) == Some(&Value::Bool(true)));
-                Item::hit(hit)
-            }
-            Kind::F1 | Kind::Mcc => Item::Labels(Value::Int(one()?), i64::try_from(largest(&all)).unwrap_or(-100)),
-            Kind::Brier => {
-                let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let powers: Vec<f64> = all.iter().map(|number| (number - most).exp()).collect();
-                let sum: f64 = powers.iter().sum();
-                let gold = usize::try_from(one()?).unwrap_or(usize::MAX);
-                Item::Probabilities(gold, powers.iter().map(|power| power / sum).collect())
-            }
-            _ => hit_of(largest(&all), &golds),
-        })
-    };
-    definition.metrics.iter().map(item).collect()
+    }
 }
 
 fn hit_of(index: usize, golds: &[i64]) -> Item {
@@ -327,26 +336,29 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>>
             _ => target,
         }
     };
-    let item = |metric: &Metric| match (metric.kind, &gold) {
-        (Kind::ExactMatch, Value::List(several)) if task.several_targets => {
-            // NumPy converts all items to strings if one is a string.
-            let texts = several.iter().any(|one| one.as_text().is_some());
-            let mut hit = false;
-            for one in several {
-                hit |= if texts {
-                    same_text(metric, &Value::Text(one.text()), result)?
-                } else {
-                    same_text(metric, one, result)?
-                };
+    definition
+        .metrics
+        .iter()
+        .map(|metric: &Metric| match (metric.kind, &gold) {
+            (Kind::ExactMatch, Value::List(several)) if task.several_targets => {
+                // NumPy converts all items to strings if one is a string.
+                let texts = several.iter().any(|one| one.as_text().is_some());
+                let mut hit = false;
+                for one in several {
+                    hit |= if texts {
+                        same_text(metric, &Value::Text(one.text()), result)?
+                    } else {
+                        same_text(metric, one, result)?
+                    };
+                }
+                Ok(Item::hit(hit))
             }
-            Ok(Item::hit(hit))
-        }
-        (Kind::ExactMatch, gold) => Ok(Item::hit(same_text(metric, gold, result)?)),
-        (_, Value::Text(gold)) if result.as_text().is_some() => Ok(Item::Texts(gold.clone(), result.text())),
-        (kind, gold) => Err(Error::bad_input(format!("`{}` compares a text with one reference", kind.name()))
-            .found(format!("{} and {}", gold.repr(), result.repr()))),
-    };
-    definition.metrics.iter().map(item).collect()
+            (Kind::ExactMatch, gold) => Ok(Item::hit(same_text(metric, gold, result)?)),
+            (_, Value::Text(gold)) if result.as_text().is_some() => Ok(Item::Texts(gold.clone(), result.text())),
+            (kind, gold) => Err(Error::bad_input(format!("`{}` compares a text with one reference", kind.name()))
+                .found(format!("{} and {}", gold.repr(), result.repr()))),
+        })
+        .collect()
 }
 
 fn same_text(metric: &Metric, gold: &Value, result: &Value) -> Result<bool> {

@@ -198,35 +198,39 @@ impl Task {
         let shots = of.shots(setting.shots);
         let mut pool =
             Pool::new(if shots > 0 { self.pool(rows)? } else { Vec::new() }, setting.seed, of.examples.first);
-        let one = |(at, examples): (usize, Result<Vec<Value>>)| -> Result<Vec<Request>> {
-            let document = &self.documents[at];
-            let made = || -> Result<Vec<Ask>> {
-                let choices = of.choices.as_ref().map(|field| self.columns.choices(field, document)).transpose()?;
-                let contexts = self.contexts(document, &examples?, choices.as_deref(), setting)?;
-                self.asks(document, contexts, choices.as_deref(), setting.chat.is_some())
-            };
-            let asks =
-                made().and_then(|asks| self.check_prompts(asks, setting)).map_err(|error| error.at(self.place(at)))?;
-            activity::finished();
-            let request = |(index, ask)| Request { document: at, index, ask, repeats: of.repeats };
-            Ok((0..).zip(asks).map(request).collect())
-        };
         let all: Vec<usize> = (0..self.documents.len()).collect();
         for some in all.chunks(TOGETHER) {
             // Sampling is sequential because documents share the random state. Rendering is independent per document.
-            let mut drawn = |at: &usize| {
+            let drawn = some.iter().map(|at| {
                 // Exclude the document if both splits have the same name or are both unset.
                 let without = (of.examples.split == of.test).then_some(&self.documents[*at]);
                 (*at, if shots > 0 { pool.sample(shots, without) } else { Ok(Vec::new()) })
-            };
-            let drawn: Vec<(usize, Result<Vec<Value>>)> = some.iter().map(&mut drawn).collect();
+            });
+            let drawn: Vec<(usize, Result<Vec<Value>>)> = drawn.collect();
             // Collect all results first, so that the error of the first failing document is reported.
-            let made: Vec<Result<Vec<Request>>> = drawn.into_par_iter().map(one).collect();
+            let made: Vec<Result<Vec<Request>>> = drawn
+                .into_par_iter()
+                .map(|(at, examples)| {
+                    let requests = self.requests_of(at, examples, setting);
+                    requests.inspect(|_| activity::finished()).map_err(|error| error.at(self.place(at)))
+                })
+                .collect();
             for of_document in made {
                 take(of_document?);
             }
         }
         Ok(())
+    }
+
+    /// Builds the requests of one document.
+    fn requests_of(&self, at: usize, examples: Result<Vec<Value>>, setting: &Setting<'_>) -> Result<Vec<Request>> {
+        let document = &self.documents[at];
+        let field = self.definition.choices.as_ref();
+        let choices = field.map(|field| self.columns.choices(field, document)).transpose()?;
+        let contexts = self.contexts(document, &examples?, choices.as_deref(), setting)?;
+        let asks = self.asks(document, contexts, choices.as_deref(), setting.chat.is_some())?;
+        let asks = (0..).zip(self.check_prompts(asks, setting)?);
+        Ok(asks.map(|(index, ask)| Request { document: at, index, ask, repeats: self.definition.repeats }).collect())
     }
 
     /// Checks the prompt lengths.
@@ -248,12 +252,15 @@ impl Task {
     /// Returns an error for each document without a label. Test splits on the Hub have the label -1 in every row.
     fn label_errors(&self) -> Vec<Error> {
         let Some(field) = &self.definition.choices else { return Vec::new() };
-        let error = |(at, document): (usize, &Value)| {
-            let choices = self.columns.choices(field, document).ok()?;
-            let answer = self.gold(document).ok()?;
-            check_label(Some(&choices), &answer).err().map(|error| error.at(self.place(at)))
-        };
-        self.documents.iter().enumerate().filter_map(error).collect()
+        self.documents
+            .iter()
+            .enumerate()
+            .filter_map(|(at, document): (usize, &Value)| {
+                let choices = self.columns.choices(field, document).ok()?;
+                let answer = self.gold(document).ok()?;
+                check_label(Some(&choices), &answer).err().map(|error| error.at(self.place(at)))
+            })
+            .collect()
     }
 
     /// Rejects tasks without any labelled document. If only some labels are missing, those documents are scored as
@@ -309,8 +316,8 @@ impl Task {
         let of = &self.definition;
         let row = &self.documents[document];
         let field = of.choices.as_ref().ok_or_else(|| Error::job("a task without choices has no right one"))?;
-        let made = || -> Result<_> { Ok((self.columns.choices(field, row)?, self.gold(row)?)) };
-        made().map_err(|error| error.at(self.place(document)))
+        let choices = self.columns.choices(field, row);
+        choices.and_then(|choices| Ok((choices, self.gold(row)?))).map_err(|error| error.at(self.place(document)))
     }
 
     /// Returns the correct choice of a document as an index or text, or a list of them.
@@ -410,20 +417,20 @@ impl Task {
         turn.messages().map_err(|error| error.at("an example"))
     }
 
+    fn target_text(&self, document: &Value) -> Result<String> {
+        let target = self.columns.target(&self.definition.target, document)?;
+        target.as_text().map(str::to_owned).ok_or_else(|| {
+            Error::bad_input("the target is no text").expected("`doc_to_target` gives a text").found(target.repr())
+        })
+    }
+
     fn asks(&self, document: &Value, contexts: Vec<String>, choices: Option<&[Value]>, chat: bool) -> Result<Vec<Ask>> {
         let of = &self.definition;
-        let target = || {
-            let target = self.columns.target(&of.target, document)?;
-            let no_text = || {
-                Error::bad_input("the target is no text").expected("`doc_to_target` gives a text").found(target.repr())
-            };
-            target.as_text().map(str::to_owned).ok_or_else(no_text)
-        };
         let mut contexts = contexts.into_iter();
         let mut first = || contexts.next().unwrap_or_default();
         match of.output {
-            Output::LogLikelihood => Ok(vec![likelihood(first(), target()?)?]),
-            Output::Rolling => match target()? {
+            Output::LogLikelihood => Ok(vec![likelihood(first(), self.target_text(document)?)?]),
+            Output::Rolling => match self.target_text(document)? {
                 text if text.is_empty() => {
                     Err(Error::bad_input("there is no text to score").found("an empty `doc_to_target`"))
                 }

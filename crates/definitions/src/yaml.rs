@@ -417,7 +417,6 @@ fn resolved(text: &str) -> Value {
 }
 
 fn number(text: &str) -> Option<Value> {
-    let decimal = |b: u8| b.is_ascii_digit();
     if let Some(digits) = text.strip_prefix("0b").filter(|digits| consists_of(digits, |b| b == b'0' || b == b'1')) {
         return read_radix(digits, 2);
     }
@@ -430,7 +429,7 @@ fn number(text: &str) -> Option<Value> {
     if let Some(digits) = text.strip_prefix('0').filter(|digits| consists_of(digits, |b| (b'0'..=b'7').contains(&b))) {
         return read_radix(digits, 8);
     }
-    if text.starts_with(|c: char| ('1'..='9').contains(&c)) && consists_of(text, decimal) {
+    if text.starts_with(|c: char| ('1'..='9').contains(&c)) && consists_of(text, is_decimal) {
         return read_radix(text, 10);
     }
     if matches!(text, ".inf" | ".Inf" | ".INF") {
@@ -443,7 +442,7 @@ fn number(text: &str) -> Option<Value> {
     if text.contains(':') {
         let parts: Vec<&str> = text.split(':').collect();
         let fine = parts[0].starts_with(|c: char| ('1'..='9').contains(&c))
-            && consists_of(parts[0], decimal)
+            && consists_of(parts[0], is_decimal)
             && parts[1..].iter().all(|part| part.len() <= 2 && part.parse::<u8>().is_ok_and(|part| part < 60));
         let sum = parts
             .iter()
@@ -463,6 +462,10 @@ fn number(text: &str) -> Option<Value> {
     text.replace('_', "").parse().ok().map(Value::Float)
 }
 
+fn is_decimal(b: u8) -> bool {
+    b.is_ascii_digit()
+}
+
 fn consists_of(text: &str, is_digit: fn(u8) -> bool) -> bool {
     !text.is_empty() && text.bytes().all(|b| is_digit(b) || b == b'_')
 }
@@ -478,7 +481,6 @@ mod tests {
     /// Compares with `yaml.safe_load`, PyYAML 6.
     #[test]
     fn plain_scalars_are_of_version_1_1() {
-        let read = |text: &str| parse(&format!("- {text}"), "f").unwrap().plain().unwrap().repr();
         let pairs = [
             ("no", "[False]"),
             ("'no'", "['no']"),
@@ -499,7 +501,7 @@ mod tests {
             ("+12", "[12]"),
         ];
         for (text, expected) in pairs {
-            assert_eq!(read(text), expected, "{text}");
+            assert_eq!(parse(&format!("- {text}"), "f").unwrap().plain().unwrap().repr(), expected, "{text}");
         }
     }
 

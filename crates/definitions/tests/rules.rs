@@ -359,23 +359,23 @@ fn task_version(more: &str) -> String {
 
 #[test]
 fn the_first_document_decides_what_all_have() {
-    let refused = |rows: &'static str| {
-        let answers = [(-1.0, true), (-2.0, true), (-1.0, true), (-2.0, true)];
-        let task = task_of(&choices(""), rows).unwrap();
-        let requests = task.requests(&Made(rows), &Setting::default()).unwrap();
-        let answers: Vec<Answer> =
-            answers.iter().map(|(number, greedy)| Answer::LogLikelihood(*number, *greedy)).collect();
-        scores(&task, &requests, &answers, 100).unwrap_err().to_string()
-    };
-    let list = refused(r#"[{"q": "q", "c": ["a", "b"], "n": [0, 1]}, {"q": "q", "c": ["a", "b"], "n": 1}]"#);
+    let list = refusal_of(r#"[{"q": "q", "c": ["a", "b"], "n": [0, 1]}, {"q": "q", "c": ["a", "b"], "n": 1}]"#);
     assert!(list.contains("the first document has a list of right answers") && list.contains("test.jsonl:2"), "{list}");
-    let number = refused(r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": "q", "c": ["a", "b"], "n": [0, 1]}]"#);
+    let number = refusal_of(r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": "q", "c": ["a", "b"], "n": [0, 1]}]"#);
     assert!(number.contains("neither the number nor the text of a choice"), "{number}");
     // A numeric question is rejected if the first document has a text.
     const MIXED: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": 0, "c": ["a", "b"], "n": 1}]"#;
     let task = task_of(&choices(""), MIXED).unwrap();
     let error = task.requests(&Made(MIXED), &Setting::default()).unwrap_err().to_string();
     assert!(error.contains("the question is no text") && error.contains("test.jsonl:2"), "{error}");
+}
+
+fn refusal_of(rows: &'static str) -> String {
+    let answers = [(-1.0, true), (-2.0, true), (-1.0, true), (-2.0, true)];
+    let task = task_of(&choices(""), rows).unwrap();
+    let requests = task.requests(&Made(rows), &Setting::default()).unwrap();
+    let answers: Vec<Answer> = answers.iter().map(|(number, greedy)| Answer::LogLikelihood(*number, *greedy)).collect();
+    scores(&task, &requests, &answers, 100).unwrap_err().to_string()
 }
 
 /// Computes the scores of a generation task for the given answers to each document.

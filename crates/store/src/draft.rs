@@ -196,7 +196,7 @@ pub(super) fn all(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<LeftDraft>
     // List processes after drafts. A process writes its record before its first draft.
     let known = processes::all(disk, root);
     let now = OnceCell::new();
-    let left = |folder: PathBuf| {
+    let left = folders.into_iter().filter_map(|folder| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let owner = owner_of(&name)?;
         let files: Vec<PathBuf> = disk.list(&folder).into_iter().map(|name| folder.join(name)).collect();
@@ -204,12 +204,12 @@ pub(super) fn all(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<LeftDraft>
             Some(known) => known.dead,
             None => {
                 let now = *now.get_or_init(|| disk.clock(drafts));
-                let old = |path: &Path| disk.age(path, now).is_some_and(|age| age > PATIENCE);
-                old(&folder) && files.iter().all(|file| old(file))
+                let mut paths = std::iter::once(&folder).chain(&files);
+                paths.all(|path| disk.age(path, now).is_some_and(|age| age > PATIENCE))
             }
         };
         let bytes = files.iter().filter_map(|file| disk.size(file).ok()).sum();
         Some(LeftDraft { dead, bytes, folder })
-    };
-    folders.into_iter().filter_map(left).collect()
+    });
+    left.collect()
 }

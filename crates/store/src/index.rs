@@ -155,27 +155,28 @@ pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Resul
     let before = read_stamps(files);
     let value = read();
     for ((path, input), (before, after)) in files.iter().zip(before.into_iter().zip(read_stamps(files))) {
-        let changed = |found: String| {
-            Err(Error::bad_input("an input changed after it was hashed")
-                .at(path.display())
-                .expected(format!("SHA-256 {}", input.sha256))
-                .found(found)
-                .hint("nothing of it was stored: start the run again when the file is no longer written"))
-        };
         if before != after {
-            return changed("it was written to while it was read".to_string());
+            return Err(changed(path, input, "it was written to while it was read"));
         }
         if after.is_some() && after == *input.stamp() {
             continue;
         }
         let (found, stamp) = hashed(regular::open(path)?, path)?;
         if found != input.sha256 {
-            return changed(found);
+            return Err(changed(path, input, &found));
         }
         // The next check can rely on the stamp.
         *input.stamp() = stamp;
     }
     value
+}
+
+fn changed(path: &Path, input: &Input, found: &str) -> Error {
+    Error::bad_input("an input changed after it was hashed")
+        .at(path.display())
+        .expected(format!("SHA-256 {}", input.sha256))
+        .found(found)
+        .hint("nothing of it was stored: start the run again when the file is no longer written")
 }
 
 fn read_stamps(files: &[(&Path, &Input)]) -> Vec<Option<Stamp>> {

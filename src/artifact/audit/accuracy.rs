@@ -24,10 +24,9 @@ fn measured(entry: &PaperNumber, columns: &AuditColumns) -> Option<(usize, f64)>
 fn around(most: usize, value: f64, reach: f64) -> impl Iterator<Item = (usize, f64)> + use<> {
     let documents = most as f64;
     // Float-to-integer casts saturate, so a value outside 0–100 yields no counts or only the last one.
-    let count = |percent: f64| (percent / 100.0 * documents).floor() as usize;
-    let first = count(value - reach).min(most);
-    let last = count(value + reach).saturating_add(1).min(most);
-    (first..=last).map(move |count| (count, 100.0 * count as f64 / documents))
+    let [first, last] = [value - reach, value + reach].map(|percent| (percent / 100.0 * documents).floor() as usize);
+    let last = last.saturating_add(1).min(most);
+    (first.min(most)..=last).map(move |count| (count, 100.0 * count as f64 / documents))
 }
 
 pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, findings: &mut Vec<Finding>) {
@@ -49,11 +48,11 @@ pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, find
 /// Suggests how a value that matches no count may have arisen.
 fn explanation(entry: &PaperNumber, value: f64, near: &[(usize, f64)]) -> (Severity, &'static str) {
     let unit = entry.unit();
-    let near = || near.iter().map(|(_, accuracy)| *accuracy);
-    if near().any(|accuracy| ((accuracy / unit + EPSILON).floor() * unit - value).abs() < EPSILON) {
+    if near.iter().any(|(_, accuracy)| ((accuracy / unit + EPSILON).floor() * unit - value).abs() < EPSILON) {
         return (Severity::Remark, "cut off instead of rounded, the count above prints so");
     }
-    if entry.printed.ends_with('0') && near().any(|accuracy| (accuracy - value).abs() <= 5.0 * unit + EPSILON) {
+    if entry.printed.ends_with('0') && near.iter().any(|(_, accuracy)| (accuracy - value).abs() <= 5.0 * unit + EPSILON)
+    {
         return (Severity::Suspicion, "a count prints so with one digit less");
     }
     (Severity::Contradiction, "no count of right answers prints so")
@@ -222,12 +221,16 @@ mod tests {
     fn no_accuracy_is_halfway_between_two_values_of_two_decimals() {
         for task in columns() {
             // A tie at two decimals is an odd multiple of 1/20000.
-            let halfway = |count: &usize| {
-                let parts = 20_000 * count;
-                let documents = task.documents;
-                parts.is_multiple_of(documents) && !(parts / documents).is_multiple_of(2)
-            };
-            assert_eq!((0..=task.documents).find(halfway), None, "{}", task.name);
+            assert_eq!(
+                (0..=task.documents).find(|count: &usize| {
+                    let parts = 20_000 * count;
+                    let documents = task.documents;
+                    parts.is_multiple_of(documents) && !(parts / documents).is_multiple_of(2)
+                }),
+                None,
+                "{}",
+                task.name
+            );
         }
     }
 
@@ -263,23 +266,24 @@ mod tests {
     #[test]
     fn a_row_is_at_chance_only_in_all_nine_tasks() {
         let at_chance = ["25.08", "22.70", "25.04", "49.57", "37.83", "27.60", "52.71", "55.00", "25.93"];
-        let found = |columns: &[&str]| {
-            let metrics: Vec<(&str, &str)> = metric::tasks().into_iter().zip(columns.iter().copied()).collect();
-            let entries = entries("t", "b,32,7,sleb,none,false,c4", &metrics);
-            let mut findings = Vec::new();
-            check_chance(&AuditRow::group(&entries, AuditColumns::paper()), &mut findings);
-            findings
-        };
-        let findings = found(&at_chance);
+        let findings = chance_findings(&at_chance);
         assert_eq!(findings.len(), 1);
         assert!(findings[0].note.contains("exactly the shares"), "{}", findings[0].note);
         // Three standard errors of ARC-Easy are 2.66 points, so 28.79 is above chance.
         for (task, value) in [(0, "28.79"), (0, "10.00"), (8, "40.00"), (6, "70.04")] {
             let mut columns = at_chance;
             columns[task] = value;
-            assert!(found(&columns).is_empty(), "{value}");
+            assert!(chance_findings(&columns).is_empty(), "{value}");
         }
-        assert!(found(&at_chance[..8]).is_empty(), "a task is missing");
+        assert!(chance_findings(&at_chance[..8]).is_empty(), "a task is missing");
+    }
+
+    fn chance_findings(columns: &[&str]) -> Vec<Finding> {
+        let metrics: Vec<(&str, &str)> = metric::tasks().into_iter().zip(columns.iter().copied()).collect();
+        let entries = entries("t", "b,32,7,sleb,none,false,c4", &metrics);
+        let mut findings = Vec::new();
+        check_chance(&AuditRow::group(&entries, AuditColumns::paper()), &mut findings);
+        findings
     }
 
     fn found(metrics: &[(&str, &str)]) -> Vec<Finding> {

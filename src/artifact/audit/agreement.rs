@@ -139,20 +139,8 @@ fn elsewhere(one: &PaperNumber, two: &PaperNumber, entries: &[PaperNumber]) -> S
     if one.record.condition.criterion == DENSE && one.record.condition.calibration != two.record.condition.calibration {
         return "the dense backbone does not depend on the calibration".to_owned();
     }
-    // Find the same value under a condition with another calibration corpus.
-    let twin = |value: &&PaperNumber| {
-        let (value, condition) = (*value, &value.record.condition);
-        entries.iter().find(|entry| {
-            let other = &entry.record.condition;
-            entry.record.metric == value.record.metric
-                && agree(entry, value)
-                && other.calibrated().0 != condition.calibrated().0
-                && Condition { calibration: String::new(), ..other.clone() }
-                    == Condition { calibration: String::new(), ..condition.clone() }
-        })
-    };
     for (value, name) in [(one, &one.artifact), (two, &two.artifact)] {
-        if let Some(entry) = twin(&value) {
+        if let Some(entry) = entries.iter().find(|entry| is_twin(entry, value)) {
             return format!(
                 "{} of {name} is what {} has for {}",
                 value.printed, entry.artifact, entry.record.condition.calibration
@@ -160,6 +148,17 @@ fn elsewhere(one: &PaperNumber, two: &PaperNumber, entries: &[PaperNumber]) -> S
         }
     }
     "two values of one condition".to_owned()
+}
+
+/// Whether two values are equal and their conditions differ only in the calibration corpus.
+fn is_twin(entry: &PaperNumber, value: &PaperNumber) -> bool {
+    let condition = &value.record.condition;
+    let other = &entry.record.condition;
+    entry.record.metric == value.record.metric
+        && agree(entry, value)
+        && other.calibrated().0 != condition.calibrated().0
+        && Condition { calibration: String::new(), ..other.clone() }
+            == Condition { calibration: String::new(), ..condition.clone() }
 }
 
 #[cfg(test)]

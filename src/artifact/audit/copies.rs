@@ -85,24 +85,25 @@ fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) ->
 /// Returns a recovery and a table in which the criteria of two rows differ in every score, which shows that they
 /// selected different layers. Ignores the two rows themselves.
 fn unlike(rows: &[AuditRow], one: &AuditRow, other: &AuditRow) -> Option<String> {
-    let with = |row: &AuditRow, criterion: &str, recovery: &str| {
-        *row.condition
-            == Condition { criterion: criterion.to_owned(), recovery: recovery.to_owned(), ..one.condition.clone() }
-    };
     rows.iter().find_map(|row| {
         let recovery = &row.condition.recovery;
         let itself = row.artifact == one.artifact && *recovery == one.condition.recovery;
-        if itself || !with(row, &one.condition.criterion, recovery) {
+        if itself || !has_methods(one, row, &one.condition.criterion, recovery) {
             return None;
         }
-        let twin = rows
-            .iter()
-            .find(|twin| twin.artifact == row.artifact && with(twin, &other.condition.criterion, recovery))?;
+        let twin = rows.iter().find(|twin| {
+            twin.artifact == row.artifact && has_methods(one, twin, &other.condition.criterion, recovery)
+        })?;
         let recovery = if recovery == recovery::NONE { "pruned" } else { recovery };
         let shared = row.shared_scores(twin);
         (!shared.is_empty() && shared.iter().all(|(a, b)| !agree(a, b)))
             .then(|| format!("{} ({recovery})", row.artifact))
     })
+}
+
+fn has_methods(one: &AuditRow, row: &AuditRow, criterion: &str, recovery: &str) -> bool {
+    *row.condition
+        == Condition { criterion: criterion.to_owned(), recovery: recovery.to_owned(), ..one.condition.clone() }
 }
 
 /// Finds metrics that one table gives twice for the same condition.
@@ -131,12 +132,8 @@ const MIN_SHARED_SCORES: usize = 2;
 /// Compares rows without a stated number of sequences with the corresponding row of a table that varies it.
 pub(super) fn check_calibration(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows.iter().filter(|row| row.condition.calibrated().1.is_none()) {
-        let size = |other: &AuditRow| {
-            let (corpus, size) = other.condition.calibrated();
-            let unsized_other = Condition { calibration: corpus.to_owned(), ..other.condition.clone() };
-            (unsized_other == *row.condition).then_some(size?.to_owned())
-        };
-        let variants: Vec<(&AuditRow, String)> = rows.iter().filter_map(|other| Some((other, size(other)?))).collect();
+        let variants: Vec<(&AuditRow, String)> =
+            rows.iter().filter_map(|other| Some((other, calibration_size(other, row)?))).collect();
         let Some((stated, _)) = variants.iter().find(|variant| variant.1 == STATED) else { continue };
         let Some((actual, count)) = variants.iter().find(|variant| {
             let shared = row.shared_scores(variant.0);
@@ -156,6 +153,12 @@ pub(super) fn check_calibration(rows: &[AuditRow], findings: &mut Vec<Finding>) 
         let finding = Finding::new(Check::Calibration, Severity::Contradiction, row.condition, &cells);
         findings.push(finding.says(describe_copy(STATED, &expected), describe_copy(count, &found), note));
     }
+}
+
+fn calibration_size(other: &AuditRow, row: &AuditRow) -> Option<String> {
+    let (corpus, size) = other.condition.calibrated();
+    let unsized_other = Condition { calibration: corpus.to_owned(), ..other.condition.clone() };
+    (unsized_other == *row.condition).then_some(size?.to_owned())
 }
 
 fn describe_copy(count: &str, printed: &[&str]) -> String {
@@ -285,14 +288,20 @@ mod calibration_tests {
     use crate::artifact::audit::paper_test::entries;
 
     fn found(last_value: &str) -> Vec<Finding> {
-        let row = |table, calibration: &str, perplexity| {
-            let condition = format!("b,32,7,sleb,ghosted,false,{calibration}");
-            entries(table, &condition, &[("ppl_c4", perplexity), ("acc_average", "50.00")])
-        };
-        let entries = [row("t", "c4:32", "20.00"), row("t", "c4:128", "19.00"), row("u", "c4", last_value)].concat();
+        let entries = [
+            perplexity_entries("t", "c4:32", "20.00"),
+            perplexity_entries("t", "c4:128", "19.00"),
+            perplexity_entries("u", "c4", last_value),
+        ]
+        .concat();
         let mut findings = Vec::new();
         check_calibration(&AuditRow::group(&entries, AuditColumns::paper()), &mut findings);
         findings
+    }
+
+    fn perplexity_entries(table: &'static str, calibration: &str, perplexity: &str) -> Vec<PaperNumber> {
+        let condition = format!("b,32,7,sleb,ghosted,false,{calibration}");
+        entries(table, &condition, &[("ppl_c4", perplexity), ("acc_average", "50.00")])
     }
 
     #[test]

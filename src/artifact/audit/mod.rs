@@ -154,13 +154,13 @@ fn cells(finding: &Finding) -> [&str; 9] {
 
 /// Formats findings for a terminal: counts, one table per severity and check, and the checks without findings.
 pub fn text(findings: &[Finding]) -> String {
-    let count_of = |severity: Severity| findings.iter().filter(move |finding| finding.severity == severity);
-    let counts = Severity::ALL.map(|severity| counted(count_of(severity).count(), severity.name()));
+    let counts = Severity::ALL.map(|severity| counted(of_severity(findings, severity).count(), severity.name()));
     let mut text = format!("{}: {}\n", counted(findings.len(), "finding"), counts.join(", "));
-    for severity in Severity::ALL.into_iter().filter(|severity| count_of(*severity).next().is_some()) {
+    for severity in Severity::ALL.into_iter().filter(|severity| of_severity(findings, *severity).next().is_some()) {
         text.push_str(&format!("\n{}S: {}\n", severity.name().to_uppercase(), severity.about()));
         for check in Check::ALL {
-            let found: Vec<&Finding> = count_of(severity).filter(|finding| finding.check == check).collect();
+            let found: Vec<&Finding> =
+                of_severity(findings, severity).filter(|finding| finding.check == check).collect();
             if !found.is_empty() {
                 text.push_str(&check_heading(check, found.len()));
                 text.push_str(&aligned(&found));
@@ -174,6 +174,10 @@ pub fn text(findings: &[Finding]) -> String {
             .map(|check| check_heading(check, 0)),
     );
     text
+}
+
+fn of_severity(findings: &[Finding], severity: Severity) -> impl Iterator<Item = &Finding> {
+    findings.iter().filter(move |finding| finding.severity == severity)
 }
 
 fn check_heading(check: Check, count: usize) -> String {

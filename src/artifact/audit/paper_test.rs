@@ -147,17 +147,18 @@ fn two_rows_of_qwen_have_collapsed() {
 fn rows_are_copied_between_criteria_recoveries_and_backbones() {
     let findings = of(Check::Copy);
     assert_eq!(findings.len(), 16);
-    let find = |artifact: &str, row: &str| {
-        findings.iter().find(|finding| finding.artifact == artifact && finding.row == row).unwrap()
-    };
-    let selection = find("table2", "llama-3-8b, 11/32, shortgpt, pruned, c4");
+    let selection = find(&findings, "table2", "llama-3-8b, 11/32, shortgpt, pruned, c4");
     assert_eq!(selection.found, "that of llama-3-8b, 11/32, llm-streamline, pruned, c4 (table2)");
     assert_eq!(selection.note, "the same selection, or copied; but the criteria differ in table3 (prune-and-comp)");
     // A row of another backbone, then a row with two of three perplexities copied.
-    let backbone = find("tableA7", "deepseek-r1-distill-llama-8b, 11/32, llm-streamline, pruned, wikitext2");
+    let backbone = find(&findings, "tableA7", "deepseek-r1-distill-llama-8b, 11/32, llm-streamline, pruned, wikitext2");
     assert_eq!((backbone.severity, backbone.column.as_str()), (Severity::Contradiction, "all 10 scores"));
-    let slip = find("table3", "llama-3-8b, 11/32, shortgpt, pruned, c4");
+    let slip = find(&findings, "table3", "llama-3-8b, 11/32, shortgpt, pruned, c4");
     assert!(slip.note.contains("ppl_ptb 4481.35 and 5481.35"), "{}", slip.note);
+}
+
+fn find<'a>(findings: &'a [Finding], artifact: &str, row: &str) -> &'a Finding {
+    findings.iter().find(|finding| finding.artifact == artifact && finding.row == row).unwrap()
 }
 
 #[test]
@@ -170,8 +171,11 @@ fn nothing_is_given_twice_and_speedups_are_ratios() {
     entries.push(entries[index].clone());
     entries[index].record.value = Some(1.29);
     let findings = run(&entries);
-    let found = |check| findings.iter().filter(|finding| finding.check == check).count();
-    assert_eq!((found(Check::Speedup), found(Check::Duplicate)), (1, 1));
+    assert_eq!((count_of(&findings, Check::Speedup), count_of(&findings, Check::Duplicate)), (1, 1));
+}
+
+fn count_of(findings: &[Finding], check: Check) -> usize {
+    findings.iter().filter(|finding| finding.check == check).count()
 }
 
 #[test]

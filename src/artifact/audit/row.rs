@@ -213,12 +213,15 @@ mod tests {
 
     #[test]
     fn a_column_is_a_known_task_or_has_its_documents_said() {
-        let task = |text| AuditTask::parse(text).unwrap();
         assert_eq!((task("arc_easy").documents, task("ARC-e=arc_easy").documents), (Some(2376), Some(2376)));
         assert_eq!((task("ARC-e=arc_easy").name.as_str(), task("PIQA=1838").documents), ("ARC-e", Some(1838)));
         assert_eq!((task("PIQA=1838:50").chance, task("PIQA").documents), (vec![50.0], None));
         for wrong in ["PIQA=many", "PIQA=0", "PIQA=1838:x", "PIQA=1838:200"] {
             assert!(AuditTask::parse(wrong).unwrap_err().to_string().contains("COLUMN=DOCUMENTS"), "{wrong}");
         }
+    }
+
+    fn task(text: &str) -> AuditTask {
+        AuditTask::parse(text).unwrap()
     }
 }

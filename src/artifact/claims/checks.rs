@@ -1,6 +1,6 @@
 //! Check functions of the claims in `claims.yaml`.
 
-use super::number::ClaimCheck;
+use super::number::{ClaimCheck, Quantity};
 use super::setting::ClaimSetting;
 use crate::metric;
 use crate::recovery::NONE;
@@ -87,18 +87,16 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
     ("table3-lowest", |setting| setting.best(PERPLEXITY, GHOSTED, &ROWS)),
     ("table3-margin-widens", |setting| lead_widens(setting, PERPLEXITY, &REPAIRS)),
     ("table4-saturates", |setting| {
-        let with = |sequences| setting.sequences(sequences).value(ACCURACY, GHOSTED);
-        (with(64).or_larger(with(128)) - with(32)).below(0.1)
+        let [few, more, most] = values_by_sequences(setting, ACCURACY, [32, 64, 128]);
+        (more.or_larger(most) - few).below(0.1)
     }),
     ("table4-perplexity-improves", |setting| {
-        let with = |sequences| setting.sequences(sequences).value(PERPLEXITY, GHOSTED);
-        with(64).below(with(32)).and(with(128).below(with(64)))
+        let [few, more, most] = values_by_sequences(setting, PERPLEXITY, [32, 64, 128]);
+        more.clone().below(few).and(most.below(more))
     }),
     ("table4-returns-diminish", |setting| {
-        let with = |sequences| setting.sequences(sequences).value(PERPLEXITY, GHOSTED);
-        let saved_by_doubling = |sequences| with(sequences) - with(2 * sequences);
-        let diminish = |sequences| saved_by_doubling(sequences).below(saved_by_doubling(sequences / 2));
-        diminish(32).and(diminish(64))
+        let [first, second, third] = [16, 32, 64].map(|sequences| saved_by_doubling(setting, sequences));
+        second.clone().below(first).and(third.below(second))
     }),
     ("table5-linearpatch", |setting| {
         ClaimCheck::all([ACCURACY, PERPLEXITY].map(|metric| setting.lead(metric, GHOSTED, &[DIAG, ROTATE]).above(0.0)))
@@ -113,20 +111,19 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
         setting.lead(PERPLEXITY, GHOSTED, &[ROTATE]).share_of(setting.value(PERPLEXITY, ROTATE)).at_least(0.1435)
     }),
     ("tableA5-more-pronounced", |setting| {
-        let part = |metric| setting.lead(metric, GHOSTED, &[ROTATE]).share_of(setting.value(metric, ROTATE));
-        part(PERPLEXITY).above(part(ACCURACY))
+        lead_over_rotate(setting, PERPLEXITY).above(lead_over_rotate(setting, ACCURACY))
     }),
     ("tableA6-highest", highest_of_all_rows),
     ("tableA6-qwen-widens", |setting| lead_widens(setting, ACCURACY, &REPAIRS)),
     ("tableA7-highest", highest_of_all_rows),
     ("tableA7-corpus", |setting| {
-        let on = |corpus| setting.corpus(corpus).value(ACCURACY, GHOSTED);
-        (on("wikitext2") - on("c4")).abs().at_most(0.36)
+        let [one, other] = ["wikitext2", "c4"].map(|corpus| setting.corpus(corpus).value(ACCURACY, GHOSTED));
+        (one - other).abs().at_most(0.36)
     }),
     ("tableA7-gap-widens", |setting| lead_widens(setting, ACCURACY, &REPAIRS)),
     ("tableA10-identical", |setting| {
-        let identical = |metric| setting.value(metric, SVD).equal(setting.value(metric, SOLVE));
-        ClaimCheck::all(A10.map(identical)).and(identical(PERPLEXITY))
+        ClaimCheck::all(A10.map(|metric| is_same_by_solvers(setting, metric)))
+            .and(is_same_by_solvers(setting, PERPLEXITY))
     }),
     ("tableA10-negligible", |setting| {
         ClaimCheck::all(
@@ -159,6 +156,25 @@ fn highest_of_all_rows(setting: &ClaimSetting<'_>) -> ClaimCheck {
     streamlined.best(ACCURACY, GHOSTED, &ROWS).and(above("shortgpt")).and(above("shortened-llama"))
 }
 
+/// Returns our value for each number of calibration sequences.
+fn values_by_sequences<const N: usize>(setting: &ClaimSetting<'_>, metric: &str, counts: [usize; N]) -> [Quantity; N] {
+    counts.map(|sequences| setting.sequences(sequences).value(metric, GHOSTED))
+}
+
+/// Returns the perplexity that twice the calibration sequences save.
+fn saved_by_doubling(setting: &ClaimSetting<'_>, sequences: usize) -> Quantity {
+    let [once, twice] = values_by_sequences(setting, PERPLEXITY, [sequences, 2 * sequences]);
+    once - twice
+}
+
+fn is_same_by_solvers(setting: &ClaimSetting<'_>, metric: &str) -> ClaimCheck {
+    setting.value(metric, SVD).equal(setting.value(metric, SOLVE))
+}
+
+fn lead_over_rotate(setting: &ClaimSetting<'_>, metric: &str) -> Quantity {
+    setting.lead(metric, GHOSTED, &[ROTATE]).share_of(setting.value(metric, ROTATE))
+}
+
 /// Checks whether the lead over the best rival is larger at the deepest cut than at the shallowest.
 fn lead_widens(setting: &ClaimSetting<'_>, metric: &str, rivals: &[&str]) -> ClaimCheck {
     setting
@@ -176,9 +192,14 @@ fn matches_linearpatch(setting: &ClaimSetting<'_>) -> ClaimCheck {
 
 fn speedup_stays(setting: &ClaimSetting<'_>) -> ClaimCheck {
     ClaimCheck::all(setting.prompts(PREFILL, &[GHOSTED, NONE]).iter().map(|prompt| {
-        let saved = |recovery| setting.of_dense(prompt) - setting.value(prompt, recovery);
-        saved(GHOSTED).above(0.0).and(saved(GHOSTED).at_least(0.9 * saved(NONE)))
+        time_saved(setting, prompt, GHOSTED)
+            .above(0.0)
+            .and(time_saved(setting, prompt, GHOSTED).at_least(0.9 * time_saved(setting, prompt, NONE)))
     }))
+}
+
+fn time_saved(setting: &ClaimSetting<'_>, prompt: &str, recovery: &str) -> Quantity {
+    setting.of_dense(prompt) - setting.value(prompt, recovery)
 }
 
 fn overhead_is_small(setting: &ClaimSetting<'_>) -> ClaimCheck {

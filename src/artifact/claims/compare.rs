@@ -34,10 +34,6 @@ pub fn judged<'a>(
     profile: &str,
 ) -> Vec<JudgedClaim<'a>> {
     // Figures of the paper are not printed as numbers.
-    let absent_of_paper = |artifact: &str| {
-        let why = if PaperTable::find(artifact).is_ok() { "has no data" } else { "is not printed as numbers" };
-        format!("{artifact} {why}")
-    };
     claims
         .into_iter()
         .map(|claim| {
@@ -49,7 +45,10 @@ pub fn judged<'a>(
             } else {
                 claim.not_applicable()
             };
-            let paper = claim.judge(paper, absent_of_paper);
+            let paper = claim.judge(paper, |artifact: &str| {
+                let why = if PaperTable::find(artifact).is_ok() { "has no data" } else { "is not printed as numbers" };
+                format!("{artifact} {why}")
+            });
             JudgedClaim { claim, paper, ours, profile: profile.to_owned() }
         })
         .collect()

@@ -71,7 +71,6 @@ fn claims_about_the_papers_models_are_not_judged_on_others() {
     let claim = Claim { needs_paper_models: true, reading: None, ..CLAIM };
     let artifacts_of =
         |backbone: &str| table2(vec![record(backbone, 7, "none", 50.0), record(backbone, 7, "ghosted", 45.0)]);
-    let verdict = |ours: &Artifacts| judged([&claim], &artifacts_of("llama-3-8b"), ours, "tiny")[0].ours.clone();
     let cases = [
         (artifacts_of("tiny-llama"), Judgement::NotApplicable, "the sentence is about the paper's models"),
         (artifacts_of("llama-3-8b"), Judgement::Fails, "0 of 1, all needed"),
@@ -82,7 +81,13 @@ fn claims_about_the_papers_models_are_not_judged_on_others() {
         ),
     ];
     for (ours, outcome, count) in cases {
-        assert_eq!((verdict(&ours).outcome, verdict(&ours).count().as_str()), (outcome, count));
+        assert_eq!(
+            (
+                (judged([&claim], &artifacts_of("llama-3-8b"), &ours, "tiny")[0].ours.clone()).outcome,
+                (judged([&claim], &artifacts_of("llama-3-8b"), &ours, "tiny")[0].ours.clone()).count().as_str()
+            ),
+            (outcome, count)
+        );
     }
 }
 
@@ -95,7 +100,13 @@ fn recorded_headline_has_significance_and_seeds() {
     let headline = headline_in(&folders, "tiny").unwrap().unwrap();
     assert_eq!(headline, format!("Ghost Layer (Ours): highest ACC AVG in {expected}."));
     let judged = judged_in(&folders, "tiny").unwrap();
-    let count = |id: &str| judged.iter().find(|entry| entry.claim.id == id).unwrap().ours.count();
-    assert_eq!(count("table2-highest"), "5 of 6 (significantly in 1 of 6; over five seeds in 2 of 6), all needed");
-    assert_eq!(count("table2-average"), "6 of 6, all needed", "second place is no question of significance");
+    assert_eq!(
+        count(&judged, "table2-highest"),
+        "5 of 6 (significantly in 1 of 6; over five seeds in 2 of 6), all needed"
+    );
+    assert_eq!(count(&judged, "table2-average"), "6 of 6, all needed", "second place is no question of significance");
+}
+
+fn count(judged: &[JudgedClaim<'_>], id: &str) -> String {
+    judged.iter().find(|entry| entry.claim.id == id).unwrap().ours.count()
 }

@@ -84,43 +84,53 @@ impl Claim {
 
     /// Judges the check in every setting that all artifacts share.
     fn settings(&self, artifacts: &[(&str, &ArtifactNumbers)]) -> Vec<SettingVerdict> {
-        let about = |record: &&Record| record.condition.criterion != DENSE && (self.only)(&record.condition);
         let key =
             |record: &Record| -> Vec<String> { self.over.iter().map(|axis| axis.of(&record.condition)).collect() };
         let mut seen = BTreeSet::new();
         let known = artifacts.iter().flat_map(|(_, artifact)| artifact.known());
-        let known = known.filter(|known| about(&known.record)).filter(|KnownNumber { record, identity }| {
+        let known = known.filter(|known| self.is_about(known.record)).filter(|KnownNumber { record, identity }| {
             seen.insert((&record.condition, &record.metric, record.value.map(f64::to_bits), *identity))
         });
         let mut groups: Vec<ClaimGroup<'_>> = grouped(known.map(|known| (key(known.record), known)));
-        let everywhere = |wanted: &Vec<String>| {
-            artifacts
-                .iter()
-                .all(|(_, artifact)| artifact.records.iter().filter(about).any(|record| key(record) == *wanted))
-        };
-        groups.retain(|(key, _)| everywhere(key));
+        groups.retain(|(wanted, _)| {
+            let mut all = artifacts.iter().map(|(_, artifact)| &artifact.records);
+            all.all(|records| {
+                records.iter().filter(|record| self.is_about(record)).any(|record| key(record) == *wanted)
+            })
+        });
         let groups = self.by_measurement(groups);
         let cuts: Vec<Option<String>> = (0..groups.len()).map(|at| self.cut_of(&groups, at)).collect();
-        let judged = |((key, known), cut_of): (ClaimGroup<'_>, Option<String>)| {
-            let records: Vec<&Record> = known.iter().map(|known| known.record).collect();
-            let backbone = records.first().map(|record| &record.condition.backbone);
-            let dense = artifacts.iter().flat_map(|(_, artifact)| &artifact.records);
-            let dense = dense
-                .filter(|record| record.condition.criterion == DENSE && Some(&record.condition.backbone) == backbone);
-            let setting = ClaimSetting::new(records).beside(dense.collect());
-            let ClaimCheck { outcome, mut shown } = (self.check)(&setting);
-            let several = differing(&known);
-            if outcome == Judgement::Unknown && !several.is_empty() {
-                shown = format!("{shown}; its cells differ in {}", several.join(", "));
-            }
-            // The paper's timings cannot be repeated.
-            let measured = artifacts.iter().any(|(_, artifact)| artifact.run.is_some());
-            if outcome == Judgement::Unknown && shown.contains(NOISY) && measured {
-                shown = format!("{shown}; the same command with --retime times again");
-            }
-            SettingVerdict { setting: self.over.iter().copied().zip(key).collect(), outcome, cut_of, shown }
-        };
-        groups.into_iter().zip(cuts).map(judged).collect()
+        groups.into_iter().zip(cuts).map(|(group, cut_of)| self.setting_verdict(artifacts, group, cut_of)).collect()
+    }
+
+    fn is_about(&self, record: &Record) -> bool {
+        record.condition.criterion != DENSE && (self.only)(&record.condition)
+    }
+
+    /// Judges the check in one setting.
+    fn setting_verdict(
+        &self,
+        artifacts: &[(&str, &ArtifactNumbers)],
+        (key, known): ClaimGroup<'_>,
+        cut_of: Option<String>,
+    ) -> SettingVerdict {
+        let records: Vec<&Record> = known.iter().map(|known| known.record).collect();
+        let backbone = records.first().map(|record| &record.condition.backbone);
+        let dense = artifacts.iter().flat_map(|(_, artifact)| &artifact.records);
+        let dense =
+            dense.filter(|record| record.condition.criterion == DENSE && Some(&record.condition.backbone) == backbone);
+        let setting = ClaimSetting::new(records).beside(dense.collect());
+        let ClaimCheck { outcome, mut shown } = (self.check)(&setting);
+        let several = differing(&known);
+        if outcome == Judgement::Unknown && !several.is_empty() {
+            shown = format!("{shown}; its cells differ in {}", several.join(", "));
+        }
+        // The paper's timings cannot be repeated.
+        let measured = artifacts.iter().any(|(_, artifact)| artifact.run.is_some());
+        if outcome == Judgement::Unknown && shown.contains(NOISY) && measured {
+            shown = format!("{shown}; the same command with --retime times again");
+        }
+        SettingVerdict { setting: self.over.iter().copied().zip(key).collect(), outcome, cut_of, shown }
     }
 
     /// Merges criteria that made the same cut into one setting, because one measurement must count once.
@@ -128,8 +138,8 @@ impl Claim {
         let Some(axis) = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion) else { return groups };
         let mut cuts: Vec<ClaimGroup<'a>> = Vec::new();
         for (key, all) in groups {
-            let others = |known: &[String]| (0..known.len()).all(|at| at == axis || known[at] == key[at]);
-            match cuts.iter_mut().find(|(known, first)| others(known) && alike(first, &all, |_| true)) {
+            match cuts.iter_mut().find(|(known, first)| is_equal_but(axis, known, &key) && alike(first, &all, |_| true))
+            {
                 Some((known, _)) => known[axis] = format!("{} = {}", known[axis], key[axis]),
                 None => cuts.push((key, all)),
             }
@@ -141,9 +151,9 @@ impl Claim {
     fn cut_of(&self, groups: &[ClaimGroup<'_>], at: usize) -> Option<String> {
         let axis = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion)?;
         let (key, all) = &groups[at];
-        let others = |known: &[String]| (0..known.len()).all(|at| at == axis || known[at] == key[at]);
         let first = groups[..at].iter().find(|(known, first)| {
-            others(known) && alike(first, all, |record: &Record| record.condition.recovery == recovery::NONE)
+            is_equal_but(axis, known, key)
+                && alike(first, all, |record: &Record| record.condition.recovery == recovery::NONE)
         });
         first.map(|(known, _)| known[axis].clone())
     }
@@ -180,6 +190,11 @@ impl Claim {
     }
 }
 
+/// Whether two keys are equal except for one axis.
+fn is_equal_but(axis: usize, one: &[String], other: &[String]) -> bool {
+    (0..one.len()).all(|at| at == axis || one[at] == other[at])
+}
+
 fn count_text(settings: &[SettingVerdict], outcome: Judgement) -> usize {
     settings.iter().filter(|setting| setting.outcome == outcome).count()
 }
@@ -189,10 +204,11 @@ type ClaimGroup<'a> = (Vec<String>, Vec<KnownNumber<'a>>);
 
 /// Returns whether the records that `asked` selects are equal in both groups.
 fn alike(one: &[KnownNumber<'_>], other: &[KnownNumber<'_>], asked: impl Fn(&Record) -> bool) -> bool {
-    let content = |all: &[KnownNumber<'_>]| {
-        RowContent::scores(all.iter().map(|known| known.record).filter(|record| asked(record)))
-    };
-    is_one_measurement(&content(one), &content(other))
+    is_one_measurement(&content(one, &asked), &content(other, &asked))
+}
+
+fn content<'a>(all: &[KnownNumber<'a>], asked: impl Fn(&Record) -> bool) -> RowContent<'a> {
+    RowContent::scores(all.iter().map(|known| known.record).filter(|record| asked(record)))
 }
 
 /// Returns the settings in which numbers with the same condition and metric differ.

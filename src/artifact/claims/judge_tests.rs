@@ -38,8 +38,7 @@ fn records() -> Vec<Record> {
 }
 
 fn artifacts(tables: &[(&str, Vec<Record>)]) -> Artifacts {
-    let artifact = |records: &Vec<Record>| ArtifactNumbers::printed(records.clone());
-    tables.iter().map(|(name, records)| ((*name).to_owned(), artifact(records))).collect()
+    tables.iter().map(|(name, records)| ((*name).to_owned(), ArtifactNumbers::printed(records.clone()))).collect()
 }
 
 fn on(claim: &Claim, records: Vec<Record>) -> ClaimVerdict {
@@ -99,8 +98,8 @@ fn joined() -> Claim {
     Claim {
         artifacts: &["table2", "tableA7"],
         check: |setting| {
-            let on = |corpus| setting.corpus(corpus).value("acc_average", "ghosted");
-            (on("c4") - on("wikitext2")).abs().at_most(1.0)
+            let [one, other] = ["c4", "wikitext2"].map(|corpus| setting.corpus(corpus).value("acc_average", "ghosted"));
+            (one - other).abs().at_most(1.0)
         },
         ..claim(Needed::All)
     }
@@ -127,10 +126,9 @@ fn claim_over_artifacts_covers_their_common_settings() {
 
 #[test]
 fn a_claim_joins_only_runs_that_agree() {
-    let run = |program: &str| Some(ClaimRun { program: program.into(), gate: true });
     let mut both = artifacts(&[("table2", records()), ("tableA7", records().into_iter().map(on_wikitext).collect())]);
-    both.get_mut("table2").unwrap().run = run("one");
-    both.get_mut("tableA7").unwrap().run = run("one");
+    both.get_mut("table2").unwrap().run = run_of("one");
+    both.get_mut("tableA7").unwrap().run = run_of("one");
     for artifact in both.values_mut() {
         artifact.identities = artifact
             .records
@@ -139,12 +137,16 @@ fn a_claim_joins_only_runs_that_agree() {
             .collect();
     }
     assert_eq!(joined().judge(&both, |_| String::new()).outcome, Judgement::Holds);
-    both.get_mut("tableA7").unwrap().run = run("other");
+    both.get_mut("tableA7").unwrap().run = run_of("other");
     let verdict = joined().judge(&both, |_| String::new());
     assert_eq!((verdict.outcome, verdict.total), (Judgement::Unknown, 0));
     assert!(verdict.count().contains("table2 is by one, tableA7 by other"), "{}", verdict.count());
     // A claim about one artifact needs no join.
     assert_eq!(claim(Needed::Any).judge(&both, |_| String::new()).outcome, Judgement::Holds);
+}
+
+fn run_of(program: &str) -> Option<ClaimRun> {
+    Some(ClaimRun { program: program.into(), gate: true })
 }
 
 #[test]
@@ -181,10 +183,6 @@ fn judge(claim: &Claim, second: Vec<Record>) -> ClaimVerdict {
 fn cells_of_one_condition_are_distinguished_by_setting() {
     let records = vec![record("a", 4, "none", 40.0), record("a", 4, "ghosted", 60.0), record("a", 4, "ghosted", 60.0)];
     let identities = [0, 0, 1].map(|seed| leaves(&json!({"calibration": {"seed": seed}}))).to_vec();
-    let verdict_of = |records, identities| {
-        let numbers = ArtifactNumbers { records, identities, run: None, stored: None };
-        claim(Needed::All).judge(&[("table2".to_owned(), numbers)].into(), |name| format!("{name} is not made"))
-    };
     let verdict = verdict_of(records.clone(), identities.clone());
     assert_eq!(verdict.settings[0].outcome, Judgement::Unknown, "two seeds of equal values are two cells");
     let shown = &verdict.settings[0].shown;
@@ -192,32 +190,17 @@ fn cells_of_one_condition_are_distinguished_by_setting() {
     assert_eq!(verdict_of(records[..2].to_vec(), identities[..2].to_vec()).settings[0].outcome, Judgement::Holds);
 }
 
+fn verdict_of(records: Vec<Record>, identities: Vec<Leaves>) -> ClaimVerdict {
+    let numbers = ArtifactNumbers { records, identities, run: None, stored: None };
+    claim(Needed::All).judge(&[("table2".to_owned(), numbers)].into(), |name| format!("{name} is not made"))
+}
+
 #[test]
 fn criteria_that_made_one_cut_count_once_under_all_their_names() {
-    let rows = |criterion: &str, add: f64| -> Vec<Record> {
-        let values = [("none", 40.0), ("linearpatch-diag", 45.0), ("ghosted", 60.0)];
-        values
-            .map(|(name, value)| {
-                let mut record = record("a", 4, name, value + add);
-                record.condition.criterion = criterion.to_owned();
-                record
-            })
-            .to_vec()
-    };
     let claim = Claim { over: &[Backbone, Criterion, Depth], ..claim(Needed::All) };
     let verdict = on(&claim, [rows("shortened-llama", 0.0), rows("sleb", 5.0), rows("shortgpt", 0.001)].concat());
     let named: Vec<&str> = verdict.settings.iter().map(|setting| setting.setting[1].1.as_str()).collect();
     assert_eq!((named, verdict.total), (vec!["shortened-llama = shortgpt", "sleb"], 2));
-    // The unrepaired scores are equal, but the repaired ones differ.
-    let texts = |criterion: &str, repaired: f64| -> Vec<Record> {
-        ["acc_average", "rte", "copa"]
-            .into_iter()
-            .flat_map(|metric| {
-                [rows(criterion, 0.0)[0].clone(), rows(criterion, repaired)[2].clone()]
-                    .map(|record| with_metric(record, metric))
-            })
-            .collect()
-    };
     let twice = on(&claim, [texts("llm-streamline", 0.0), texts("shortgpt", 1.0), texts("sleb", 0.0)].concat());
     assert_eq!(twice.settings[0].setting[1].1, "llm-streamline = sleb");
     assert_eq!(twice.settings[1].cut_of.as_deref(), Some("llm-streamline = sleb"));
@@ -227,6 +210,28 @@ fn criteria_that_made_one_cut_count_once_under_all_their_names() {
     other[1].value = Some(46.0);
     assert_eq!(on(&claim, [rows("sleb", 0.0), other].concat()).total, 2);
     assert_eq!(on(&claim, [rows("sleb", 0.0)[1..].to_vec(), rows("shortgpt", 0.0)[1..].to_vec()].concat()).total, 2);
+}
+
+fn rows(criterion: &str, add: f64) -> Vec<Record> {
+    let values = [("none", 40.0), ("linearpatch-diag", 45.0), ("ghosted", 60.0)];
+    values
+        .map(|(name, value)| {
+            let mut record = record("a", 4, name, value + add);
+            record.condition.criterion = criterion.to_owned();
+            record
+        })
+        .to_vec()
+}
+
+/// The unrepaired scores are equal, but the repaired ones differ.
+fn texts(criterion: &str, repaired: f64) -> Vec<Record> {
+    ["acc_average", "rte", "copa"]
+        .into_iter()
+        .flat_map(|metric| {
+            [rows(criterion, 0.0)[0].clone(), rows(criterion, repaired)[2].clone()]
+                .map(|record| with_metric(record, metric))
+        })
+        .collect()
 }
 
 #[test]
@@ -254,8 +259,14 @@ fn claim_on_noisy_times_is_unknown_and_suggests_retime() {
 
 #[test]
 fn a_verdict_tells_each_setting_with_its_numbers() {
-    let only = |condition: &crate::results::record::Condition| condition.backbone == "b" && condition.depth == 6;
-    let verdict = on(&Claim { over: &[Depth], only, ..claim(Needed::All) }, records());
+    let verdict = on(
+        &Claim {
+            over: &[Depth],
+            only: |condition| condition.backbone == "b" && condition.depth == 6,
+            ..claim(Needed::All)
+        },
+        records(),
+    );
     let setting = SettingVerdict {
         setting: vec![(Depth, "6".to_owned())],
         outcome: Judgement::Fails,

@@ -207,18 +207,17 @@ mod tests {
 
     #[test]
     fn a_quantity_decides_only_when_the_unknown_cannot_change_it() {
-        let decide = |needed: Needed, held, unknown, total| needed.decide(held, unknown, total);
-        assert_eq!(decide(Needed::All, 6, 0, 6), Some(true));
-        assert_eq!(decide(Needed::All, 5, 1, 6), None);
-        assert_eq!(decide(Needed::All, 4, 1, 6), Some(false));
-        assert_eq!(decide(Needed::Most, 3, 0, 6), Some(false), "half is not most");
-        assert_eq!(decide(Needed::Most, 4, 2, 6), Some(true));
-        assert_eq!(decide(Needed::Most, 3, 1, 6), None);
-        assert_eq!(decide(Needed::AtLeast(5), 5, 1, 6), Some(true));
-        assert_eq!(decide(Needed::AtLeast(5), 4, 0, 6), Some(false));
-        assert_eq!(decide(Needed::AtLeast(5), 4, 0, 4), None, "five of four cannot be asked");
-        assert_eq!(decide(Needed::Any, 0, 1, 6), None);
-        assert_eq!(decide(Needed::Any, 0, 0, 6), Some(false));
-        assert_eq!(decide(Needed::All, 0, 0, 0), None, "nothing holds of nothing");
+        assert_eq!((Needed::All).decide(6, 0, 6), Some(true));
+        assert_eq!((Needed::All).decide(5, 1, 6), None);
+        assert_eq!((Needed::All).decide(4, 1, 6), Some(false));
+        assert_eq!((Needed::Most).decide(3, 0, 6), Some(false), "half is not most");
+        assert_eq!((Needed::Most).decide(4, 2, 6), Some(true));
+        assert_eq!((Needed::Most).decide(3, 1, 6), None);
+        assert_eq!((Needed::AtLeast(5)).decide(5, 1, 6), Some(true));
+        assert_eq!((Needed::AtLeast(5)).decide(4, 0, 6), Some(false));
+        assert_eq!((Needed::AtLeast(5)).decide(4, 0, 4), None, "five of four cannot be asked");
+        assert_eq!((Needed::Any).decide(0, 1, 6), None);
+        assert_eq!((Needed::Any).decide(0, 0, 6), Some(false));
+        assert_eq!((Needed::All).decide(0, 0, 0), None, "nothing holds of nothing");
     }
 }

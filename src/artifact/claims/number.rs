@@ -148,10 +148,11 @@ impl ClaimCheck {
 
     /// Combines two checks. A failure decides.
     pub(super) fn and(self, other: Self) -> Self {
-        let both = |outcome| Self { outcome, shown: format!("{}; {}", self.shown, other.shown) };
         match (self.outcome, other.outcome) {
-            (Judgement::Fails, _) | (_, Judgement::Fails) => both(Judgement::Fails),
-            (Judgement::Holds, Judgement::Holds) => both(Judgement::Holds),
+            (Judgement::Fails, _) | (_, Judgement::Fails) | (Judgement::Holds, Judgement::Holds) => {
+                let holds = [self.outcome, other.outcome] == [Judgement::Holds; 2];
+                Self::known(holds, format!("{}; {}", self.shown, other.shown))
+            }
             (Judgement::Unknown, Judgement::Unknown) => {
                 let reasons: Vec<&str> = self.shown.split("; ").chain(other.shown.split("; ")).collect();
                 Self::unknown(distinct(&reasons).join("; "))
@@ -180,12 +181,15 @@ mod tests {
 
     #[test]
     fn numbers_that_differ_by_rounding_alone_are_equal() {
-        // In binary, 40.52 − 40.16 is 0.36000000000000654.
-        let gap = || number(40.52) - number(40.16);
         assert_eq!(gap().at_most(0.36).outcome, Judgement::Holds);
         assert_eq!(gap().above(0.36).outcome, Judgement::Fails);
         assert_eq!(gap().equal(0.36).outcome, Judgement::Holds);
         assert_eq!(gap().at_most(0.359_999).outcome, Judgement::Fails);
+    }
+
+    /// In binary, 40.52 − 40.16 is 0.36000000000000654.
+    fn gap() -> Quantity {
+        number(40.52) - number(40.16)
     }
 
     #[test]
@@ -220,15 +224,19 @@ mod tests {
 
     #[test]
     fn one_failure_decides_and_one_unknown_leaves_it_open() {
-        let both = |a, b| {
-            let check = |outcome| ClaimCheck { outcome, shown: String::new() };
-            check(a).and(check(b)).outcome
-        };
-        assert_eq!(both(Judgement::Holds, Judgement::Holds), Judgement::Holds);
-        assert_eq!(both(Judgement::Unknown, Judgement::Fails), Judgement::Fails);
-        assert_eq!(both(Judgement::Fails, Judgement::Unknown), Judgement::Fails);
-        assert_eq!(both(Judgement::Unknown, Judgement::Holds), Judgement::Unknown);
-        assert_eq!(both(Judgement::Holds, Judgement::Unknown), Judgement::Unknown);
+        assert_eq!(outcome_of_both(Judgement::Holds, Judgement::Holds), Judgement::Holds);
+        assert_eq!(outcome_of_both(Judgement::Unknown, Judgement::Fails), Judgement::Fails);
+        assert_eq!(outcome_of_both(Judgement::Fails, Judgement::Unknown), Judgement::Fails);
+        assert_eq!(outcome_of_both(Judgement::Unknown, Judgement::Holds), Judgement::Unknown);
+        assert_eq!(outcome_of_both(Judgement::Holds, Judgement::Unknown), Judgement::Unknown);
+    }
+
+    fn outcome_of_both(a: Judgement, b: Judgement) -> Judgement {
+        check(a).and(check(b)).outcome
+    }
+
+    fn check(outcome: Judgement) -> ClaimCheck {
+        ClaimCheck { outcome, shown: String::new() }
     }
 
     #[test]

@@ -6,9 +6,11 @@ use super::{Needed, *};
 use crate::results::record::Record;
 
 fn paper() -> Artifacts {
-    let records = |table: &crate::artifact::paper::PaperTable| crate::artifact::paper::records(table.name).unwrap();
-    let artifact = |table| ArtifactNumbers::printed(records(table));
-    crate::artifact::paper::tables().iter().map(|table| (table.name.to_owned(), artifact(table))).collect()
+    crate::artifact::paper::tables().iter().map(|table| (table.name.to_owned(), printed_numbers(table))).collect()
+}
+
+fn printed_numbers(table: &crate::artifact::paper::PaperTable) -> ArtifactNumbers {
+    ArtifactNumbers::printed(crate::artifact::paper::records(table.name).unwrap())
 }
 
 fn on(paper: &Artifacts, ours: &Artifacts) -> Vec<JudgedClaim<'static>> {
@@ -101,20 +103,28 @@ fn said() -> Shown {
 /// Returns records of all figures. `antisymmetric` is the antisymmetric share of `M`.
 fn figures(shown: &Shown, antisymmetric: f64) -> Artifacts {
     let mut artifacts = Artifacts::new();
-    let mut add = |artifact: &str, depth, recovery: &str, metric: &str, value| {
-        let record = samples::with_metric(samples::record("tiny-llama", depth, recovery, value), metric);
-        artifacts.entry(artifact.to_owned()).or_default().records.push(record);
-    };
     for (recovery, (error, reduced)) in shown {
-        add("figure1", 4, recovery, "boundary_mae", error * 0.02);
-        add("figure4", 4, recovery, "channel_mae_median", error * 0.02);
-        add("figure4", 4, recovery, "channels_reduced_share", *reduced);
-        add("figure5", 4, recovery, "acc_average", 60.0 - error);
-        add("figure5", 6, recovery, "acc_average", 50.0 - 2.0 * error);
+        add_record(&mut artifacts, "figure1", 4, recovery, "boundary_mae", error * 0.02);
+        add_record(&mut artifacts, "figure4", 4, recovery, "channel_mae_median", error * 0.02);
+        add_record(&mut artifacts, "figure4", 4, recovery, "channels_reduced_share", *reduced);
+        add_record(&mut artifacts, "figure5", 4, recovery, "acc_average", 60.0 - error);
+        add_record(&mut artifacts, "figure5", 6, recovery, "acc_average", 50.0 - 2.0 * error);
     }
-    add("figure3", 4, "ghosted", "m_symmetric_share", (1.0 - antisymmetric * antisymmetric).sqrt());
-    add("figure3", 4, "ghosted", "m_antisymmetric_share", antisymmetric);
+    add_record(
+        &mut artifacts,
+        "figure3",
+        4,
+        "ghosted",
+        "m_symmetric_share",
+        (1.0 - antisymmetric * antisymmetric).sqrt(),
+    );
+    add_record(&mut artifacts, "figure3", 4, "ghosted", "m_antisymmetric_share", antisymmetric);
     artifacts
+}
+
+fn add_record(artifacts: &mut Artifacts, artifact: &str, depth: usize, recovery: &str, metric: &str, value: f64) {
+    let record = samples::with_metric(samples::record("tiny-llama", depth, recovery, value), metric);
+    artifacts.entry(artifact.to_owned()).or_default().records.push(record);
 }
 
 fn figure_claims(ours: &Artifacts) -> BTreeMap<&'static str, Judgement> {
@@ -128,10 +138,6 @@ fn every_claim_about_a_figure_can_hold_and_can_fail() {
     let good = figure_claims(&figures(&said(), 0.6));
     assert_eq!(good.len(), 8);
     assert!(good.values().all(|outcome| *outcome == Judgement::Holds), "{good:?}");
-    let failing = |shown: &Shown, antisymmetric| -> BTreeSet<&'static str> {
-        let all = figure_claims(&figures(shown, antisymmetric));
-        all.into_iter().filter(|(_, outcome)| *outcome == Judgement::Fails).map(|(id, _)| id).collect()
-    };
     let mut worse = said();
     worse.insert("ghosted", (1.2, 0.2));
     assert_eq!(
@@ -154,6 +160,11 @@ fn every_claim_about_a_figure_can_hold_and_can_fail() {
     let every: Shown =
         said().into_iter().map(|(name, shares)| (name, if name == "none" { shares } else { (0.4, 1.0) })).collect();
     assert!(failing(&every, 0.6).contains("figure4-baselines-track"));
+}
+
+fn failing(shown: &Shown, antisymmetric: f64) -> BTreeSet<&'static str> {
+    let all = figure_claims(&figures(shown, antisymmetric));
+    all.into_iter().filter(|(_, outcome)| *outcome == Judgement::Fails).map(|(id, _)| id).collect()
 }
 
 #[test]
@@ -205,27 +216,29 @@ fn outcome(margin: f64) -> Option<Judgement> {
 
 #[test]
 fn two_ways_to_compute_the_operator_are_compared_as_printed() {
-    let rows = |difference: f64| -> Artifacts {
-        let mut records = Vec::new();
-        for metric in ["ppl_wikitext2", "ppl_c4", "ppl_ptb", "ppl_average", "acc_average"] {
-            for (recovery, value) in [("ghosted:svd", 21.35 + difference), ("ghosted:solve", 21.35)] {
-                records.push(samples::with_metric(samples::record("tiny-llama", 4, recovery, value), metric));
-            }
+    assert_eq!(solver_outcomes(1.5e-8), [Judgement::Holds, Judgement::Holds]);
+    assert_eq!(solver_outcomes(0.01), [Judgement::Fails, Judgement::Holds]);
+    assert_eq!(solver_outcomes(0.03), [Judgement::Fails, Judgement::Fails]);
+}
+
+fn solver_rows(difference: f64) -> Artifacts {
+    let mut records = Vec::new();
+    for metric in ["ppl_wikitext2", "ppl_c4", "ppl_ptb", "ppl_average", "acc_average"] {
+        for (recovery, value) in [("ghosted:svd", 21.35 + difference), ("ghosted:solve", 21.35)] {
+            records.push(samples::with_metric(samples::record("tiny-llama", 4, recovery, value), metric));
         }
-        [("tableA10".to_owned(), ArtifactNumbers::printed(records))].into()
-    };
-    let outcome = |difference: f64| {
-        let ours = rows(difference);
-        let judged = on(&Artifacts::new(), &ours);
-        judged
-            .iter()
-            .filter(|entry| entry.claim.id.starts_with("tableA10"))
-            .map(|entry| entry.ours.outcome)
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(outcome(1.5e-8), [Judgement::Holds, Judgement::Holds]);
-    assert_eq!(outcome(0.01), [Judgement::Fails, Judgement::Holds]);
-    assert_eq!(outcome(0.03), [Judgement::Fails, Judgement::Fails]);
+    }
+    [("tableA10".to_owned(), ArtifactNumbers::printed(records))].into()
+}
+
+fn solver_outcomes(difference: f64) -> Vec<Judgement> {
+    let ours = solver_rows(difference);
+    let judged = on(&Artifacts::new(), &ours);
+    judged
+        .iter()
+        .filter(|entry| entry.claim.id.starts_with("tableA10"))
+        .map(|entry| entry.ours.outcome)
+        .collect::<Vec<_>>()
 }
 
 #[test]

@@ -128,18 +128,24 @@ fn artifact_number_matches_latex_numbering() {
 
     // Each artifact has its own file in `experiments/` or is listed in another file's `also`.
     let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
-    let text = |name: &str| fs::read_to_string(experiments.join(name).with_extension("yaml")).ok();
     let also: BTreeSet<String> = shown
         .iter()
-        .filter_map(|(name, _)| text(name))
+        .filter_map(|(name, _)| experiment_text(&experiments, name))
         .filter_map(|text| Some(text.lines().find_map(|line| line.trim().strip_prefix("also: "))?.to_owned()))
         .collect();
     for (name, label) in &shown {
-        assert!(text(name).is_some() != also.contains(name), "{name} ({label})");
+        assert!(experiment_text(&experiments, name).is_some() != also.contains(name), "{name} ({label})");
     }
-    assert!(text("tableA1").is_some_and(|text| text.contains("list: checkpoints")));
-    assert!(text("table1").is_some_and(|text| text.contains("list: methods") && text.contains("also: tableA2")));
-    assert!(text("table4").is_some_and(|text| text.contains("also: tableA3")));
+    assert!(experiment_text(&experiments, "tableA1").is_some_and(|text| text.contains("list: checkpoints")));
+    assert!(
+        experiment_text(&experiments, "table1")
+            .is_some_and(|text| text.contains("list: methods") && text.contains("also: tableA2"))
+    );
+    assert!(experiment_text(&experiments, "table4").is_some_and(|text| text.contains("also: tableA3")));
+}
+
+fn experiment_text(experiments: &Path, name: &str) -> Option<String> {
+    fs::read_to_string(experiments.join(name).with_extension("yaml")).ok()
 }
 
 /// Returns the word trigrams of a sentence without LaTeX commands.

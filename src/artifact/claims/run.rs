@@ -51,8 +51,10 @@ impl ArtifactNumbers {
     }
 
     pub(super) fn known(&self) -> impl Iterator<Item = KnownNumber<'_>> {
-        let identity = |at: usize| self.identities.get(at).filter(|leaves| !leaves.is_empty());
-        self.records.iter().enumerate().map(move |(at, record)| KnownNumber { record, identity: identity(at) })
+        self.records.iter().enumerate().map(|(at, record)| {
+            let identity = self.identities.get(at).filter(|leaves| !leaves.is_empty());
+            KnownNumber { record, identity }
+        })
     }
 }
 
@@ -170,44 +172,52 @@ mod tests {
 
     #[test]
     fn condition_may_differ_and_one_name_has_one_meaning() {
-        let cell = |seed: u64, text: &str| {
-            of(&json!({
-                "model": {"content": "1"}, "engine": {"dtype": "f32"}, "cut": {"depth": 4},
-                "calibration": {"seed": seed, "text": {"bytes": text}},
-            }))
-        };
-        let known = |depth: usize, corpus: &str, leaves: Leaves| {
-            let mut record = record("llama", depth, "ghosted", 50.0);
-            record.condition.calibration = corpus.to_owned();
-            numbers(vec![record], vec![leaves])
-        };
-        let one = known(4, "c4", cell(0, "c4's"));
-        assert_eq!(why(&one, &known(4, "wikitext2", cell(0, "wikitext2's"))), "");
-        assert_eq!(why(&one, &known(6, "c4", cell(1, "c4's"))), "", "another cell may be another one");
+        let one = known(4, "c4", cell_leaves(0, "c4's"));
+        assert_eq!(why(&one, &known(4, "wikitext2", cell_leaves(0, "wikitext2's"))), "");
+        assert_eq!(why(&one, &known(6, "c4", cell_leaves(1, "c4's"))), "", "another cell may be another one");
         let why = |other: Leaves| self::why(&one, &known(4, "c4", other));
         assert_eq!(
-            why(cell(1, "c4's")),
+            why(cell_leaves(1, "c4's")),
             "table2 and tableA7 differ in calibration.seed of llama/4/llm-streamline/ghosted"
         );
-        assert_eq!(why(cell(0, "another's")), "table2 and tableA7 differ in calibration.text.bytes of c4");
+        assert_eq!(why(cell_leaves(0, "another's")), "table2 and tableA7 differ in calibration.text.bytes of c4");
         // The name also conflicts if the depths differ.
-        let mut half = cell(0, "c4's");
+        let mut half = cell_leaves(0, "c4's");
         half.insert(Aspect::new("engine.dtype"), Canonical::of(&json!("bf16")));
         let half = known(6, "c4", half);
         assert_eq!(self::why(&one, &half), "table2 and tableA7 differ in engine.dtype of llama");
     }
 
+    fn cell_leaves(seed: u64, text: &str) -> Leaves {
+        of(&json!({
+            "model": {"content": "1"}, "engine": {"dtype": "f32"}, "cut": {"depth": 4},
+            "calibration": {"seed": seed, "text": {"bytes": text}},
+        }))
+    }
+
+    fn known(depth: usize, corpus: &str, leaves: Leaves) -> ArtifactNumbers {
+        let mut record = record("llama", depth, "ghosted", 50.0);
+        record.condition.calibration = corpus.to_owned();
+        numbers(vec![record], vec![leaves])
+    }
+
     #[test]
     fn program_gate_and_version_keep_results_apart() {
-        let one = || numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![of(&json!({"cut": {"depth": 4}}))]);
-        let with = |run: ClaimRun| ArtifactNumbers { run: Some(run), ..one() };
         let program = "ghostlab 0.1.0 ab".to_owned();
         let gate = true;
-        assert!(why(&one(), &with(ClaimRun { program: "cd".into(), gate })).contains("by one program"));
-        let open = with(ClaimRun { program, gate: false });
-        assert_eq!(why(&one(), &open), "tableA7 was made with --no-gate, and the other not");
-        let older = ArtifactNumbers { identities: Vec::new(), ..one() };
-        assert!(why(&one(), &older).starts_with("tableA7 was made by an older program"));
-        assert_eq!(why(&one(), &ArtifactNumbers::printed(vec![record("llama", 4, "ghosted", 50.0)])), "");
+        assert!(why(&one_record(), &one_record_of(ClaimRun { program: "cd".into(), gate })).contains("by one program"));
+        let open = one_record_of(ClaimRun { program, gate: false });
+        assert_eq!(why(&one_record(), &open), "tableA7 was made with --no-gate, and the other not");
+        let older = ArtifactNumbers { identities: Vec::new(), ..one_record() };
+        assert!(why(&one_record(), &older).starts_with("tableA7 was made by an older program"));
+        assert_eq!(why(&one_record(), &ArtifactNumbers::printed(vec![record("llama", 4, "ghosted", 50.0)])), "");
+    }
+
+    fn one_record() -> ArtifactNumbers {
+        numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![of(&json!({"cut": {"depth": 4}}))])
+    }
+
+    fn one_record_of(run: ClaimRun) -> ArtifactNumbers {
+        ArtifactNumbers { run: Some(run), ..one_record() }
     }
 }

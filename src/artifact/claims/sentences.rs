@@ -45,7 +45,6 @@ mod tests {
 
     #[test]
     fn halves_of_a_sentence_count_once_and_fail_together() {
-        let row = |sentence: &str, verdict| ClaimRow { sentence: sentence.into(), verdict, ..ClaimRow::default() };
         let rows = [
             row("accuracy and perplexity", Judgement::Holds),
             row("accuracy and perplexity", Judgement::Fails),
@@ -58,5 +57,9 @@ mod tests {
         let counted = count_sentences(&rows, |row| row.verdict);
         assert_eq!(counted.to_string(), "4 sentences: 1 holds, 1 fails, 1 is unknown, 1 is not applicable");
         assert_eq!(count_sentences(&rows[..2], |row| row.verdict).to_string(), "1 sentence: 1 fails");
+    }
+
+    fn row(sentence: &str, verdict: Judgement) -> ClaimRow {
+        ClaimRow { sentence: sentence.into(), verdict, ..ClaimRow::default() }
     }
 }

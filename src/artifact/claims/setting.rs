@@ -104,16 +104,16 @@ impl<'a> ClaimSetting<'a> {
 
     /// Returns the root of the sum of squares of two standard deviations.
     pub(super) fn noise(&self, metric: &str, one: &str, other: &str) -> Quantity {
-        let deviation = |name: &str| {
-            let found = self
-                .records
-                .iter()
-                .find(|record| record.metric == metric && record.condition.recovery == name)
-                .and_then(|record| record.error);
-            found.ok_or_else(|| format!("{metric} has no deviation for {name}{}", self.part))
-        };
-        let both = deviation(one).and_then(|a| Ok(a.hypot(deviation(other)?)));
+        let both = self.deviation(metric, one).and_then(|a| Ok(a.hypot(self.deviation(metric, other)?)));
         Quantity::of(both.map(|noise| (noise, format!("{} (noise of {one} and {other})", short(noise)))))
+    }
+
+    fn deviation(&self, metric: &str, name: &str) -> Result<f64, String> {
+        let mut records = self.records.iter();
+        let found = records.find(|record| record.metric == metric && record.condition.recovery == name);
+        found
+            .and_then(|record| record.error)
+            .ok_or_else(|| format!("{metric} has no deviation for {name}{}", self.part))
     }
 
     pub(super) fn mean(&self, metric: &str, recoveries: &[&str]) -> Quantity {
@@ -132,49 +132,51 @@ impl<'a> ClaimSetting<'a> {
 
     /// Checks whether a recovery has the best value, ties included.
     pub(super) fn best(&self, metric: &str, name: &str, rivals: &[&str]) -> ClaimCheck {
-        let check = || {
-            let better = better(metric)?;
-            let ours = self.read(metric, name)?;
-            let others = rivals.iter().filter(|rival| **rival != name);
-            let known: Vec<(&str, f64)> =
-                others.filter_map(|&rival| Some((rival, self.read(metric, rival).ok()?))).collect();
-            let rival = strongest(better, &known);
-            if let Some((rival, other)) = rival.filter(|(_, other)| better(*other, ours).is_gt()) {
-                return Ok(ClaimCheck::known(false, self.pair((rival, other), (name, ours))));
-            }
-            // No known rival is better, but a missing one could be.
-            self.all(metric, rivals)?;
-            let rival = rival.ok_or_else(|| format!("{name} has no rival{}", self.part))?;
-            Ok(ClaimCheck::known(true, self.pair((name, ours), rival)))
-        };
-        check().unwrap_or_else(ClaimCheck::unknown)
+        self.check_best(metric, name, rivals).unwrap_or_else(ClaimCheck::unknown)
+    }
+
+    fn check_best(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<ClaimCheck, String> {
+        let better = better(metric)?;
+        let ours = self.read(metric, name)?;
+        let others = rivals.iter().filter(|rival| **rival != name);
+        let known: Vec<(&str, f64)> =
+            others.filter_map(|&rival| Some((rival, self.read(metric, rival).ok()?))).collect();
+        let rival = strongest(better, &known);
+        if let Some((rival, other)) = rival.filter(|(_, other)| better(*other, ours).is_gt()) {
+            return Ok(ClaimCheck::known(false, self.pair((rival, other), (name, ours))));
+        }
+        // No known rival is better, but a missing one could be.
+        self.all(metric, rivals)?;
+        let rival = rival.ok_or_else(|| format!("{name} has no rival{}", self.part))?;
+        Ok(ClaimCheck::known(true, self.pair((name, ours), rival)))
     }
 
     /// Returns the lead of a recovery over its best rival.
     pub(super) fn lead(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
+        Quantity::of(self.measure_lead(metric, name, rivals))
+    }
+
+    fn measure_lead(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<(f64, String), String> {
         let others: Vec<&str> = rivals.iter().copied().filter(|rival| *rival != name).collect();
-        let lead = || {
-            let better = better(metric)?;
-            let ours = self.read(metric, name)?;
-            let others = self.all(metric, &others)?;
-            let (rival, best) =
-                strongest(better, &others).ok_or_else(|| format!("{name} has no rival{}", self.part))?;
-            let apart = (ours - best).abs();
-            let lead = if better(best, ours).is_gt() { -apart } else { apart };
-            Ok((lead, format!("{} ({name} {} over {rival} {}{})", short(lead), short(ours), short(best), self.part)))
-        };
-        Quantity::of(lead())
+        let better = better(metric)?;
+        let ours = self.read(metric, name)?;
+        let others = self.all(metric, &others)?;
+        let (rival, best) = strongest(better, &others).ok_or_else(|| format!("{name} has no rival{}", self.part))?;
+        let apart = (ours - best).abs();
+        let lead = if better(best, ours).is_gt() { -apart } else { apart };
+        Ok((lead, format!("{} ({name} {} over {rival} {}{})", short(lead), short(ours), short(best), self.part)))
     }
 
     pub(super) fn rank(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
-        let rank = || {
-            let better = better(metric)?;
-            let ours = self.read(metric, name)?;
-            let all = self.all(metric, rivals)?;
-            let rank = 1 + all.iter().filter(|(_, other)| better(*other, ours).is_gt()).count();
-            Ok((rank as f64, format!("{rank} (rank of {name} {} among {})", short(ours), all.len())))
-        };
-        Quantity::of(rank())
+        Quantity::of(self.count_rank(metric, name, rivals))
+    }
+
+    fn count_rank(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<(f64, String), String> {
+        let better = better(metric)?;
+        let ours = self.read(metric, name)?;
+        let all = self.all(metric, rivals)?;
+        let rank = 1 + all.iter().filter(|(_, other)| better(*other, ours).is_gt()).count();
+        Ok((rank as f64, format!("{rank} (rank of {name} {} among {})", short(ours), all.len())))
     }
 
     /// Formats a comparison: `ghosted 60.10 > replaceme-ls 59.45`.
@@ -264,8 +266,11 @@ fn not_one(found: &[&Record], metric: &str, wanted: &str) -> String {
     let Some(first) = found.first() else {
         return format!("{metric} has no value for {wanted}");
     };
-    let differs = |field: &Field| found.iter().any(|r| field(&r.condition) != field(&first.condition));
-    let fields: Vec<&str> = FIELDS.iter().filter(|(_, field)| differs(field)).map(|(name, _)| *name).collect();
+    let fields: Vec<&str> = FIELDS
+        .iter()
+        .filter(|(_, field)| found.iter().any(|r| field(&r.condition) != field(&first.condition)))
+        .map(|(name, _)| *name)
+        .collect();
     let difference = if fields.is_empty() { String::new() } else { format!("; they differ in {}", fields.join(", ")) };
     format!("{metric} has {} values for {wanted}{difference}", found.len())
 }

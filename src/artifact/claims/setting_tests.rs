@@ -32,13 +32,20 @@ fn of(records: &[Record]) -> ClaimSetting<'_> {
 #[test]
 fn the_best_of_a_metric_is_the_highest_or_the_lowest() {
     let records = table();
-    let best = |name| of(&records).best(ACCURACY, name, &ALL);
-    assert_eq!(best("ghosted"), ClaimCheck::known(true, "ghosted 60.10 > replaceme-ls 59.45".into()));
-    assert_eq!(best("none"), ClaimCheck::known(false, "ghosted 60.10 > none 40.70".into()));
+    assert_eq!(
+        of(&records).best(ACCURACY, "ghosted", &ALL),
+        ClaimCheck::known(true, "ghosted 60.10 > replaceme-ls 59.45".into())
+    );
+    assert_eq!(
+        of(&records).best(ACCURACY, "none", &ALL),
+        ClaimCheck::known(false, "ghosted 60.10 > none 40.70".into())
+    );
     let records = perplexities();
-    let best = |name| of(&records).best(PERPLEXITY, name, &ALL);
-    assert_eq!(best("none").outcome, Judgement::Holds);
-    assert_eq!(best("ghosted"), ClaimCheck::known(false, "none 40.70 < ghosted 60.10".into()));
+    assert_eq!((of(&records).best(PERPLEXITY, "none", &ALL)).outcome, Judgement::Holds);
+    assert_eq!(
+        of(&records).best(PERPLEXITY, "ghosted", &ALL),
+        ClaimCheck::known(false, "none 40.70 < ghosted 60.10".into())
+    );
 }
 
 #[test]
@@ -130,17 +137,18 @@ fn several_values_where_one_is_asked_are_not_guessed_between() {
 
 #[test]
 fn a_comparison_of_depths_needs_two_and_a_failed_cell_is_one() {
-    let lead = |deep: &ClaimSetting<'_>, shallow: &ClaimSetting<'_>| {
-        deep.value(ACCURACY, "ghosted").below(shallow.value(ACCURACY, "ghosted"))
-    };
     let mut records = table();
-    let one = of(&records).between_depths(lead);
+    let one = of(&records).between_depths(is_lower_if_deeper);
     assert_eq!(one, ClaimCheck::unknown("there is no second depth, depth 7".into()));
     records.push(record("a", 9, "ghosted", 55.0));
-    assert_eq!(of(&records).between_depths(lead).outcome, Judgement::Holds);
+    assert_eq!(of(&records).between_depths(is_lower_if_deeper).outcome, Judgement::Holds);
     records.push(Record { value: None, ..record("a", 11, "ghosted", 0.0) });
-    let failed = of(&records).between_depths(lead);
+    let failed = of(&records).between_depths(is_lower_if_deeper);
     assert_eq!(failed, ClaimCheck::unknown("acc_average has no value for ghosted, depth 11".into()));
+}
+
+fn is_lower_if_deeper(deep: &ClaimSetting<'_>, shallow: &ClaimSetting<'_>) -> ClaimCheck {
+    deep.value(ACCURACY, "ghosted").below(shallow.value(ACCURACY, "ghosted"))
 }
 
 #[test]

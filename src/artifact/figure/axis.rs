@@ -168,10 +168,12 @@ impl Range {
     fn powers(&self, most: usize) -> Option<Vec<Tick>> {
         let first = self.low.log10().floor() as i32;
         let last = self.high.log10().ceil() as i32;
-        let within = |at: f64| at >= self.low * (1.0 - 1e-9) && at <= self.high * (1.0 + 1e-9);
         let every = |step: usize, factors: &[f64]| -> Vec<f64> {
             let powers = (first..=last).filter(|power| power.rem_euclid(step as i32) == 0);
-            powers.flat_map(|p| factors.iter().map(move |f| f * 10f64.powi(p))).filter(|at| within(*at)).collect()
+            powers
+                .flat_map(|p| factors.iter().map(move |f| f * 10f64.powi(p)))
+                .filter(|at| *at >= self.low * (1.0 - 1e-9) && *at <= self.high * (1.0 + 1e-9))
+                .collect()
         };
         let mut candidates = vec![every(1, &[1.0, 2.0, 5.0]), every(1, &[1.0, 3.0])];
         candidates.extend((1..=50).map(|step| every(step, &[1.0])));

@@ -101,14 +101,14 @@ impl BarChart {
     }
 
     fn draw_on(&self, around: &Surroundings, range: Range, scene: &mut Scene) -> f64 {
-        let all = || self.series.iter().flat_map(|series| series.values.iter().copied());
-        let decimals = Decimals::of(all().filter_map(|value| drawable(value.value)));
-        let labels: Vec<String> = all().map(|value| self.label(value, decimals)).collect();
+        let all: Vec<BarValue> = self.series.iter().flat_map(|series| series.values.iter().copied()).collect();
+        let decimals = Decimals::of(all.iter().filter_map(|value| drawable(value.value)));
+        let labels: Vec<String> = all.iter().map(|value| self.label(*value, decimals)).collect();
         let widest = font::widest(labels.iter().map(String::as_str));
         let places = self.groups.len() as f64 * (self.series.len() as f64 + APART);
         let written = LabelPlace::of(widest, Frame::room(around.width, &range) / places);
         let room = written.room(widest);
-        let negative = all().any(|value| drawable(value.value).is_some_and(|number| number < 0.0));
+        let negative = all.iter().any(|value| drawable(value.value).is_some_and(|number| number < 0.0));
         let keys: Vec<(Key, String)> = self.series.iter().map(Series::bar_key).collect();
         let foot = if negative { room } else { 0.0 };
         let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: room, foot, aside: 0.0 };

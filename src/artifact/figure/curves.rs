@@ -68,10 +68,11 @@ impl Curves {
         if self.lines.is_empty() {
             return Err(draw_nothing().expected("at least one line").found("none"));
         }
-        let points = || self.lines.iter().flat_map(|line| &line.points).filter_map(|point| self.seen(point));
-        let xs = Range::of(points().map(|(x, _, _)| x), self.x.scale);
+        let points: Vec<_> =
+            self.lines.iter().flat_map(|line| &line.points).filter_map(|point| self.seen(point)).collect();
+        let xs = Range::of(points.iter().map(|(x, _, _)| *x), self.x.scale);
         let levels = self.levels.iter().filter_map(|level| drawable(Some(level.value)));
-        let errors = points().flat_map(|(_, y, error)| [y - error, y, y + error]);
+        let errors = points.iter().flat_map(|&(_, y, error)| [y - error, y, y + error]);
         let ys = Range::of(errors.chain(levels), self.y.scale);
         // A level alone does not determine the x range.
         let (Some(xs), Some(ys)) = (xs, ys) else {
@@ -205,9 +206,10 @@ fn x_position(xs: &Range, frame: &Frame, aside: f64, value: f64) -> f64 {
 }
 
 fn ticks_fit(xs: &Range, room: f64, ticks: &[Tick]) -> bool {
-    let ends = |tick: &Tick| (xs.place(tick.at) * room, font::width(&tick.text) / 2.0 + 3.0);
-    ticks.windows(2).all(|pair| {
-        let ((a, half), (b, other)) = (ends(&pair[0]), ends(&pair[1]));
+    let ends: Vec<(f64, f64)> =
+        ticks.iter().map(|tick| (xs.place(tick.at) * room, font::width(&tick.text) / 2.0 + 3.0)).collect();
+    ends.windows(2).all(|pair| {
+        let [(a, half), (b, other)] = [pair[0], pair[1]];
         a + half <= b - other
     })
 }
@@ -217,15 +219,18 @@ pub(super) fn thinned(places: &[ScenePoint]) -> Vec<ScenePoint> {
     let columns = places.chunk_by(|a, b| (a.0 / COLUMN).floor() == (b.0 / COLUMN).floor());
     columns
         .flat_map(|column| {
-            let by = |better: fn(f64, f64) -> bool| {
-                (0..column.len())
-                    .reduce(|best, i| if better(column[i].1, column[best].1) { i } else { best })
-                    .unwrap_or(0)
-            };
-            let chosen = BTreeSet::from([0, by(|a, b| a < b), by(|a, b| a > b), column.len() - 1]);
+            let lowest = best_in_column(column, |a, b| a < b);
+            let highest = best_in_column(column, |a, b| a > b);
+            let chosen = BTreeSet::from([0, lowest, highest, column.len() - 1]);
             chosen.into_iter().map(|which| column[which]).collect::<Vec<_>>()
         })
         .collect()
+}
+
+/// Returns the index of the first point whose height no other exceeds by `better`.
+fn best_in_column(column: &[ScenePoint], better: fn(f64, f64) -> bool) -> usize {
+    let best = (0..column.len()).reduce(|best, i| if better(column[i].1, column[best].1) { i } else { best });
+    best.unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -234,14 +239,17 @@ mod tests {
 
     #[test]
     fn thinning_keeps_every_peak() {
-        let at = |i: usize, y: f64| (i as f64 * COLUMN / 100.0, y);
-        let mut places: Vec<ScenePoint> = (0..1000).map(|i| at(i, 0.0)).collect();
+        let mut places: Vec<ScenePoint> = (0..1000).map(|i| point_of_column(i, 0.0)).collect();
         places[333].1 = 7.0;
         places[777].1 = -7.0;
         let kept = thinned(&places);
-        assert!(kept.contains(&at(333, 7.0)) && kept.contains(&at(777, -7.0)));
+        assert!(kept.contains(&point_of_column(333, 7.0)) && kept.contains(&point_of_column(777, -7.0)));
         assert!(kept.len() <= 40, "{}", kept.len());
         assert_eq!((kept[0], kept[kept.len() - 1]), (places[0], places[999]));
+    }
+
+    fn point_of_column(i: usize, y: f64) -> ScenePoint {
+        (i as f64 * COLUMN / 100.0, y)
     }
 
     #[test]

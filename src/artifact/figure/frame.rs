@@ -190,10 +190,10 @@ impl Groups {
 
     /// Draws the group names, and returns the position below them.
     pub(super) fn names(&self, scene: &mut Scene, names: &[String], below: f64) -> f64 {
-        let mut write = |(group, name): (usize, &String)| {
-            scene.lines((self.middle(group), below), &font::wrap(name, self.width - GAP), Anchor::Middle)
-        };
-        names.iter().enumerate().map(&mut write).fold(below, f64::max)
+        names.iter().enumerate().fold(below, |lowest, (group, name)| {
+            let at = (self.middle(group), below);
+            lowest.max(scene.lines(at, &font::wrap(name, self.width - GAP), Anchor::Middle))
+        })
     }
 }
 
@@ -237,15 +237,14 @@ pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right,
         entries.iter().map(|(key, label)| font::shorten(label, room - key.width() - GAP)).collect();
     let cells: Vec<f64> =
         entries.iter().zip(&labels).map(|((key, _), label)| key.width() + GAP + font::width(label) + APART).collect();
-    // Width of the widest cell in each column.
-    let columns = |count: usize| -> Vec<f64> {
-        (0..count).map(|c| cells.iter().skip(c).step_by(count).copied().fold(0.0, f64::max)).collect()
-    };
-    let most = (1..=entries.len()).rev().find(|count| columns(*count).iter().sum::<f64>() - APART <= room).unwrap_or(1);
+    let most = (1..=entries.len())
+        .rev()
+        .find(|count| column_widths(&cells, *count).iter().sum::<f64>() - APART <= room)
+        .unwrap_or(1);
     // Balance the columns: 7 entries become 4 + 3, not 5 + 2.
     let rows = entries.len().div_ceil(most);
-    let even = columns(entries.len().div_ceil(rows.max(1)).max(1));
-    let widths = if even.iter().sum::<f64>() - APART <= room { even } else { columns(most) };
+    let even = column_widths(&cells, entries.len().div_ceil(rows.max(1)).max(1));
+    let widths = if even.iter().sum::<f64>() - APART <= room { even } else { column_widths(&cells, most) };
     for (i, ((key, _), label)) in entries.iter().zip(&labels).enumerate() {
         let row = i / widths.len();
         let column = i % widths.len();
@@ -255,6 +254,11 @@ pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right,
         scene.text((x + key.width() + GAP, middle + HALF), label, Anchor::Start, TEXT);
     }
     top + rows as f64 * ROW
+}
+
+/// Width of the widest cell in each column.
+fn column_widths(cells: &[f64], count: usize) -> Vec<f64> {
+    (0..count).map(|c| cells.iter().skip(c).step_by(count).copied().fold(0.0, f64::max)).collect()
 }
 
 /// Draws a legend key, given its left end.

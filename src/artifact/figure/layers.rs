@@ -231,17 +231,17 @@ impl DiagramRow {
 fn regions(removed: &[usize], layers: usize) -> Result<Vec<Region>> {
     let mut sorted = removed.to_vec();
     sorted.sort_unstable();
-    let fault = |found: String| {
-        Err(Error::bad_input("the removed layers cannot be drawn")
-            .expected(format!("at least one, each once, below {layers}"))
-            .found(found))
+    let twice = sorted.windows(2).find(|pair| pair[0] == pair[1]);
+    let fault = match (sorted.last(), twice) {
+        (None, _) => Some("none".to_owned()),
+        (Some(largest), _) if *largest >= layers => Some(format!("layer {largest}")),
+        (_, Some(pair)) => Some(format!("layer {} twice", pair[0])),
+        _ => None,
     };
-    let Some(largest) = sorted.last() else { return fault("none".to_owned()) };
-    if *largest >= layers {
-        return fault(format!("layer {largest}"));
-    }
-    if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-        return fault(format!("layer {} twice", pair[0]));
+    if let Some(found) = fault {
+        return Err(Error::bad_input("the removed layers cannot be drawn")
+            .expected(format!("at least one, each once, below {layers}"))
+            .found(found));
     }
     Ok(sorted.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run[run.len() - 1])).collect())
 }

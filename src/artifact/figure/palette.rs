@@ -168,11 +168,14 @@ mod tests {
     fn to_lab(matrix: &[[f64; 3]; 3], rgb: [u8; 3]) -> [f64; 3] {
         let v = linear(rgb);
         let [r, g, b] = matrix.map(|row| (row[0] * v[0] + row[1] * v[1] + row[2] * v[2]).clamp(0.0, 1.0));
-        let f = |t: f64| if t > 0.008_856 { t.cbrt() } else { 7.787 * t + 16.0 / 116.0 };
-        let x = f((0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505);
-        let y = f(luminance([r, g, b]));
-        let z = f((0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089);
+        let x = lab_function((0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505);
+        let y = lab_function(luminance([r, g, b]));
+        let z = lab_function((0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089);
         [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
+    }
+
+    fn lab_function(t: f64) -> f64 {
+        if t > 0.008_856 { t.cbrt() } else { 7.787 * t + 16.0 / 116.0 }
     }
 
     #[test]

@@ -82,7 +82,6 @@ fn pdf_error(scene: &Scene, found: String) -> Error {
 
 /// Writes the font with its glyphs, widths, and mapping to Unicode.
 fn write_font(pdf: &mut Pdf, face: &Face<'_>, glyphs: &GlyphRemapper, texts: &BTreeMap<u16, char>, cut: &[u8]) {
-    let of_em = |units: f32| units * EM / f32::from(face.units_per_em());
     let mut font = pdf.type0_font(FONT);
     font.base_font(BASE_FONT).encoding_predefined(Name(b"Identity-H"));
     font.descendant_font(CID_FONT).to_unicode(TO_UNICODE);
@@ -94,11 +93,12 @@ fn write_font(pdf: &mut Pdf, face: &Face<'_>, glyphs: &GlyphRemapper, texts: &BT
         0,
         glyphs
             .remapped_gids()
-            .map(|glyph| of_em(f32::from(face.glyph_hor_advance(ttf_parser::GlyphId(glyph)).unwrap_or_default()))),
+            .map(|glyph| face.glyph_hor_advance(ttf_parser::GlyphId(glyph)).unwrap_or_default())
+            .map(|units| f32::from(units) * EM / f32::from(face.units_per_em())),
     );
     cid.finish();
     let bounds = face.global_bounding_box();
-    let scaled = |units: i16| of_em(f32::from(units));
+    let scaled = |units: i16| f32::from(units) * EM / f32::from(face.units_per_em());
     let mut descriptor = pdf.font_descriptor(DESCRIPTOR);
     descriptor.name(BASE_FONT).flags(FontFlags::SYMBOLIC);
     descriptor.bbox(Rect::new(scaled(bounds.x_min), scaled(bounds.y_min), scaled(bounds.x_max), scaled(bounds.y_max)));

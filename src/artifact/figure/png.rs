@@ -34,8 +34,6 @@ fn at((x, y): ScenePoint) -> (i32, i32) {
 /// # Errors
 /// Fails if plotters or the encoder fails.
 pub(super) fn png(scene: &Scene) -> Result<Vec<u8>> {
-    // Round up to whole pixels of the output image.
-    let whole_pixels = |points: f64| (pixels(points).max(1).unsigned_abs() as usize).div_ceil(FINER);
     let width = whole_pixels(scene.width);
     let height = whole_pixels(scene.height);
     let fine_width = width * FINER;
@@ -50,12 +48,13 @@ pub(super) fn png(scene: &Scene) -> Result<Vec<u8>> {
     })
 }
 
+/// Rounds up to whole pixels of the output image.
+fn whole_pixels(points: f64) -> usize {
+    (pixels(points).max(1).unsigned_abs() as usize).div_ceil(FINER)
+}
+
 /// Draws one shape.
 fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), String> {
-    let ink = |colour: Colour, opacity: f64, width: f64| {
-        let stroke_width = pixels(width).max(1).unsigned_abs();
-        ShapeStyle { color: rgb_of(colour).mix(opacity), filled: true, stroke_width }
-    };
     match shape {
         SceneShape::Rect { from, to, colour } => bitmap.draw_rect(at(*from), at(*to), &ink(*colour, 1.0, 1.0), true),
         SceneShape::Fill { corners, colour, opacity } => {
@@ -92,6 +91,11 @@ fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), Strin
     .map_err(|error| error.to_string())
 }
 
+fn ink(colour: Colour, opacity: f64, width: f64) -> ShapeStyle {
+    let stroke_width = pixels(width).max(1).unsigned_abs();
+    ShapeStyle { color: rgb_of(colour).mix(opacity), filled: true, stroke_width }
+}
+
 fn rgb_of(colour: Colour) -> RGBColor {
     let [r, g, b] = colour.light;
     RGBColor(r, g, b)
@@ -104,8 +108,11 @@ fn halved(fine: &[u8], width: usize, height: usize) -> Vec<u8> {
     for y in 0..height {
         for x in 0..width {
             for channel in 0..3 {
-                let offset = |at: usize| (y * FINER + at / FINER) * stride + (x * FINER + at % FINER) * 3 + channel;
-                let sum: usize = (0..FINER * FINER).map(|at| usize::from(fine[offset(at)])).sum();
+                let sum: usize = (0..FINER * FINER)
+                    .map(|at| {
+                        usize::from(fine[(y * FINER + at / FINER) * stride + (x * FINER + at % FINER) * 3 + channel])
+                    })
+                    .sum();
                 out.push((sum / (FINER * FINER)) as u8);
             }
         }
@@ -132,9 +139,12 @@ mod tests {
 
     #[test]
     fn a_pixel_is_the_mean_of_its_square() {
-        let row = |a: u8, b: u8| [[a; 3], [b; 3]].concat();
-        let fine = [row(0, 100), row(200, 255)].concat();
+        let fine = [row_of_two(0, 100), row_of_two(200, 255)].concat();
         // (0 + 100 + 200 + 255) / 4, rounded down.
         assert_eq!(halved(&fine, 1, 1), [138; 3]);
+    }
+
+    fn row_of_two(a: u8, b: u8) -> Vec<u8> {
+        [[a; 3], [b; 3]].concat()
     }
 }

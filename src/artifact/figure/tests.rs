@@ -428,9 +428,12 @@ fn without_data_there_is_an_error_and_no_figure() {
 
 /// Returns the bytes between `marker` and `end`.
 fn between<'a>(bytes: &'a [u8], marker: &str, end: &str) -> &'a [u8] {
-    let find = |bytes: &[u8], word: &str| bytes.windows(word.len()).position(|part| part == word.as_bytes()).unwrap();
-    let rest = &bytes[find(bytes, marker) + marker.len()..];
-    &rest[..find(rest, end)]
+    let rest = &bytes[position_of(bytes, marker) + marker.len()..];
+    &rest[..position_of(rest, end)]
+}
+
+fn position_of(bytes: &[u8], word: &str) -> usize {
+    bytes.windows(word.len()).position(|part| part == word.as_bytes()).unwrap()
 }
 
 #[test]

@@ -63,8 +63,7 @@ fn root(svg: &str) -> Option<&str> {
 /// The browser's default of 4/3 pixels per point would be too small, and a figure without a width would stretch to the
 /// page.
 fn size(root: &str) -> Option<(f64, f64)> {
-    let side = |name| attribute(root, name).and_then(pixels);
-    if let (Some(width), Some(height)) = (side("width"), side("height")) {
+    if let [Some(width), Some(height)] = ["width", "height"].map(|name| attribute(root, name).and_then(pixels)) {
         return Some((width, height));
     }
     let mut sides = attribute(root, "viewBox")?.split([' ', ',']).filter(|text| !text.is_empty()).skip(2);

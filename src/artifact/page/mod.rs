@@ -178,20 +178,20 @@ struct AuditValues<'a> {
 }
 
 fn filled(template: &str, values: &impl Serialize) -> Result<String> {
-    let render = || {
-        let mut templates = Environment::new();
-        templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-        // Misspelled names in a template must be errors, not empty text.
-        templates.set_undefined_behavior(UndefinedBehavior::SemiStrict);
-        templates.set_formatter(html::escaped);
-        for (name, source) in TEMPLATES {
-            templates.add_template(name, source)?;
-        }
-        templates.get_template(template)?.render(Serde(values))
-    };
-    render().map_err(|error: minijinja::Error| {
-        Error::job("the page's templates cannot be filled").found(format!("{error:#}"))
-    })
+    render_template(template, values)
+        .map_err(|error| Error::job("the page's templates cannot be filled").found(format!("{error:#}")))
+}
+
+fn render_template(template: &str, values: &impl Serialize) -> Result<String, minijinja::Error> {
+    let mut templates = Environment::new();
+    templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    // Misspelled names in a template must be errors, not empty text.
+    templates.set_undefined_behavior(UndefinedBehavior::SemiStrict);
+    templates.set_formatter(html::escaped);
+    for (name, source) in TEMPLATES {
+        templates.add_template(name, source)?;
+    }
+    templates.get_template(template)?.render(Serde(values))
 }
 
 fn hash(text: &str) -> String {

@@ -114,10 +114,6 @@ struct ArtifactLink<'a> {
 /// Fails like [`table::table`] and [`figure::figure`].
 pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leading: bool) -> Result<Section<'a>> {
     let id = artifact_id(&artifact.profile, &artifact.name);
-    let table_id = |number: usize| match artifact.tables.len() {
-        1 => name(artifact),
-        _ => format!("{}:{}", name(artifact), number + 1),
-    };
     let place_in_paper = PaperPlace::of(&artifact.name);
     let claims: Vec<(String, &ClaimRow)> = page
         .claims
@@ -143,7 +139,7 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leadin
             .iter()
             .enumerate()
             .map(|(number, view)| {
-                let ids = (format!("{id}:table{}", number + 1), table_id(number));
+                let ids = (format!("{id}:table{}", number + 1), table_id(artifact, number));
                 table::table(view, ids, heading(artifact), &page.cells, !is_leading)
                     .map_err(|error| error.at(format!("artifact {}", artifact.name)))
             })
@@ -157,6 +153,13 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leadin
         files: artifact.files.iter().map(|(name, path)| (name.as_str(), path.as_str(), address(path))).collect(),
         id,
     })
+}
+
+fn table_id(artifact: &PageArtifact, number: usize) -> String {
+    match artifact.tables.len() {
+        1 => name(artifact),
+        _ => format!("{}:{}", name(artifact), number + 1),
+    }
 }
 
 fn heading(artifact: &PageArtifact) -> &str {
@@ -198,13 +201,6 @@ fn extent(artifact: &PageArtifact) -> String {
 }
 
 pub(super) fn profiles<'a>(sections: &'a [Section<'a>], page: &'a Page) -> Vec<PageProfile<'a>> {
-    let link = |section: &'a Section<'a>| ArtifactLink {
-        id: &section.id,
-        name: &section.artifact.name,
-        title: section.title,
-        is_leading: section.is_leading,
-        tally: section.tally,
-    };
     let together = sections.chunk_by(|a, b| own_profile(a.artifact, page) == own_profile(b.artifact, page));
     together
         .map(|sections| PageProfile {
@@ -214,6 +210,16 @@ pub(super) fn profiles<'a>(sections: &'a [Section<'a>], page: &'a Page) -> Vec<P
             beyond: sections.iter().filter(|section| !section.is_in_paper).map(link).collect(),
         })
         .collect()
+}
+
+fn link<'a>(section: &'a Section<'a>) -> ArtifactLink<'a> {
+    ArtifactLink {
+        id: &section.id,
+        name: &section.artifact.name,
+        title: section.title,
+        is_leading: section.is_leading,
+        tally: section.tally,
+    }
 }
 
 /// Section that consists of a table of texts.
@@ -242,33 +248,35 @@ pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<PageList>> {
         SavedColumn { choice: true, ..SavedColumn::named("Counted in") },
         SavedColumn::named("Where"),
     ];
-    let row = |(at, claim): (usize, &ClaimRow)| {
-        let profile = if several && !claim.profile.is_empty() { format!(", {}", claim.profile) } else { String::new() };
-        let counted = match claim.artifact.as_str() {
-            "" => format!("several{profile}"),
-            name => format!("{}{profile}", printed(name)),
-        };
-        SavedRow {
-            anchor: Some(summary::anchor(at)),
-            cells: vec![
-                SavedCell::words(&claim.claim),
-                SavedCell { best: true, ..SavedCell::words(claim.verdict.word()) },
-                SavedCell::words(&claim.ours),
-                SavedCell::words(claim.paper_verdict.word()),
-                SavedCell::words(&claim.paper),
-                SavedCell::words(counted),
-                SavedCell::words(&claim.section),
-            ],
-            ..SavedRow::default()
-        }
-    };
     let caption = "Each sentence of the paper as a check: in how many settings it is true of our numbers, and of those \
                    that the paper prints. Unknown: a number that it rests on is missing, or is no measurement.";
     // Only numbers of the paper's own models can refute the paper.
     let is_toy = claims.iter().any(|claim| !["", PAPER_PROFILE].contains(&claim.profile.as_str()));
     let caption = if is_toy { format!("{TOY_MODELS} {caption}") } else { caption.to_owned() };
-    let rows = claims.iter().enumerate().map(row).collect();
+    let rows = claims.iter().enumerate().map(|(at, claim)| claim_row(at, claim, several)).collect();
     list(("claims", "Claims", caption), &SavedTable { columns, rows, ..SavedTable::default() })
+}
+
+fn claim_row(at: usize, claim: &ClaimRow, has_several_profiles: bool) -> SavedRow {
+    let is_named = has_several_profiles && !claim.profile.is_empty();
+    let profile = if is_named { format!(", {}", claim.profile) } else { String::new() };
+    let counted = match claim.artifact.as_str() {
+        "" => format!("several{profile}"),
+        name => format!("{}{profile}", printed(name)),
+    };
+    SavedRow {
+        anchor: Some(summary::anchor(at)),
+        cells: vec![
+            SavedCell::words(&claim.claim),
+            SavedCell { best: true, ..SavedCell::words(claim.verdict.word()) },
+            SavedCell::words(&claim.ours),
+            SavedCell::words(claim.paper_verdict.word()),
+            SavedCell::words(&claim.paper),
+            SavedCell::words(counted),
+            SavedCell::words(&claim.section),
+        ],
+        ..SavedRow::default()
+    }
 }
 
 /// Profile of the paper's own models.

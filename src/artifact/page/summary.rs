@@ -9,10 +9,6 @@ use crate::artifact::audit::Severity;
 
 /// Returns names and values for the page header, collected from the artifacts' records.
 pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
-    let values_of = |name: &str| -> BTreeSet<&str> {
-        let lines = page.artifacts.iter().flat_map(|artifact| &artifact.provenance);
-        lines.filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect()
-    };
     let profiles: BTreeSet<&str> = page.artifacts.iter().map(|artifact| artifact.profile.as_str()).collect();
     let profiles: Vec<&str> = profiles.into_iter().filter(|profile| !profile.is_empty()).collect();
     let shown = format!(
@@ -22,13 +18,14 @@ pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
         if profiles.is_empty() { String::new() } else { format!(", profile {}", profiles.join(", ")) },
     );
     // Pages of earlier versions use other names.
-    let first = values_of(WRITING_STARTED).into_iter().chain(values_of("started")).min();
-    let last = values_of(WRITING_FINISHED).into_iter().chain(values_of("finished")).max();
+    let first = provenance_values(page, WRITING_STARTED).into_iter().chain(provenance_values(page, "started")).min();
+    let last = provenance_values(page, WRITING_FINISHED).into_iter().chain(provenance_values(page, "finished")).max();
     let written = match first.zip(last) {
-        Some((first, last)) => by(&format!("{first} to {last}"), values_of("commit").into_iter()),
+        Some((first, last)) => by(&format!("{first} to {last}"), provenance_values(page, "commit").into_iter()),
         None => String::new(),
     };
-    let machines: BTreeSet<&str> = values_of("machine").into_iter().chain(made_by(page, "machine")).collect();
+    let machines: BTreeSet<&str> =
+        provenance_values(page, "machine").into_iter().chain(made_by(page, "machine")).collect();
     let open =
         page.artifacts.iter().filter(|artifact| !["", PageArtifact::COMPLETE].contains(&artifact.status.as_str()));
     let open: Vec<String> = open.map(|open| format!("{}: {}", open.name, open.status)).collect();
@@ -40,6 +37,11 @@ pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
         ("Not complete", open.join("; ")),
     ];
     facts.into_iter().filter(|(_, value)| !value.is_empty()).collect()
+}
+
+fn provenance_values<'a>(page: &'a Page, name: &str) -> BTreeSet<&'a str> {
+    let lines = page.artifacts.iter().flat_map(|artifact| &artifact.provenance);
+    lines.filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect()
 }
 
 fn count_words(page: &Page, is: fn(&PageArtifact) -> bool, one: &str, many: &str) -> String {
@@ -63,9 +65,9 @@ pub(crate) const WRITING_STARTED: &str = "writing started";
 pub(crate) const WRITING_FINISHED: &str = "writing finished";
 
 fn computed(page: &Page) -> String {
-    let all = || page.artifacts.iter().flat_map(|artifact| &artifact.computed);
-    let first = all().map(|times| times.first.as_str()).filter(|time| !time.is_empty()).min();
-    let last = all().map(|times| times.last.as_str()).filter(|time| !time.is_empty()).max();
+    let all = page.artifacts.iter().flat_map(|artifact| &artifact.computed);
+    let first = all.clone().map(|times| times.first.as_str()).filter(|time| !time.is_empty()).min();
+    let last = all.map(|times| times.last.as_str()).filter(|time| !time.is_empty()).max();
     let when = first.zip(last).map_or_else(String::new, |(first, last)| format!("{first} to {last}"));
     by(&when, made_by(page, "commit").into_iter())
 }
@@ -145,31 +147,32 @@ pub(super) fn verdicts(all: &[Judgement]) -> Vec<Verdicts> {
 pub(super) fn strips(claims: &[ClaimRow]) -> Vec<Strip<'_>> {
     let numbered: Vec<(usize, &ClaimRow)> = claims.iter().enumerate().collect();
     let of_profiles = numbered.chunk_by(|(_, a), (_, b)| a.profile == b.profile);
-    let row = |name, claims: &[(usize, &ClaimRow)], verdict: fn(&ClaimRow) -> Judgement| {
-        let tally = verdicts(&ClaimRow::by_sentence(claims.iter().map(|(_, claim)| *claim), verdict));
-        StripRow {
-            name,
-            tally,
-            squares: claims
-                .iter()
-                .map(|(at, claim)| {
-                    let word = verdict(claim).word();
-                    let sign = verdict(claim).sign();
-                    let says = format!("{word}: {}", claim.claim.chars().take(90).collect::<String>());
-                    Square { class: verdict(claim).class(), sign, id: anchor(*at), says }
-                })
-                .collect(),
-        }
-    };
     of_profiles
         .map(|claims| Strip {
             profile: claims.first().map_or("", |(_, claim)| claim.profile.as_str()),
             rows: [
-                row("Ours", claims, |claim| claim.verdict),
-                row("The paper's own numbers", claims, |claim| claim.paper_verdict),
+                strip_row("Ours", claims, |claim| claim.verdict),
+                strip_row("The paper's own numbers", claims, |claim| claim.paper_verdict),
             ],
         })
         .collect()
+}
+
+fn strip_row(name: &'static str, claims: &[(usize, &ClaimRow)], verdict: fn(&ClaimRow) -> Judgement) -> StripRow {
+    let tally = verdicts(&ClaimRow::by_sentence(claims.iter().map(|(_, claim)| *claim), verdict));
+    StripRow {
+        name,
+        tally,
+        squares: claims
+            .iter()
+            .map(|(at, claim)| {
+                let word = verdict(claim).word();
+                let sign = verdict(claim).sign();
+                let says = format!("{word}: {}", claim.claim.chars().take(90).collect::<String>());
+                Square { class: verdict(claim).class(), sign, id: anchor(*at), says }
+            })
+            .collect(),
+    }
 }
 
 pub(super) fn anchor(position: usize) -> String {

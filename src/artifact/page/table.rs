@@ -217,7 +217,7 @@ impl<'a> PageShape<'a> {
     }
 
     fn row(&self, view: &SavedTable, row: &SavedRow, notes: &BTreeMap<String, CellNote>) -> PageRow {
-        let cell = |(index, (column, cell)): (usize, (&SavedColumn, &SavedCell))| {
+        let cells = view.columns.iter().zip(&row.cells).enumerate().map(|(index, (column, cell))| {
             let is_label = Some(index) == self.label;
             let (text, deviation) = match cell.text.split_once(" ± ") {
                 Some((text, deviation)) if column.numeric => (text, deviation),
@@ -240,14 +240,14 @@ impl<'a> PageShape<'a> {
                 mark: cell.mark.clone(),
                 comparison: cell.comparison.as_ref().map(judged),
             }
-        };
+        });
         PageRow {
             id: row.anchor.clone(),
             group: self.group.map(|_| row.group.clone().unwrap_or_default()),
             is_label: self.label.is_none(),
             group_class: self.group_class(),
             ours: row.ours,
-            cells: view.columns.iter().zip(&row.cells).enumerate().map(cell).collect(),
+            cells: cells.collect(),
         }
     }
 

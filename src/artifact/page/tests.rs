@@ -120,6 +120,15 @@ fn hostile_column(numeric: bool) -> SavedColumn {
     SavedColumn { name: hostile(), group: Some(hostile()), numeric, ..SavedColumn::default() }
 }
 
+fn large_row(row: usize) -> Vec<SavedCell> {
+    let depth = SavedCell { text: row.to_string(), value: Some(row as f64), ..SavedCell::default() };
+    let numbers = (0..10).map(|i| {
+        let value = f64::from(i) + row as f64 / 100.0;
+        SavedCell { text: format!("{value:.2}"), value: Some(value), key: Some(large_key(row)), ..SavedCell::default() }
+    });
+    [depth, text_cell("LLM-Streamline"), text_cell("Linear Patch (Rotate)")].into_iter().chain(numbers).collect()
+}
+
 /// Builds a table with ten columns of numbers, each linked to its row's note.
 fn large_page(rows: usize) -> Page {
     let names = ["Depth", "Criterion", "Recovery", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
@@ -130,40 +139,33 @@ fn large_page(rows: usize) -> Page {
         choice: i < 3,
         ..SavedColumn::default()
     });
-    let cells = |row: usize| {
-        let text = |text: &str| SavedCell { text: text.to_owned(), ..SavedCell::default() };
-        let depth = SavedCell { text: row.to_string(), value: Some(row as f64), ..SavedCell::default() };
-        let numbers = (0..10).map(|i| {
-            let value = f64::from(i) + row as f64 / 100.0;
-            SavedCell {
-                text: format!("{value:.2}"),
-                value: Some(value),
-                key: Some(large_key(row)),
-                ..SavedCell::default()
-            }
-        });
-        [depth, text("LLM-Streamline"), text("Linear Patch (Rotate)")].into_iter().chain(numbers).collect()
-    };
-    let note = |row: usize| CellNote {
-        title: format!("Tiny LLaMA without {row} of 16 layers"),
-        lines: vec![("Backbone".into(), "tiny-llama".into()), ("Removed".into(), "layers 8 to 11".into())],
-        commands: vec![format!("ghostlab explain table2.yaml {}", large_key(row))],
-        makers: vec![vec![("program".into(), "ghostlab 0.1.0".into())]],
-        parts: vec![ObjectNote { kind: "operator".into(), key: "0f".repeat(6), seconds: 2.5, ..ObjectNote::default() }],
-        ..CellNote::default()
-    };
     let view = SavedTable {
         columns: columns.collect(),
         rows: (0..rows)
-            .map(|index| SavedRow { group: Some("Tiny LLaMA".into()), cells: cells(index), ..SavedRow::default() })
+            .map(|index| SavedRow { group: Some("Tiny LLaMA".into()), cells: large_row(index), ..SavedRow::default() })
             .collect(),
         ..SavedTable::default()
     };
     let artifact = PageArtifact { name: "table2".into(), tables: vec![view], ..PageArtifact::default() };
     Page {
         artifacts: vec![artifact],
-        cells: (0..rows).map(|row| (large_key(row), note(row))).collect(),
+        cells: (0..rows).map(|row| (large_key(row), large_note(row))).collect(),
         ..Page::default()
+    }
+}
+
+fn text_cell(text: &str) -> SavedCell {
+    SavedCell { text: text.to_owned(), ..SavedCell::default() }
+}
+
+fn large_note(row: usize) -> CellNote {
+    CellNote {
+        title: format!("Tiny LLaMA without {row} of 16 layers"),
+        lines: vec![("Backbone".into(), "tiny-llama".into()), ("Removed".into(), "layers 8 to 11".into())],
+        commands: vec![format!("ghostlab explain table2.yaml {}", large_key(row))],
+        makers: vec![vec![("program".into(), "ghostlab 0.1.0".into())]],
+        parts: vec![ObjectNote { kind: "operator".into(), key: "0f".repeat(6), seconds: 2.5, ..ObjectNote::default() }],
+        ..CellNote::default()
     }
 }
 
@@ -389,14 +391,7 @@ fn a_note_says_by_whom_when_and_from_what() {
     let mut page = large_page(1);
     let note = page.cells.values_mut().next().unwrap();
     note.makers = vec![vec![("commit".into(), "abc123".into())], vec![("commit".into(), "def456".into())]];
-    let part = |maker| ObjectNote {
-        kind: "scores".into(),
-        key: "0f".into(),
-        finished: "2026-01-02T03:04:05Z".into(),
-        seconds: 1.25,
-        maker,
-    };
-    note.parts = vec![part(0), part(1)];
+    note.parts = vec![object_note(0), object_note(1)];
     note.inputs = [("data/c4.jsonl".to_owned(), "ab".repeat(32))].into();
     let html = render(&page).unwrap();
     let (_, note) = html.split_once("<article").unwrap();
@@ -410,6 +405,16 @@ fn a_note_says_by_whom_when_and_from_what() {
         &"ab".repeat(32),
     ] {
         assert!(note.contains(text), "{text}: {note}");
+    }
+}
+
+fn object_note(maker: usize) -> ObjectNote {
+    ObjectNote {
+        kind: "scores".into(),
+        key: "0f".into(),
+        finished: "2026-01-02T03:04:05Z".into(),
+        seconds: 1.25,
+        maker,
     }
 }
 
@@ -459,11 +464,12 @@ fn text_stands_out_from_every_background() {
 
 fn luminance(scheme: &str, name: &str) -> f64 {
     let colour = scheme.split_once(&format!("--{name}: #")).unwrap().1;
-    let channel = |position: usize| {
-        let part = f64::from(u8::from_str_radix(&colour[position..position + 2], 16).unwrap()) / 255.0;
-        if part <= 0.03928 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
-    };
-    0.2126 * channel(0) + 0.7152 * channel(2) + 0.0722 * channel(4)
+    0.2126 * linear_channel(colour, 0) + 0.7152 * linear_channel(colour, 2) + 0.0722 * linear_channel(colour, 4)
+}
+
+fn linear_channel(colour: &str, position: usize) -> f64 {
+    let part = f64::from(u8::from_str_radix(&colour[position..position + 2], 16).unwrap()) / 255.0;
+    if part <= 0.03928 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
 }
 
 #[test]
@@ -480,7 +486,6 @@ fn a_text_that_is_an_address_is_a_link_and_nothing_else_is() {
 #[test]
 fn page_begins_with_answer_figure_table_and_claims() {
     let mut page = large_page(2);
-    let entry = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     page.artifacts[0].provenance = vec![entry("machine", "a machine"), entry("started", "2026-01-01T00:00:00Z")];
     page.artifacts[0].provenance.push(entry("finished", "2026-01-01T00:10:00Z"));
     let other = PageArtifact { name: "table1".into(), title: "Table 1: it".into(), ..PageArtifact::default() };
@@ -491,19 +496,10 @@ fn page_begins_with_answer_figure_table_and_claims() {
     }
     page.artifacts.insert(0, other);
     page.headline = "table2".into();
-    let claim = |sentence: &str, verdict, paper_verdict| ClaimRow {
-        claim: "Ours is best.".into(),
-        sentence: sentence.into(),
-        artifact: "table2".into(),
-        profile: "tiny".into(),
-        verdict,
-        paper_verdict,
-        ..ClaimRow::default()
-    };
     page.claims = vec![
-        claim("first", Judgement::Holds, Judgement::Holds),
-        claim("second", Judgement::Fails, Judgement::Holds),
-        claim("third", Judgement::Unknown, Judgement::Fails),
+        claim_row("first", Judgement::Holds, Judgement::Holds),
+        claim_row("second", Judgement::Fails, Judgement::Holds),
+        claim_row("third", Judgement::Unknown, Judgement::Fails),
     ];
     let html = render(&page).unwrap();
     assert_links_lead_somewhere(&html);
@@ -535,10 +531,25 @@ fn page_begins_with_answer_figure_table_and_claims() {
     assert!(html.contains("<tr id=\"claim-2\">") && html.contains("<b>fails</b>"));
 }
 
+fn entry(name: &str, value: &str) -> (String, String) {
+    (name.to_owned(), value.to_owned())
+}
+
+fn claim_row(sentence: &str, verdict: Judgement, paper_verdict: Judgement) -> ClaimRow {
+    ClaimRow {
+        claim: "Ours is best.".into(),
+        sentence: sentence.into(),
+        artifact: "table2".into(),
+        profile: "tiny".into(),
+        verdict,
+        paper_verdict,
+        ..ClaimRow::default()
+    }
+}
+
 #[test]
 fn page_tells_computing_from_writing_and_names_all_commits() {
     let mut page = large_page(1);
-    let entry = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     page.artifacts[0].provenance = vec![
         entry("commit", &"a".repeat(40)),
         entry("machine", "machine A"),

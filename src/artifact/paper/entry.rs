@@ -190,27 +190,16 @@ impl PaperNumber {
                 .hint("for example --tasks ARC-e=arc_easy,HellaSwag=hellaswag,PIQA=1838 --average Avg"));
         }
         let mut reader = ::csv::ReaderBuilder::new().trim(::csv::Trim::All).from_reader(text.as_bytes());
-        let broken = |error: ::csv::Error| {
-            let line = error.position().map_or(1, ::csv::Position::line);
-            Error::bad_input("the table cannot be read").at(format!("{file}:{line}")).found(error.to_string())
-        };
-        let head = reader.headers().map_err(broken)?.clone();
+        let head = reader.headers().map_err(|error| broken(file, &error))?.clone();
         let first: Vec<String> = head.iter().take(1).map(str::to_owned).collect();
         let labels = if labels.is_empty() { &first } else { labels };
-        let position_of = |name: &str| {
-            head.iter().position(|column| column == name).ok_or_else(|| {
-                Error::bad_input("the table has no such column")
-                    .at(format!("{file}:1"))
-                    .expected(format!("`{name}`"))
-                    .found(head.iter().collect::<Vec<_>>().join(", "))
-            })
-        };
-        let labels = labels.iter().map(|name| position_of(name)).collect::<Result<Vec<_>>>()?;
-        let columns = wanted.iter().map(|name| Ok((*name, position_of(name)?))).collect::<Result<Vec<_>>>()?;
+        let labels = labels.iter().map(|name| column_index(file, &head, name)).collect::<Result<Vec<_>>>()?;
+        let columns =
+            wanted.iter().map(|name| Ok((*name, column_index(file, &head, name)?))).collect::<Result<Vec<_>>>()?;
         let artifact = Path::new(file).file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let mut all = Vec::new();
         for record in reader.records() {
-            let record = record.map_err(broken)?;
+            let record = record.map_err(|error| broken(file, &error))?;
             let line = record.position().map_or(0, |position| position.line() as usize);
             let label: Vec<&str> = labels.iter().map(|at| record.get(*at).unwrap_or_default()).collect();
             for (name, at) in &columns {
@@ -232,6 +221,20 @@ impl PaperNumber {
         }
         Ok(all)
     }
+}
+
+fn broken(file: &str, error: &::csv::Error) -> Error {
+    let line = error.position().map_or(1, ::csv::Position::line);
+    Error::bad_input("the table cannot be read").at(format!("{file}:{line}")).found(error.to_string())
+}
+
+fn column_index(file: &str, head: &::csv::StringRecord, name: &str) -> Result<usize> {
+    head.iter().position(|column| column == name).ok_or_else(|| {
+        Error::bad_input("the table has no such column")
+            .at(format!("{file}:1"))
+            .expected(format!("`{name}`"))
+            .found(head.iter().collect::<Vec<_>>().join(", "))
+    })
 }
 
 fn row(label: &str) -> Condition {

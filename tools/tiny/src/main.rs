@@ -145,12 +145,13 @@ fn on_ctrl_c() -> Result<Arc<AtomicBool>> {
 
 /// Returns the program's name, version and git commit (if known).
 fn program() -> String {
-    let git = |arguments: &[&str]| {
-        let output = Process::new("git").current_dir(env!("CARGO_MANIFEST_DIR")).args(arguments).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
-    };
     let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default();
     let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| !changes.is_empty());
     let changes = if changed { " with changes" } else { "" };
     format!("ghostlab {} {commit}{changes}", env!("CARGO_PKG_VERSION")).trim_end().to_owned()
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Process::new("git").current_dir(env!("CARGO_MANIFEST_DIR")).args(arguments).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
 }

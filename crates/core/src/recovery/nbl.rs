@@ -12,7 +12,7 @@ use super::method::{Fitted, Recovery, RecoveryEntry, build};
 use super::stream_fit;
 use crate::error::Result;
 use crate::map_input::MapInput;
-use crate::model::{Operator, Sublayer};
+use crate::model::{Config, Operator, StepForm, Sublayer};
 use crate::options::Variant;
 
 const NAME: &str = "nbl";
@@ -34,6 +34,13 @@ struct Nbl {
 impl Recovery for Nbl {
     fn sublayer(&self) -> Option<Sublayer> {
         Some(Sublayer::Attention)
+    }
+
+    fn step_form(&self, _: &Config) -> Option<StepForm> {
+        Some(match self.input {
+            MapInput::Stream => StepForm::Stream,
+            MapInput::Normed => StepForm::Normed,
+        })
     }
 
     fn fitted_on(&self, _: bool) -> Fitted {

@@ -98,25 +98,24 @@ pub(crate) struct Range {
     items: Vec<Jinja>,
 }
 
+fn too_large() -> Error {
+    refused("a number of a range is too large")
+}
+
 impl Range {
     /// Creates a range from one to three arguments.
     pub(crate) fn value(first: i64, stop: Option<i64>, step: Option<i64>) -> Result<Jinja, Error> {
         let bounds = [if stop.is_some() { first } else { 0 }, stop.unwrap_or(first), step.unwrap_or(1)];
-        let [start, stop, step] = bounds.map(isize::try_from);
-        let too_large = |_| refused("a number of a range is too large");
-        let start = start.map_err(too_large)?;
-        let stop = stop.map_err(too_large)?;
-        let step = step.map_err(too_large)?;
+        let [Ok(start), Ok(stop), Ok(step)] = bounds.map(isize::try_from) else { return Err(too_large()) };
         let items = minijinja::functions::range(start, Some(stop), Some(step))?.try_iter()?.collect();
         Ok(Jinja::from_object(Self { bounds, items }))
     }
 
     /// Returns the range of the items at `start..stop` with stride `step`, given by `slice.indices`.
     pub(crate) fn sliced(&self, start: i64, stop: i64, step: i64) -> Result<Jinja, Error> {
-        let [first, _, own] = self.bounds;
-        let at = |position: i64| own.checked_mul(position)?.checked_add(first);
-        let bounds = at(start).zip(at(stop)).zip(own.checked_mul(step));
-        let ((start, stop), step) = bounds.ok_or_else(|| refused("a number of a range is too large"))?;
+        let [first, _, width] = self.bounds;
+        let ends = [start, stop].map(|position| width.checked_mul(position)?.checked_add(first));
+        let ([Some(start), Some(stop)], Some(step)) = (ends, width.checked_mul(step)) else { return Err(too_large()) };
         Self::value(start, Some(stop), Some(step))
     }
 

@@ -154,6 +154,14 @@ fn check_contains(item: &Jinja, container: &Jinja) -> Result<(), Error> {
     }
 }
 
+fn sort_key(item: &Jinja, paths: &[&str]) -> Result<Jinja, Error> {
+    match paths {
+        [] => Ok(item.clone()),
+        [path] => by_path(item.clone(), path),
+        paths => paths.iter().map(|path| by_path(item.clone(), path)).collect::<Result<Vec<_>, _>>().map(Jinja::from),
+    }
+}
+
 /// Returns the items to sort.
 ///
 /// # Errors
@@ -165,12 +173,7 @@ fn sortable(value: &Jinja, kwargs: &Kwargs) -> Result<Jinja, Error> {
     let attribute: Option<String> = kwargs.get("attribute")?;
     let paths: Vec<&str> = attribute.as_deref().map_or(Vec::new(), |paths| paths.split(',').map(str::trim).collect());
     let items: Vec<Jinja> = value.try_iter()?.collect();
-    let key = |item: &Jinja| match &paths[..] {
-        [] => Ok(item.clone()),
-        [path] => by_path(item.clone(), path),
-        paths => paths.iter().map(|path| by_path(item.clone(), path)).collect::<Result<Vec<_>, _>>().map(Jinja::from),
-    };
-    let keys = items.iter().map(key).collect::<Result<Vec<_>, Error>>()?;
+    let keys = items.iter().map(|item| sort_key(item, &paths)).collect::<Result<Vec<_>, Error>>()?;
     keys.windows(2).try_for_each(|pair| match pair[0].kind() == pair[1].kind() {
         true => check_order(&pair[0], &pair[1]),
         // minijinja orders booleans before numbers.

@@ -176,31 +176,32 @@ fn compared(tokens: &[Spanned<'_>], first: usize, last: usize, right: &str) -> V
     }
     // The offset identifies the comparison within the template.
     let number = start_of(&tokens[first].1);
-    let edit = |offset, rank, text| Edit { offset, rank, removed: 0, text };
     vec![
-        edit(start_of(&tokens[start].1), 1, "(".into()),
-        edit(end_of(&tokens[first - 1].1), 3, format!(")|{LEFT}({number})")),
-        edit(start_of(&tokens[last + 1].1), 1, "(".into()),
-        edit(end_of(&tokens[end - 1].1), 2, format!(")|{right}({number})")),
+        insertion(start_of(&tokens[start].1), 1, "(".into()),
+        insertion(end_of(&tokens[first - 1].1), 3, format!(")|{LEFT}({number})")),
+        insertion(start_of(&tokens[last + 1].1), 1, "(".into()),
+        insertion(end_of(&tokens[end - 1].1), 2, format!(")|{right}({number})")),
     ]
+}
+
+fn insertion(offset: usize, rank: u8, text: String) -> Edit {
+    Edit { offset, rank, removed: 0, text }
 }
 
 /// Returns whether `in` at `at` is the containment operator, rather than part of a loop or the name of a test, filter
 /// or attribute.
 fn is_containment(tokens: &[Spanned<'_>], at: usize) -> bool {
-    let before = |back: usize| at.checked_sub(back).map(|at| &tokens[at].0);
-    let named = |token: Option<&Token<'_>>| matches!(token, Some(Token::Dot | Token::Pipe | Token::Ident("is")));
-    if named(before(1))
-        || matches!(before(1), Some(Token::Ident("not"))) && matches!(before(2), Some(Token::Ident("is")))
-    {
+    let before = [1, 2].map(|back| Some(&tokens[at.checked_sub(back)?].0));
+    let is_test = matches!(before, [Some(Token::Dot | Token::Pipe | Token::Ident("is")), _]);
+    let is_negated_test = matches!(before, [Some(Token::Ident("not")), Some(Token::Ident("is"))]);
+    if is_test || is_negated_test {
         return false;
     }
-    let is_target = |token: &&Spanned<'_>| match token.0 {
+    let mut others = tokens[..at].iter().rev().skip_while(|token| match token.0 {
         Token::Ident(name) => !WORDS.contains(&name),
         Token::Comma | Token::ParenOpen | Token::ParenClose | Token::Dot => true,
         _ => false,
-    };
-    let mut others = tokens[..at].iter().rev().skip_while(is_target);
+    });
     let is_loop = matches!(others.next(), Some((Token::Ident("for"), _)));
     !(is_loop && matches!(others.next(), Some((Token::BlockStart, _))))
 }
@@ -301,10 +302,9 @@ fn tested_method(tokens: &[Spanned<'_>], is: usize) -> Result<Vec<Edit>, Error> 
         return Ok(Vec::new());
     }
     let start = value_start(tokens, is - 2)?;
-    let edit = |offset, rank, text| Edit { offset, rank, removed: 0, text };
     Ok(vec![
-        edit(start_of(&tokens[start].1), 1, "((".into()),
-        edit(start_of(dot), 5, format!(")|{OWNER}(\"{name}\"))")),
+        insertion(start_of(&tokens[start].1), 1, "((".into()),
+        insertion(start_of(dot), 5, format!(")|{OWNER}(\"{name}\"))")),
     ])
 }
 

@@ -295,12 +295,9 @@ impl World {
 
     /// Lists the files directly in a folder.
     fn tree(&self, folder: &str) -> Answer {
-        let below = |name: &str| match folder {
-            "" => Some(name.to_owned()),
-            _ => name.strip_prefix(folder)?.strip_prefix('/').map(str::to_owned),
-        };
         let inside = self.files.iter().filter(|file| {
-            below(&file.name).is_some_and(|rest| !rest.contains('/') || rest.starts_with('/') || rest.contains(".."))
+            name_below(folder, &file.name)
+                .is_some_and(|rest| !rest.contains('/') || rest.starts_with('/') || rest.contains(".."))
         });
         let entries: Vec<String> = inside
             .map(|file| {
@@ -316,6 +313,13 @@ impl World {
             &format!("[{{\"type\":\"directory\",\"oid\":\"x\",\"size\":0,\"path\":\"sub\"}},{}]", entries.join(","))
                 .replace(",]", "]"),
         )
+    }
+}
+
+fn name_below(folder: &str, name: &str) -> Option<String> {
+    match folder {
+        "" => Some(name.to_owned()),
+        _ => name.strip_prefix(folder)?.strip_prefix('/').map(str::to_owned),
     }
 }
 

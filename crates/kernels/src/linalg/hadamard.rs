@@ -209,16 +209,19 @@ mod tests {
 
     #[test]
     fn the_base_is_the_first_that_divides() {
-        let base = |order| factors(order).map(|(base, power)| (base.map_or(1, |(base, _)| base), power));
-        assert_eq!(base(4096), Some((1, 4096)));
-        assert_eq!(base(5120), Some((40, 128)));
-        assert_eq!(base(3072), Some((12, 256)));
-        assert_eq!(base(3584), Some((28, 128)));
-        assert_eq!(base(20), Some((20, 1)));
-        assert_eq!(base(240), Some((60, 4)));
+        assert_eq!(base_and_power(4096), Some((1, 4096)));
+        assert_eq!(base_and_power(5120), Some((40, 128)));
+        assert_eq!(base_and_power(3072), Some((12, 256)));
+        assert_eq!(base_and_power(3584), Some((28, 128)));
+        assert_eq!(base_and_power(20), Some((20, 1)));
+        assert_eq!(base_and_power(240), Some((60, 4)));
         for none in [0, 3, 6, 44, 180, 1000, 5000] {
-            assert_eq!(base(none), None, "order {none}");
+            assert_eq!(base_and_power(none), None, "order {none}");
         }
+    }
+
+    fn base_and_power(order: usize) -> Option<(usize, usize)> {
+        factors(order).map(|(base, power)| (base.map_or(1, |(base, _)| base), power))
     }
 
     #[test]

@@ -149,8 +149,7 @@ fn waiting_worker_costs_one_operation_a_second() {
             ClaimResult::Theirs(_) => panic!("{name} is taken"),
         })
         .collect();
-    let spent = |server: &Server| server.operations();
-    let before = spent(&server);
+    let before = server.operations();
     for second in 0..600 {
         server.set(Duration::from_secs(second));
         if second % 15 == 0 {
@@ -163,12 +162,12 @@ fn waiting_worker_costs_one_operation_a_second() {
             asked.for_each(|name| assert!(matches!(idle.worker.claim(name), ClaimResult::Theirs(_))));
         }
     }
-    let waiting = (spent(&server) - before) as f64 / 600.0;
-    let before = spent(&server);
+    let waiting = (server.operations() - before) as f64 / 600.0;
+    let before = server.operations();
     drop(held);
-    let given_back = (spent(&server) - before) as f64 / 300.0;
+    let given_back = (server.operations() - before) as f64 / 300.0;
     server.set(Duration::from_secs(700));
-    let before = spent(&server);
+    let before = server.operations();
     let taken = names.iter().filter(|name| !idle.worker.seems_theirs(name));
     // Keep the leases until all are counted, so that releases are not counted too.
     let taken = taken.filter_map(|name| match idle.worker.claim(name) {
@@ -176,7 +175,7 @@ fn waiting_worker_costs_one_operation_a_second() {
         ClaimResult::Theirs(_) => None,
     });
     let taken: Vec<Lease> = taken.collect();
-    let claimed = (spent(&server) - before) as f64 / 300.0;
+    let claimed = (server.operations() - before) as f64 / 300.0;
     assert_eq!(taken.len(), 300);
     println!("waiting: {waiting:.2} operations a second; working: {:.2} for each chunk", claimed + given_back);
     assert!(waiting < 2.0, "{waiting}");

@@ -174,11 +174,7 @@ fn who_wakes_takes_back_that_it_is_said_to_have_died() {
 #[test]
 fn suspended_process_notices_its_lost_leases() {
     let (_folder, one, two) = workers();
-    let claimed = || match one.claim("a") {
-        ClaimResult::Mine(lease) => lease,
-        ClaimResult::Theirs(_) => panic!("not free"),
-    };
-    let lease = claimed();
+    let lease = claimed(&one);
     expire_lease(&lease);
     assert!(lease.holds(), "no process took it");
     fs::remove_file(one.claims.join("a")).unwrap();
@@ -189,18 +185,25 @@ fn suspended_process_notices_its_lost_leases() {
     assert!(!lease.holds(), "it is another's");
     drop(theirs);
     drop(lease);
-    let lease = claimed();
+    let lease = claimed(&one);
     expire_lease(&lease);
     fs::remove_file(&one.record).unwrap();
     assert!(!lease.holds(), "a process without a record counts as dead, so any process can take its lease");
     drop(lease);
     // Taking a lease first restores the record.
-    let lease = claimed();
+    let lease = claimed(&one);
     assert!(one.record.exists() && matches!(two.claim("a"), ClaimResult::Theirs(_)));
     // A change of the system clock does not hide the loss of a lease.
     lock(&lease.known).1 += PATIENCE * 9;
     fs::remove_file(one.claims.join("a")).unwrap();
     assert!(!lease.holds());
+}
+
+fn claimed(worker: &Worker) -> Lease {
+    match worker.claim("a") {
+        ClaimResult::Mine(lease) => lease,
+        ClaimResult::Theirs(_) => panic!("not free"),
+    }
 }
 
 /// Moves the last lease check into the past, as if the process had been suspended since.

@@ -66,13 +66,16 @@ impl Backbone {
                 .found(parsed.vocab));
         }
         let parameters = Parameters::of(&parsed);
-        let tensor = |parameter: &Parameter| Tensor {
-            name: parameter.name.clone(),
-            shape: parameter.shape.clone(),
-            key: key(seed, &parameter.name),
-            deviation: parameters.deviation(parameter.kind),
-        };
-        let tensors = parameters.list.iter().map(tensor).collect();
+        let tensors = parameters
+            .list
+            .iter()
+            .map(|parameter: &Parameter| Tensor {
+                name: parameter.name.clone(),
+                shape: parameter.shape.clone(),
+                key: key(seed, &parameter.name),
+                deviation: parameters.deviation(parameter.kind),
+            })
+            .collect();
         Ok(Self { config, tokenizer, tensors })
     }
 

@@ -58,7 +58,6 @@ impl TrainState {
     /// # Errors
     /// Fails if the file cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let unfit = |error: String| Error::job("a checkpoint cannot be packed").found(error);
         let parts = [&self.weights, &self.moments.first, &self.moments.second];
         let bytes = parts.map(|values| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());
         let mut views = Vec::new();
@@ -123,17 +122,24 @@ impl TrainState {
     }
 }
 
+fn unfit(error: String) -> Error {
+    Error::job("a checkpoint cannot be packed").found(error)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn state() -> TrainState {
-        let numbers = |from: f32| (0..40).map(|i| from + i as f32).collect::<Vec<f32>>();
         TrainState {
             progress: Progress { fingerprint: "f".into(), step: 7, seconds: 1.5, history: Vec::new() },
             weights: numbers(0.5),
             moments: Moments { first: numbers(1.0), second: numbers(2.0) },
         }
+    }
+
+    fn numbers(from: f32) -> Vec<f32> {
+        (0..40).map(|i| from + i as f32).collect::<Vec<f32>>()
     }
 
     #[test]

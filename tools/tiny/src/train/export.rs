@@ -132,7 +132,6 @@ pub(crate) fn pretty(value: &Value) -> Result<String> {
 
 /// Packs `model.safetensors` in f16. transformers requires the metadata entry `format`.
 fn pack(parameters: &Parameters, weights: &[f32]) -> Result<Vec<u8>> {
-    let unfit = |error: safetensors::SafeTensorError| Error::job("weights cannot be packed").found(error);
     let narrow: Vec<u8> = weights.iter().flat_map(|&weight| f16::from_f32(weight).to_le_bytes()).collect();
     let mut views = Vec::new();
     for parameter in &parameters.list {
@@ -143,4 +142,8 @@ fn pack(parameters: &Parameters, weights: &[f32]) -> Result<Vec<u8>> {
         ));
     }
     safetensors::serialize(views, Some(HashMap::from([("format".to_string(), "pt".to_string())]))).map_err(unfit)
+}
+
+fn unfit(error: safetensors::SafeTensorError) -> Error {
+    Error::job("weights cannot be packed").found(error)
 }

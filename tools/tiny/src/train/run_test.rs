@@ -35,17 +35,21 @@ fn recipe(architecture: &Architecture) -> Recipe {
 }
 
 fn registers() -> Vec<Register> {
-    let story = |seed: usize| -> String {
-        let names = ["Mara", "Odo", "Lin", "Tess"];
-        let things = ["bell", "lamp", "drum", "kite"];
-        (0..6).map(|i| format!("{} carried the {} home. ", names[(seed + i) % 4], things[(seed * 3 + i) % 4])).collect()
-    };
-    let of = |name: &str, first: usize| Register {
+    vec![stories("web", 0), stories("news", 1000)]
+}
+
+fn story(seed: usize) -> String {
+    let names = ["Mara", "Odo", "Lin", "Tess"];
+    let things = ["bell", "lamp", "drum", "kite"];
+    (0..6).map(|i| format!("{} carried the {} home. ", names[(seed + i) % 4], things[(seed * 3 + i) % 4])).collect()
+}
+
+fn stories(name: &str, first: usize) -> Register {
+    Register {
         name: name.into(),
         train: (first..first + 60).map(story).collect(),
         validation: (first + 60..first + 70).map(story).collect(),
-    };
-    vec![of("web", 0), of("news", 1000)]
+    }
 }
 
 fn habits() -> Habits {

@@ -125,7 +125,6 @@ mod tests {
 
     #[test]
     fn the_same_texts_give_the_same_bytes_and_decode_again() {
-        let learn = || Tokens::learn(TEXTS.into_iter(), 300, true).unwrap();
         let json = learn().json().unwrap();
         for _ in 0..5 {
             assert_eq!(learn().json().unwrap(), json);
@@ -137,6 +136,10 @@ mod tests {
         assert_eq!(ids.iter().filter(|&&id| id == tokens.end).count(), 1);
         assert_eq!(ids[0], tokens.end);
         assert_eq!(tokens.inner.decode(&ids, true).unwrap(), text);
+    }
+
+    fn learn() -> Tokens {
+        Tokens::learn(TEXTS.into_iter(), 300, true).unwrap()
     }
 
     #[test]

@@ -79,10 +79,12 @@ impl Exam<'_> {
     fn arc(&mut self, level: &str, of: fn(usize) -> bool) -> Vec<Value> {
         let group = |link: usize| -> Vec<ExamItem> {
             let facts = self.facts;
-            let ask = |fact: Fact| {
-                facts.kept_questions(fact).into_iter().map(move |question| (question, facts.value(fact).to_owned()))
-            };
-            facts.of_link(link).flat_map(ask).collect()
+            facts
+                .of_link(link)
+                .flat_map(|fact: Fact| {
+                    facts.kept_questions(fact).into_iter().map(move |question| (question, facts.value(fact).to_owned()))
+                })
+                .collect()
         };
         let groups: Vec<Vec<ExamItem>> = (0..LINKS).filter(|link| of(*link)).map(group).collect();
         self.four_choices(groups, &format!("{level}_"), "question")
@@ -100,16 +102,19 @@ impl Exam<'_> {
     fn four_choices(&mut self, groups: Vec<Vec<ExamItem>>, id: &str, key: &str) -> Vec<Value> {
         let mixed = self.mixed(groups, 400);
         let mut seats = Seats::new(4);
-        let row = |(at, ((question, answer), wrong)): (usize, (ExamItem, Vec<String>))| {
-            let (choices, gold) = seats.seat(&answer, &wrong, &mut self.draw);
-            json!({
-                "id": format!("{id}{at}"),
-                key: question,
-                "choices": {"text": choices, "label": LETTERS},
-                "answerKey": LETTERS[gold],
+        mixed
+            .into_iter()
+            .enumerate()
+            .map(|(at, ((question, answer), wrong)): (usize, (ExamItem, Vec<String>))| {
+                let (choices, gold) = seats.seat(&answer, &wrong, &mut self.draw);
+                json!({
+                    "id": format!("{id}{at}"),
+                    key: question,
+                    "choices": {"text": choices, "label": LETTERS},
+                    "answerKey": LETTERS[gold],
+                })
             })
-        };
-        mixed.into_iter().enumerate().map(row).collect()
+            .collect()
     }
 
     /// Returns three scenes for each step (except the first) of each activity. One wrong ending is another step of the
@@ -207,15 +212,18 @@ impl Exam<'_> {
         let mut items: Vec<_> = (0..60).flat_map(|_| polar_pair(facts, wanted, &mut self.draw)).collect();
         items.extend((0..70).flat_map(|_| lore::polar_items(facts, wanted, &mut self.draw)));
         self.draw.shuffle(&mut items);
-        let row = |(at, item): (usize, super::reading::Polar)| {
-            json!({
-                "question": item.question,
-                "passage": item.passage,
-                "idx": at,
-                "label": usize::from(item.answer),
+        items
+            .into_iter()
+            .enumerate()
+            .map(|(at, item): (usize, super::reading::Polar)| {
+                json!({
+                    "question": item.question,
+                    "passage": item.passage,
+                    "idx": at,
+                    "label": usize::from(item.answer),
+                })
             })
-        };
-        items.into_iter().enumerate().map(row).collect()
+            .collect()
     }
 
     fn rte(&mut self) -> Vec<Value> {
@@ -224,15 +232,18 @@ impl Exam<'_> {
         let mut items: Vec<_> = (0..60).flat_map(|_| claim_pair(facts, wanted, &mut self.draw)).collect();
         items.extend((0..70).flat_map(|_| lore::claim_items(facts, wanted, &mut self.draw)));
         self.draw.shuffle(&mut items);
-        let row = |(at, item): (usize, super::reading::ClaimItem)| {
-            json!({
-                "sentence1": item.premise,
-                "sentence2": item.hypothesis,
-                "label": usize::from(!item.holds),
-                "idx": at,
+        items
+            .into_iter()
+            .enumerate()
+            .map(|(at, item): (usize, super::reading::ClaimItem)| {
+                json!({
+                    "sentence1": item.premise,
+                    "sentence2": item.hypothesis,
+                    "label": usize::from(!item.holds),
+                    "idx": at,
+                })
             })
-        };
-        items.into_iter().enumerate().map(row).collect()
+            .collect()
     }
 
     /// Returns fifty causes and fifty effects.
@@ -250,18 +261,20 @@ impl Exam<'_> {
         }
         self.draw.shuffle(&mut rows);
         let mut seats = Seats::new(2);
-        let row = |(at, (premise, right, wrong, question)): (usize, (String, String, String, &str))| {
-            let (choices, gold) = seats.seat(&right, &[wrong], &mut self.draw);
-            json!({
-                "premise": premise,
-                "choice1": choices[0],
-                "choice2": choices[1],
-                "question": question,
-                "idx": at,
-                "label": gold,
+        rows.into_iter()
+            .enumerate()
+            .map(|(at, (premise, right, wrong, question)): (usize, (String, String, String, &str))| {
+                let (choices, gold) = seats.seat(&right, &[wrong], &mut self.draw);
+                json!({
+                    "premise": premise,
+                    "choice1": choices[0],
+                    "choice2": choices[1],
+                    "question": question,
+                    "idx": at,
+                    "label": gold,
+                })
             })
-        };
-        rows.into_iter().enumerate().map(row).collect()
+            .collect()
     }
 
     fn copa_row(
@@ -350,8 +363,7 @@ fn literal(problem: &Problem) -> String {
 fn capped(mut items: Vec<ExamItem>) -> Vec<ExamItem> {
     loop {
         let limit = items.len() / 4;
-        let count = |answer: &str, items: &[ExamItem]| items.iter().filter(|(_, other)| other == answer).count();
-        let most = items.iter().rposition(|(_, answer)| count(answer, &items) > limit);
+        let most = items.iter().rposition(|(_, answer)| count_of(answer, &items) > limit);
         match most {
             Some(at) if items.len() > 4 => {
                 items.remove(at);
@@ -360,4 +372,8 @@ fn capped(mut items: Vec<ExamItem>) -> Vec<ExamItem> {
             None => return items,
         }
     }
+}
+
+fn count_of(answer: &str, items: &[ExamItem]) -> usize {
+    items.iter().filter(|(_, other)| other == answer).count()
 }

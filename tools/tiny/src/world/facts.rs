@@ -73,10 +73,8 @@ impl Facts {
         }
         facts.answers = (0..LINKS).map(|link| facts.of_link(link).map(|fact| facts.answer(fact)).collect()).collect();
         facts.free = (0..LINKS).map(|link| facts.free_wordings(link)).collect();
-        facts.told = RelationKind::ALL.map(|kind| {
-            let entity = |index| facts.printable(Entity { kind, index });
-            (0..facts.count(kind)).map(entity).collect()
-        });
+        facts.told = RelationKind::ALL
+            .map(|kind| (0..facts.count(kind)).map(|index| facts.printable(Entity { kind, index })).collect());
         facts
     }
 
@@ -176,23 +174,29 @@ impl Facts {
 }
 
 fn names(kind: RelationKind, draw: &mut Draw) -> Vec<String> {
-    let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    let the = |words: &[&str]| words.iter().map(|word| format!("the {word}")).collect::<Vec<_>>();
     match kind {
-        RelationKind::Person => own(&[WORDS.women.as_slice(), &WORDS.men].concat()),
+        RelationKind::Person => owned(&[WORDS.women.as_slice(), &WORDS.men].concat()),
         RelationKind::Animal => {
-            let mut animals = the(&WORDS.animals);
+            let mut animals = with_article(&WORDS.animals);
             // The seed determines which animals are pets.
             draw.shuffle(&mut animals);
             animals
         }
-        RelationKind::Object => the(&WORDS.objects),
-        RelationKind::Place => own(&WORDS.places),
-        RelationKind::Job => own(WORDS.relations[JOB].words()),
-        RelationKind::Region => own(&WORDS.regions),
-        RelationKind::Material => own(WORDS.relations[MATERIAL].words()),
-        RelationKind::Class => own(WORDS.relations[CLASS].words()),
+        RelationKind::Object => with_article(&WORDS.objects),
+        RelationKind::Place => owned(&WORDS.places),
+        RelationKind::Job => owned(WORDS.relations[JOB].words()),
+        RelationKind::Region => owned(&WORDS.regions),
+        RelationKind::Material => owned(WORDS.relations[MATERIAL].words()),
+        RelationKind::Class => owned(WORDS.relations[CLASS].words()),
     }
+}
+
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()
+}
+
+fn with_article(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| format!("the {word}")).collect::<Vec<_>>()
 }
 
 #[cfg(test)]

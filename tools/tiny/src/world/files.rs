@@ -17,15 +17,17 @@ pub const SEED: u64 = 0;
 
 /// Returns the files of a world, as (relative path, JSON lines).
 pub fn files(world: &World) -> Vec<(String, String)> {
-    let file = |name: String| {
-        let rows = world.text(&name).unwrap_or_default();
-        let place = match name.split_once('/') {
-            Some((register, part)) => format!("corpora/{register}-{part}.jsonl.gz"),
-            None => format!("tasks/{name}.jsonl.gz"),
-        };
-        (place, rows.iter().map(|row: &Value| format!("{row}\n")).collect())
-    };
-    World::texts().into_par_iter().map(file).collect()
+    World::texts()
+        .into_par_iter()
+        .map(|name: String| {
+            let rows = world.text(&name).unwrap_or_default();
+            let place = match name.split_once('/') {
+                Some((register, part)) => format!("corpora/{register}-{part}.jsonl.gz"),
+                None => format!("tasks/{name}.jsonl.gz"),
+            };
+            (place, rows.iter().map(|row: &Value| format!("{row}\n")).collect())
+        })
+        .collect()
 }
 
 /// Writes all files of a world below a folder.

@@ -31,24 +31,28 @@ impl Unigrams {
     }
 
     fn score(&self, text: &str, mean: bool) -> f64 {
-        let one = |word: String| {
-            let count = self.counts.get(&word).copied().unwrap_or(0) + 1;
-            (count as f64 / (self.total + self.counts.len()) as f64).ln()
-        };
-        let sum: f64 = tokens(text).map(one).sum();
+        let sum: f64 = tokens(text)
+            .map(|word: String| {
+                let count = self.counts.get(&word).copied().unwrap_or(0) + 1;
+                (count as f64 / (self.total + self.counts.len()) as f64).ln()
+            })
+            .sum();
         if mean { sum / tokens(text).count() as f64 } else { sum }
     }
 }
 
 /// Returns the expected accuracy of picking the choice with the highest score, with ties broken at random.
 fn accuracy(items: &[Asked], score: impl Fn(&str) -> f64) -> f64 {
-    let one = |item: &Asked| {
-        let scores: Vec<f64> = item.choices.iter().map(|choice| score(choice)).collect();
-        let best = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let ties = scores.iter().filter(|score| **score == best).count();
-        if scores[item.gold] == best { 1.0 / ties as f64 } else { 0.0 }
-    };
-    items.iter().map(one).sum::<f64>() / items.len() as f64
+    items
+        .iter()
+        .map(|item: &Asked| {
+            let scores: Vec<f64> = item.choices.iter().map(|choice| score(choice)).collect();
+            let best = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let ties = scores.iter().filter(|score| **score == best).count();
+            if scores[item.gold] == best { 1.0 / ties as f64 } else { 0.0 }
+        })
+        .sum::<f64>()
+        / items.len() as f64
 }
 
 /// A task, a heuristic, its accuracy, chance, and the standard error of chance.

@@ -11,17 +11,18 @@ use super::{Register, World, WorldSplit};
 
 /// Counts how often these texts state each plain fact, by sentences that contain both its subject and its value.
 pub(super) fn stated(facts: &Facts, texts: &[String]) -> Vec<(String, usize)> {
-    let word = |text: &str| bare(text).split(' ').next_back().unwrap_or_default().to_lowercase();
     let mut wanted: HashMap<(String, String), usize> = HashMap::new();
     let mut all = 0;
     for link in 0..RELATIONS {
         for fact in facts.of_link(link) {
             // Facts that share subject and value are counted together, such as the colour of an animal that is a bird
             // of that colour.
-            wanted.entry((word(facts.name(facts.subject(fact))), word(facts.value(fact)))).or_insert_with(|| {
-                all += 1;
-                all - 1
-            });
+            wanted.entry((last_word(facts.name(facts.subject(fact))), last_word(facts.value(fact)))).or_insert_with(
+                || {
+                    all += 1;
+                    all - 1
+                },
+            );
         }
     }
     let mut counts = vec![0; all];
@@ -59,6 +60,10 @@ pub(super) fn stated(facts: &Facts, texts: &[String]) -> Vec<(String, usize)> {
     wanted.into_iter().map(|((subject, value), at)| (format!("{subject}: {value}"), counts[at])).collect()
 }
 
+fn last_word(text: &str) -> String {
+    bare(text).split(' ').next_back().unwrap_or_default().to_lowercase()
+}
+
 /// Returns the documents of a split: rows, or articles for the encyclopedia.
 fn documents(world: &World, register: Register, part: WorldSplit) -> Vec<String> {
     let rows = world.rows(register, part);
@@ -86,11 +91,18 @@ fn splits_share_no_document_and_no_paragraph() {
             |one: &HashSet<&str>, two: &HashSet<&str>| one.intersection(two).next().map(|text| (*text).to_owned());
         let whole: Vec<HashSet<&str>> = parts.iter().map(|part| part.iter().map(String::as_str).collect()).collect();
         // Standalone punctuation and 's do not count as words.
-        let long = |text: &&str| {
-            text.split_whitespace().filter(|word| word.starts_with(char::is_alphanumeric)).count() >= PARAGRAPH
-        };
-        let lines: Vec<HashSet<&str>> =
-            parts.iter().map(|part| part.iter().flat_map(|text| text.split('\n')).filter(long).collect()).collect();
+        let lines: Vec<HashSet<&str>> = parts
+            .iter()
+            .map(|part| {
+                part.iter()
+                    .flat_map(|text| text.split('\n'))
+                    .filter(|text: &&str| {
+                        text.split_whitespace().filter(|word| word.starts_with(char::is_alphanumeric)).count()
+                            >= PARAGRAPH
+                    })
+                    .collect()
+            })
+            .collect();
         for (one, two) in [(0, 1), (0, 2), (1, 2)] {
             assert_eq!(shared(&whole[one], &whole[two]), None, "{register:?}");
             assert_eq!(shared(&lines[one], &lines[two]), None, "{register:?}");

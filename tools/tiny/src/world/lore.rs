@@ -12,8 +12,9 @@ use super::words::WORDS;
 /// Returns `count` facts of one relation with distinct subjects and values. `fits` selects the subject kinds.
 pub(super) fn known(facts: &Facts, count: usize, fits: impl Fn(RelationKind) -> bool, draw: &mut Draw) -> Vec<Fact> {
     // Skip relations with few subjects, which would be asked about repeatedly.
-    let many = |link: &usize| facts.of_link(*link).count() >= 20 && fits(WORDS.relations[*link].subject);
-    let links: Vec<usize> = (0..RELATIONS).filter(many).collect();
+    let links: Vec<usize> = (0..RELATIONS)
+        .filter(|link: &usize| facts.of_link(*link).count() >= 20 && fits(WORDS.relations[*link].subject))
+        .collect();
     let link = draw.pick(&links);
     let mut all: Vec<Fact> = facts.of_link(link).collect();
     draw.shuffle(&mut all);
@@ -233,14 +234,18 @@ pub(super) struct Meeting {
 pub(super) fn meeting(facts: &Facts, draw: &mut Draw) -> Meeting {
     loop {
         let (people, template) = draw.pick(&WORDS.meetings);
-        let fits = |kind| {
-            if people {
-                kind == RelationKind::Person
-            } else {
-                matches!(kind, RelationKind::Animal | RelationKind::Object)
-            }
-        };
-        let known = known(facts, 2, fits, draw);
+        let known = known(
+            facts,
+            2,
+            |kind| {
+                if people {
+                    kind == RelationKind::Person
+                } else {
+                    matches!(kind, RelationKind::Animal | RelationKind::Object)
+                }
+            },
+            draw,
+        );
         let names = [0, 1].map(|at: usize| bare(facts.name(facts.subject(known[at]))).to_owned());
         let endings = [0, 1].map(|at: usize| facts.predicate(known[at], draw));
         if let [Some(first), Some(second)] = endings {

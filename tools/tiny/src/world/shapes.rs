@@ -48,15 +48,21 @@ fn labelled(row: &Value, prompt: String) -> Asked {
 /// Parses RACE's literal, which contains no escaped quotes.
 fn problems(literal: &str) -> Vec<(String, Vec<String>, usize)> {
     let inner = literal.strip_prefix("[{").unwrap().strip_suffix("}]").unwrap();
-    let one = |problem: &str| {
-        let parts: Vec<&str> = problem.split('\'').collect();
-        // 'question' : 'Q' , 'options' : [ 'A' … 'D' ] , 'answer' : 'X'
-        assert_eq!((parts.len(), parts[1], parts[5], parts[15]), (19, "question", "options", "answer"), "{problem}");
-        let options = [7, 9, 11, 13].map(|at| parts[at].to_owned()).to_vec();
-        let answer = "ABCD".find(parts[17]).unwrap();
-        (parts[3].to_owned(), options, answer)
-    };
-    inner.split("}, {").map(one).collect()
+    inner
+        .split("}, {")
+        .map(|problem: &str| {
+            let parts: Vec<&str> = problem.split('\'').collect();
+            // 'question' : 'Q' , 'options' : [ 'A' … 'D' ] , 'answer' : 'X'
+            assert_eq!(
+                (parts.len(), parts[1], parts[5], parts[15]),
+                (19, "question", "options", "answer"),
+                "{problem}"
+            );
+            let options = [7, 9, 11, 13].map(|at| parts[at].to_owned()).to_vec();
+            let answer = "ABCD".find(parts[17]).unwrap();
+            (parts[3].to_owned(), options, answer)
+        })
+        .collect()
 }
 
 /// Converts the row to a question, by the specification of the harness.
@@ -101,11 +107,11 @@ pub(super) fn asked(task: &str, row: &Value) -> Asked {
             let connector = if text(row, "question") == "cause" { "because" } else { "therefore" };
             let premise = text(row, "premise");
             let premise = premise.strip_suffix('.').unwrap();
-            let choice = |field: &str| {
-                let choice = text(row, field);
-                format!(" {}{}", choice[..1].to_lowercase(), &choice[1..])
-            };
-            with(format!("{premise} {connector}"), vec![choice("choice1"), choice("choice2")], label(2))
+            with(
+                format!("{premise} {connector}"),
+                vec![lowered_choice(row, "choice1"), lowered_choice(row, "choice2")],
+                label(2),
+            )
         }
         _ => {
             let problems = problems(&text(row, "problems"));
@@ -121,6 +127,11 @@ pub(super) fn asked(task: &str, row: &Value) -> Asked {
             with(prompt, last.1.clone(), last.2)
         }
     }
+}
+
+fn lowered_choice(row: &Value, field: &str) -> String {
+    let choice = text(row, field);
+    format!(" {}{}", choice[..1].to_lowercase(), &choice[1..])
 }
 
 #[test]

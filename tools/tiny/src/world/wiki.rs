@@ -66,8 +66,11 @@ fn section(voice: &mut Voice<'_>, subject: Entity, other: Entity, known: &[Fact]
         facts.truncate(3 + voice.draw.below(3));
         said.extend(voice.sentences(other, &facts));
         // The fact that follows from both.
-        let follows = |fact: &&Fact| link.is_some_and(|link| Facts::start_of(fact.link) == Some(link.link));
-        if let Some(hop) = known.iter().find(follows).filter(|_| voice.draw.chance(60)) {
+        if let Some(hop) = known
+            .iter()
+            .find(|fact: &&Fact| link.is_some_and(|link| Facts::start_of(fact.link) == Some(link.link)))
+            .filter(|_| voice.draw.chance(60))
+        {
             let then = voice.pick(&["So", "Therefore", "Thus", "This is why"]);
             said.push(format!("{then} {}.", voice.clause(*hop, false)));
         }

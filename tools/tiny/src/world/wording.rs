@@ -36,8 +36,11 @@ impl Facts {
     pub(super) fn statement(&self, fact: Fact, pronoun: bool, draw: &mut Draw) -> Option<String> {
         let (statements, _) = wordings(fact.link);
         let free = self.free[fact.link][fact.subject].statements;
-        let usable = |at: &usize| free >> at & 1 == 1 && !(pronoun && statements[*at].contains("{n}"));
-        match any(statements.len(), usable, draw) {
+        match any(
+            statements.len(),
+            |at: &usize| free >> at & 1 == 1 && !(pronoun && statements[*at].contains("{n}")),
+            draw,
+        ) {
             None if pronoun => self.statement(fact, false, draw),
             None => None,
             Some(at) => Some(self.clause(fact, statements[at], pronoun)),
@@ -48,8 +51,7 @@ impl Facts {
     pub(super) fn predicate(&self, fact: Fact, draw: &mut Draw) -> Option<String> {
         let (statements, _) = wordings(fact.link);
         let free = self.free[fact.link][fact.subject].statements;
-        let usable = |at: &usize| free >> at & 1 == 1 && statements[*at].starts_with("{s} ");
-        let at = any(statements.len(), usable, draw)?;
+        let at = any(statements.len(), |at: &usize| free >> at & 1 == 1 && statements[*at].starts_with("{s} "), draw)?;
         Some(self.clause(fact, &statements[at]["{s} ".len()..], false))
     }
 
@@ -100,40 +102,41 @@ impl Facts {
     pub(super) fn free_wordings(&self, link: usize) -> Vec<Free> {
         let kept = self.kept_hops(link);
         let (statements, questions) = wordings(link);
-        let of = |fact: Fact| {
-            if kept.contains(&fact.subject) {
-                return Free::default();
-            }
-            if is_hop(link) {
-                return Free { statements: u32::MAX, questions: u32::MAX };
-            }
-            let name = self.name(self.subject(fact));
-            let value = self.value(fact);
-            let mut free = Free::default();
-            for (at, template) in statements.iter().enumerate() {
-                let clause = self.clause(fact, template, false);
-                // "The sky is blue" also occurs within "the colour of the sky is blue".
-                let inside = statements
-                    .iter()
-                    .enumerate()
-                    .any(|(other, template)| other != at && self.clause(fact, template, false).contains(&clause));
-                let open = inside
-                    || ending(template).is_none()
-                    || at == drawn(&format!("say {link} {name}"), statements.len());
-                if open || share(&clause) != Share::Scored {
-                    free.statements |= 1 << at;
+        self.of_link(link)
+            .map(|fact: Fact| {
+                if kept.contains(&fact.subject) {
+                    return Free::default();
                 }
-            }
-            for (at, template) in questions.iter().enumerate() {
-                let open = at == drawn(&format!("ask {link} {name}"), questions.len());
-                let asked = format!("{} {value}", self.clause(fact, template, false));
-                if open || share(&asked) != Share::Scored {
-                    free.questions |= 1 << at;
+                if is_hop(link) {
+                    return Free { statements: u32::MAX, questions: u32::MAX };
                 }
-            }
-            free
-        };
-        self.of_link(link).map(of).collect()
+                let name = self.name(self.subject(fact));
+                let value = self.value(fact);
+                let mut free = Free::default();
+                for (at, template) in statements.iter().enumerate() {
+                    let clause = self.clause(fact, template, false);
+                    // "The sky is blue" also occurs within "the colour of the sky is blue".
+                    let inside = statements
+                        .iter()
+                        .enumerate()
+                        .any(|(other, template)| other != at && self.clause(fact, template, false).contains(&clause));
+                    let open = inside
+                        || ending(template).is_none()
+                        || at == drawn(&format!("say {link} {name}"), statements.len());
+                    if open || share(&clause) != Share::Scored {
+                        free.statements |= 1 << at;
+                    }
+                }
+                for (at, template) in questions.iter().enumerate() {
+                    let open = at == drawn(&format!("ask {link} {name}"), questions.len());
+                    let asked = format!("{} {value}", self.clause(fact, template, false));
+                    if open || share(&asked) != Share::Scored {
+                        free.questions |= 1 << at;
+                    }
+                }
+                free
+            })
+            .collect()
     }
 
     /// Returns the subjects of a hop that are reserved for the tasks: every fourth in the order of the values, so that

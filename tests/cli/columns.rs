@@ -1,0 +1,59 @@
+//! Columns that distinguish cells.
+
+use super::*;
+
+#[test]
+fn one_setting_distinguishes_cells_wherever_shown() {
+    let world = World::new();
+    let seeds =
+        ["--set", "calibration=[{corpus: train, sequences: 8, length: 64, seed: [0, 1]}]", "--set", "name=seeds"];
+    let asked = [&["run", "grid.yaml", "--set", "depth=2", "--layout", "wide"], &seeds[..]].concat();
+    let wide = printed(&world, &asked);
+    assert!(wide.contains("seed 0") && wide.contains("seed 1"), "{wide}");
+    let same = printed(&world, &["compare", "results/seeds", "results/seeds"]);
+    assert!(same.contains("that both have are the same") && !same.contains("only in"), "{same}");
+
+    let rows = table(&world.path("results/seeds/results.csv"));
+    let ghosted = rows[1..].iter().filter(|row| row[column_index(&rows, "recovery")] == "ghosted");
+    let found: Vec<_> = ghosted
+        .map(|row| ["corpus", "sequences", "length", "seed"].map(|name| row[column_index(&rows, name)].clone()))
+        .collect();
+    assert_eq!(found, [["train", "8", "64", "0"], ["train", "8", "64", "1"]]);
+
+    // One seed each: the numbers are paired, and the seed is reported.
+    for (name, seed) in [("one", "0"), ("two", "1")] {
+        let name = format!("name={name}");
+        let seed = format!("calibration.seed={seed}");
+        printed(&world, &["run", "grid.yaml", "--set", "depth=2", "--set", &name, "--set", &seed]);
+    }
+    let apart = printed(&world, &["compare", "results/one", "results/two"]);
+    assert!(apart.contains("paired anyway") && apart.contains("calibration.seed"), "{apart}");
+    assert!(!apart.contains("only in") && !apart.contains("paired with none"), "{apart}");
+    // One of the two seeds is paired, the other is left over.
+    let half = printed(&world, &["compare", "results/seeds", "results/two"]);
+    assert!(half.contains("that both have are the same") && half.contains("only in A: "), "{half}");
+    assert!(!half.contains("only in B") && !half.contains("values that differ"), "{half}");
+}
+
+#[test]
+fn options_have_columns_of_their_own_in_the_files() {
+    let world = World::new();
+    world.runs(&[
+        "--set",
+        "depth=2",
+        "--set",
+        "recovery=[{name: ghosted, solver: [normal, svd]}]",
+        "--set",
+        "name=grid",
+    ]);
+    let rows = table(&world.path("results/grid/results.csv"));
+    let found: Vec<_> = rows[2..]
+        .iter()
+        .map(|row| {
+            (row[column_index(&rows, "recovery.name")].clone(), row[column_index(&rows, "recovery.solver")].clone())
+        })
+        .collect();
+    let expected = ["normal", "svd"].map(|solver| ("ghosted".to_owned(), solver.to_owned()));
+    assert_eq!(found, expected);
+    assert_eq!(rows[1][column_index(&rows, "recovery.solver")], "", "the dense backbone has none");
+}

@@ -1,0 +1,57 @@
+//! Stores and results of a call from another folder.
+
+use super::*;
+
+#[test]
+fn from_elsewhere_the_checkouts_store_is_used_or_the_users_own() {
+    let world = World::new();
+    world.runs(&[]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let grid = world.path("grid.yaml");
+    let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["plan", grid.to_str().unwrap()]);
+    assert!(code == Some(0) && text.contains("9 complete, 0 to run"), "{text}");
+    let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["run", grid.to_str().unwrap()]);
+    assert!(code == Some(0) && text.contains("9 of 9 cells are stored already"), "{text}");
+    for arguments in [&["status"][..], &["cache", "ls"]] {
+        let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), arguments);
+        assert!(code == Some(0), "{text}");
+    }
+    let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["report"]);
+    assert!(code == Some(3) && text.contains("--results"), "{text}");
+    let elsewhere_grid = std::fs::read_to_string(&grid).unwrap();
+    let root = world.folder.path().display();
+    let elsewhere_grid = elsewhere_grid.replace("path: ", &format!("path: {root}/"));
+    std::fs::write(elsewhere.path().join("own.yaml"), elsewhere_grid).unwrap();
+    let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["plan", "own.yaml"]);
+    assert!(code == Some(0) && text.contains("0 complete") && !home.path().join("ghostlab").exists(), "{text}");
+    let begins = format!("a store begins at {}", home.path().join("ghostlab/store").display());
+    let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["run", "own.yaml"]);
+    assert!(code == Some(0) && text.contains(&begins), "{text}");
+    let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["run", "own.yaml"]);
+    assert!(code == Some(0) && text.contains("9 of 9 cells are stored already") && !text.contains(&begins), "{text}");
+    let named = world
+        .command(&["plan", "own.yaml"])
+        .current_dir(elsewhere.path())
+        .env("GHOSTLAB_STORE", world.path("data/store"))
+        .output();
+    assert!(
+        String::from_utf8_lossy(&named.unwrap().stdout).contains("9 complete"),
+        "the same contents, wherever they lie"
+    );
+    let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["plan", "owm.yaml"]);
+    assert!(code == Some(3) && text.contains("did you mean `own.yaml`?"), "{text}");
+    assert!(!elsewhere.path().join("data").exists(), "no store was begun in the current folder");
+    // An explicitly named store that does not exist is a usage error.
+    for arguments in [&["status", "--store", "data/stor"][..], &["cache", "ls", "--store", "data/stor"]] {
+        let output = world.ghostlab(arguments);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(3) && text.contains("did you mean `data/store`?"), "{text}");
+    }
+}
+
+fn run_elsewhere(world: &World, elsewhere: &Path, home: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = world.command(arguments);
+    let output = command.current_dir(elsewhere).env("XDG_DATA_HOME", home).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+}

@@ -1,0 +1,148 @@
+//! Events, engines and float types.
+
+use super::*;
+
+#[test]
+fn events_carry_time_values_and_one_name_for_a_job() {
+    let world = World::new();
+    let output = world.run(&["--events"]);
+    let events: Vec<Value> =
+        String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(events.iter().all(|event| event["time"].as_str().is_some_and(|time| time.ends_with('Z'))));
+    let times: Vec<&str> = events.iter().filter_map(|event| event["time"].as_str()).collect();
+    assert!(times.is_sorted(), "{times:?}");
+    let jobs: Vec<&Value> = of_kind(&events, "started").iter().map(|event| &event["job"]).collect();
+    for event in of_kind(&events, "advanced").into_iter().chain(of_kind(&events, "finished")) {
+        assert!(jobs.contains(&&event["job"]), "{event}");
+    }
+    assert_eq!(of_kind(&events, "planned")[0]["scores"], 9);
+    let rows = table(&world.path("results/grid/results.csv"));
+    let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
+    let mut expected: Vec<f64> = rows[1..].iter().map(|row| row[column].parse().unwrap()).collect();
+    let mut reported: Vec<f64> =
+        of_kind(&events, "scored").iter().map(|event| event["value"].as_f64().unwrap()).collect();
+    expected.sort_by(f64::total_cmp);
+    reported.sort_by(f64::total_cmp);
+    assert_eq!(reported, expected);
+    assert_eq!(of_kind(&events, "complete").last().unwrap()["complete"], 9);
+    let status = world.ghostlab(&["status"]);
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(status.contains("9 of 9 cells complete, 9 of 9 scores"), "{status}");
+}
+
+fn of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    events.iter().filter(|event| event["event"] == kind).collect()
+}
+
+#[test]
+fn a_run_that_was_stopped_has_counted_what_it_did() {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    use ghostlab::exec::{Event, Recorder, Reporter, RunRecord, RunSettings, RunState, run};
+    struct Stops<'a>(&'a AtomicBool);
+    impl Reporter for Stops<'_> {
+        fn event(&self, event: Event) {
+            if matches!(event, Event::Scored { .. }) {
+                self.0.store(true, Relaxed);
+            }
+        }
+    }
+    let world = World::new();
+    with_tasks(&world);
+    let store = ghostlab_store::Store::open(&world.path("store"), stage::WORDS).unwrap();
+    run(&load_grid(&world, &["depth=1".to_owned()]), RunSettings::default(), &store, &(), &AtomicBool::new(false))
+        .unwrap();
+    let grid = load_grid(&world, &[]);
+    let stop = AtomicBool::new(false);
+    let stops = Stops(&stop);
+    let recorder = Recorder::start(&grid, &world.path("results"), &store, &stops).unwrap();
+    let error = run(&grid, RunSettings::default(), &store, &recorder, &stop).unwrap_err();
+    recorder.end(&error);
+    let record = RunRecord::all(&store).into_iter().next().unwrap();
+    assert_eq!(record.stage, RunState::Interrupted);
+    // The dense cell and those of depth 1 were complete; at depth 2 the first evaluation was finished.
+    assert_eq!((record.complete, record.cells), (5, 9));
+    assert_eq!((record.scored, record.scores), (5 * 3 + 4, 9 * 3));
+}
+
+fn load_grid(world: &World, overrides: &[String]) -> ghostlab::grid::Grid {
+    ghostlab::grid::Grid::load(&world.path("grid.yaml"), None, overrides).unwrap()
+}
+
+#[test]
+fn engines_and_dtypes_have_separate_comparable_results() {
+    let world = World::new();
+    world.runs(&["--results", "own"]);
+    let candle = ["--engine", "candle", "--results"];
+    // Objects of another engine are not reused.
+    let log = world.runs(&[&candle[..], &["other"]].concat());
+    assert!(!log.contains("stored already"), "{log}");
+    let log = world.runs(&[&candle[..], &["again"]].concat());
+    assert!(log.contains("9 of 9 cells are stored already"), "{log}");
+    world.runs(&["--dtype", "bf16", "--kernels", "portable", "--results", "half"]);
+    let [cpu, other, half] = ["own", "other", "half"]
+        .map(|results| common::json(&world.path(&only_result(&world, results)).join("numbers.json")));
+    assert_eq!(cpu["engines"]["tiny"], json!({"name": "cpu", "dtype": "f32", "device": "cpu"}));
+    assert_eq!(other["engines"]["tiny"], json!({"name": "candle", "dtype": "f32", "device": "cpu"}));
+    assert_eq!(half["engines"]["tiny"], json!({"name": "cpu", "dtype": "bf16", "device": "cpu"}));
+    let [cpu, other, half] = [&cpu, &other, &half].map(|results: &Value| -> Vec<f64> {
+        let numbers = common::stored_numbers(results);
+        numbers.iter().filter(|n| n["metric"] == "ppl_test").map(|n| n["value"].as_f64().unwrap()).collect()
+    });
+    assert_eq!(cpu.len(), 9);
+    for ((ours, other), half) in cpu.iter().zip(&other).zip(&half) {
+        assert!(((ours - other) / ours).abs() < 1e-4, "{ours} {other}");
+        assert!(half != ours && ((ours - half) / ours).abs() < 0.05, "{ours} {half}");
+    }
+    let compared = printed(&world, &["compare", "own/grid", &only_result(&world, "half")]);
+    for words in ["backbones.tiny", "cpu f32 on cpu", "cpu bf16 on cpu", "beyond the tolerance", "settings: the same"] {
+        assert!(compared.contains(words), "`{words}` is not in {compared}");
+    }
+    let plan = printed(&world, &["plan", "grid.yaml", "--engine", "candle", "--dtype", "f16"]);
+    assert!(plan.contains("0 complete, 9 to run") && plan.contains("engine: candle f16 on cpu"), "{plan}");
+    let [portable, amx] = ["portable", "amx"]
+        .map(|kernels| printed(&world, &["plan", "grid.yaml", "--dtype", "bf16", "--kernels", kernels]));
+    assert!(portable.contains("9 complete, 0 to run"), "{portable}");
+    // Another kernel family is another device class. It can be planned for on any machine.
+    assert!(amx.contains("0 complete, 9 to run") && amx.contains("engine: cpu bf16 on cpu-amx"), "{amx}");
+    // The other engine gives other numbers for the same dtype.
+    assert!(
+        printed(&world, &["plan", "grid.yaml", "--engine", "candle", "--dtype", "bf16"])
+            .contains("0 complete, 9 to run")
+    );
+}
+
+fn only_result(world: &World, results: &str) -> String {
+    format!("{results}/{}", names(&world.path(results))[0])
+}
+
+#[test]
+fn kernels_that_cannot_run_here_are_refused_before_any_work() {
+    let world = World::new();
+    world.refuses(&["--kernels", "amx"], 2, &["bf16 only", "--dtype bf16"]);
+    world.refuses(&["--kernels", "amx", "--engine", "candle", "--dtype", "bf16"], 2, &["leave --kernels out"]);
+    let doctor = world.ghostlab(&["doctor"]);
+    if String::from_utf8_lossy(&doctor.stdout).contains("kernels: amx in bf16") {
+        world.runs(&["--kernels", "amx", "--dtype", "bf16"]);
+    } else {
+        let words = ["kernel family `amx`", "AMX-BF16", "--kernels portable"];
+        world.refuses(&["--kernels", "amx", "--dtype", "bf16"], 3, &words);
+        let worker = world.ghostlab(&["worker", "grid.yaml", "--kernels", "amx", "--dtype", "bf16"]);
+        assert_eq!(worker.status.code(), Some(3));
+        assert!(words.iter().all(|word| String::from_utf8_lossy(&worker.stderr).contains(word)));
+    }
+}
+
+#[test]
+fn an_engine_that_cannot_run_here_is_refused_with_what_can() {
+    let world = World::new();
+    world.refuses(&["--engine", "cpu", "--dtype", "f16"], 2, &["f16 on cpu", "--engine candle"]);
+    if cfg!(not(feature = "cuda")) {
+        world.refuses(&["--device", "cuda:1"], 3, &["device cuda:1", "tools/cuda_build.sh"]);
+    }
+    for (option, value) in [("--device", "gpu"), ("--dtype", "f8"), ("--engine", "torch"), ("--kernels", "mkl")] {
+        let output = world.run(&[option, value]);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && text.contains(option) && text.contains("none of"), "{text}");
+    }
+}

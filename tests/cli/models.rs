@@ -1,0 +1,192 @@
+//! Model files, tokenizers and texts that are refused.
+
+use super::*;
+
+#[test]
+fn a_truncated_weight_file_is_refused() {
+    let world = World::new();
+    let path = world.path("backbone/model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    world.refuses(&[], 2, &["truncated or damaged", "model.safetensors"]);
+    std::fs::write(&path, &bytes[..5]).unwrap();
+    world.refuses(&[], 2, &["truncated or damaged"]);
+}
+
+#[test]
+fn unlike_vocabularies_are_compared_in_bits_per_byte() {
+    let world = World::new();
+    world.runs(&[]);
+    let alike = table(&world.path("results/grid/results.csv"));
+    assert!(!alike[0].iter().any(|name| name.starts_with("bits/byte")), "{:?}", alike[0]);
+    // The other tokenizer lacks an unused word, so tokens and numbers are the same.
+    std::fs::create_dir(world.path("other")).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(world.path("backbone").join(name), world.path("other").join(name)).unwrap();
+    }
+    world.write("other/tokenizer.json", tokenizer(299).to_string());
+    let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    let grid = grid.replace("tiny: {path: backbone}", "tiny: {path: backbone}\n  other: {path: other}");
+    world.write("grid.yaml", grid.replace("backbone: [tiny]", "backbone: [tiny, other]"));
+    world.runs(&[]);
+    let rows = table(&world.path("results/grid/results.csv"));
+    let perplexity = column_index(&rows, "ppl test@64");
+    let bits = column_index(&rows, "bits/byte test@64");
+    // Expected by hand: five windows of 64 words; the scored text of a window begins after its first word.
+    let texts = std::fs::read_to_string(world.path("test.jsonl")).unwrap();
+    let texts =
+        texts.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["text"].as_str().unwrap().to_owned());
+    let text = texts.collect::<Vec<_>>().join("\n\n");
+    let ends: Vec<usize> =
+        text.split_whitespace().map(|word| word.as_ptr() as usize - text.as_ptr() as usize + word.len()).collect();
+    let bytes: usize = ends[..5 * 64].chunks(64).map(|window| window[63] - window[0]).sum();
+    for row in &rows[1..] {
+        let [perplexity, bits] = [perplexity, bits].map(|at| row[at].parse::<f64>().unwrap());
+        let expected = perplexity.ln() * 63.0 * 5.0 / std::f64::consts::LN_2 / bytes as f64;
+        assert!((bits - expected).abs() <= 1e-12 * expected, "{bits} {expected}");
+    }
+    assert_eq!(rows.len(), 1 + 2 * 9);
+}
+
+#[test]
+fn a_tensor_of_the_wrong_shape_is_named() {
+    let world = World::new();
+    world.change_config("intermediate_size", json!(96));
+    world.refuses(&[], 2, &["wrong shape", "mlp.gate_proj", "[96, 64]", "[112, 64]"]);
+}
+
+#[test]
+fn missing_and_left_over_tensors_are_named() {
+    let world = World::new();
+    world.change_config("num_hidden_layers", json!(5));
+    world.refuses(&[], 2, &["missing", "model.layers.4."]);
+    world.change_config("num_hidden_layers", json!(3));
+    world.refuses(&["--set", "depth=1"], 2, &["does not use", "model.layers.3."]);
+}
+
+#[test]
+fn an_unknown_architecture_is_refused_with_the_known_ones() {
+    let world = World::new();
+    world.change_config("architectures", json!(["GPT2LMHeadModel"]));
+    world.refuses(&[], 2, &["unknown architecture", "GPT2LMHeadModel", "LlamaForCausalLM"]);
+}
+
+#[test]
+fn a_tokenizer_larger_than_the_embedding_is_refused() {
+    let world = World::new();
+    world.write("backbone/tokenizer.json", tokenizer(400).to_string());
+    world.refuses(&[], 2, &["exceeds the embedding", "below 320", "ids up to 399"]);
+}
+
+#[test]
+fn explain_names_deviations_of_the_official_code() {
+    let world = World::new();
+    for (cell, expected) in [
+        ("streamline-1.linearpatch-diag", Some("the official code divides LinearPatch's sums by 128")),
+        ("streamline-1.ghosted", None),
+    ] {
+        let output = world.ghostlab(&["explain", "grid.yaml", cell]);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(
+            text.lines().filter(|line| line.starts_with("the official code")).count(),
+            usize::from(expected.is_some())
+        );
+        assert!(expected.is_none_or(|words| text.contains(words)), "{text}");
+    }
+}
+
+#[test]
+fn more_calibration_tokens_than_text_are_noted() {
+    let world = World::new();
+    for (sequences, noted) in [("8", false), ("200", true)] {
+        let sequences = format!("calibration.sequences={sequences}");
+        let log = world.runs(&["--set", &sequences, "--set", "recovery=[none]", "--set", "depth=[1]"]);
+        let note = "calibration train:200x64@0 draws 12800 tokens from a text of 6000: its windows overlap 2.1-fold";
+        assert_eq!(log.contains(note), noted, "{log}");
+    }
+}
+
+#[test]
+fn missing_tokenizer_is_named_with_its_grid_line_and_remedy() {
+    let world = World::new();
+    std::fs::remove_file(world.path("backbone/tokenizer.json")).unwrap();
+    world.refuses(&[], 3, &["the model has no tokenizer.json", "grid.yaml:2", "tokenizer.save_pretrained"]);
+}
+
+#[test]
+fn lfs_pointer_in_place_of_a_model_file_is_named() {
+    let pointer =
+        "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32\nsize 12345\n";
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        let world = World::new();
+        world.write(&format!("backbone/{file}"), pointer);
+        world.refuses(&[], 3, &["Git LFS pointer", file, "git lfs pull"]);
+    }
+}
+
+#[test]
+fn text_limit_stands_at_the_end_of_help() {
+    let world = World::new();
+    for command in ["run", "man", "completions"] {
+        let help = String::from_utf8(world.ghostlab(&[command, "-h"]).stdout).unwrap();
+        let (before, after) = help.split_once("Limits:").unwrap();
+        assert!(!before.contains("--text <GB>") && after.contains("--text <GB>"), "{help}");
+    }
+}
+
+#[test]
+fn a_corpus_too_short_for_one_window_is_refused() {
+    let world = World::new();
+    world.write("test.jsonl", format!("{}\n", json!({"text": "w1 w2 w3"})));
+    world.refuses(&[], 2, &["corpus `test`", "3"]);
+}
+
+#[test]
+fn text_that_is_not_utf8_is_refused_with_its_line() {
+    let world = World::new();
+    world.write("train.txt", b"w1 w2\nw3 \xff w4\n");
+    world.refuses(&[], 2, &["not UTF-8", "train.txt:2"]);
+}
+
+#[test]
+fn a_nan_weight_is_named_with_its_tensor() {
+    let world = World::new();
+    let path = world.path("backbone/model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let entries: Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    let start = entries["model.layers.2.mlp.up_proj.weight"]["data_offsets"][0].as_u64().unwrap() as usize;
+    let at = 8 + header + start + 4 * 7;
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&path, bytes).unwrap();
+    world.refuses(&[], 2, &["not a finite number", "model.layers.2.mlp.up_proj.weight", "element 7"]);
+}
+
+#[test]
+fn an_unwritable_results_folder_is_refused_before_the_run() {
+    let world = World::new();
+    world.write("occupied", "");
+    world.refuses(&["--results", "occupied/here"], 3, &["results folder"]);
+}
+
+#[test]
+fn typing_errors_in_the_grid_are_placed() {
+    let world = World::new();
+    let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    for (from, to, words) in [
+        ("recovery:", "recovry:", ["grid.yaml:9", "did you mean `recovery`?"]),
+        ("ghosted]", "ghostd]", ["grid.yaml:9", "did you mean `ghosted`?"]),
+        ("depth: [1, 2]", "depth: [1, 4]", ["grid.yaml:8", "below 4"]),
+        ("depth: [1, 2]", "depth: [3]", ["grid.yaml:8", "at most 2"]),
+        ("depth: [1, 2]", "depth: []", ["grid.yaml:8", "empty"]),
+        ("depth: [1, 2]", "depth: [1]\ndepth: [2]", ["grid.yaml:9", "twice"]),
+        ("llm-streamline]", "{name: llm-streamline, cosin: token}]", ["grid.yaml:7", "cosin"]),
+    ] {
+        assert!(grid.contains(from));
+        world.write("grid.yaml", grid.replacen(from, to, 1));
+        world.refuses(&[], 2, &words);
+    }
+    world.write("grid.yaml", grid.replace("train.txt", "nowhere.txt"));
+    world.refuses(&[], 3, &["grid.yaml:4", "nowhere.txt"]);
+}

@@ -1,0 +1,224 @@
+//! Plans, stops and output streams.
+
+use super::*;
+
+#[test]
+fn a_run_that_is_asked_to_stop_says_so() {
+    use ghostlab::exec::{RunSettings, run};
+    use ghostlab::grid::Grid;
+    let world = World::new();
+    let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
+    let store = ghostlab_store::Store::open(&world.path("store"), stage::WORDS).unwrap();
+    let error = run(&grid, RunSettings::default(), &store, &(), &std::sync::atomic::AtomicBool::new(true)).unwrap_err();
+    assert_eq!(error.exit_code(), 130);
+}
+
+#[test]
+fn impossible_job_is_refused_with_figures_before_work() {
+    let world = World::new();
+    world.refuses(&["--memory", "0.001"], 3, &["more memory", "backbone tiny", "0.00 GB by --memory; "]);
+    let kinds = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
+    assert!(kinds.contains("tokens-v") && !kinds.contains("activations-v") && !kinds.contains("scores-v"), "{kinds}");
+    // The flag from the hint fixes the error.
+    let log = String::from_utf8(world.run(&["--memory", "0.001"]).stderr).unwrap();
+    let asked = log.split_once("hint:     --memory ").unwrap().1.split(' ').next().unwrap();
+    world.runs(&["--memory", asked]);
+    // Stored results need no memory.
+    world.runs(&["--memory", "0.001"]);
+}
+
+#[test]
+fn plan_refuses_what_run_refuses_in_the_same_words() {
+    let no_change: &dyn Fn(&World) = &|_| {};
+    for (change, more, code) in [
+        (no_change, &["--memory", "0.001"][..], 3),
+        (no_change, &["--set", "calibration.length=100000"], 2),
+        (no_change, &["--set", "evaluate.perplexity.length=100000"], 2),
+        (&|world| halve_file(world, "backbone/model.safetensors"), &[], 2),
+        (&|world| halve_file(world, "backbone/tokenizer.json"), &[], 2),
+        (&|world| std::fs::remove_file(world.path("train.txt")).unwrap(), &[], 3),
+        (&|world| world.write("test.jsonl", "{\"text\": 3}\n"), &[], 2),
+    ] {
+        let [run, plan] = ["run", "plan"].map(|command| {
+            let world = World::new();
+            change(&world);
+            let (code, lines) = code_and_log(&world, command, more);
+            (code, lines.join("\n").replace(&world.folder.path().display().to_string(), ""))
+        });
+        assert_eq!(run.0, Some(code), "{more:?}: {}", run.1);
+        assert_eq!(run, plan, "{more:?}");
+    }
+}
+
+fn code_and_log(world: &World, command: &str, more: &[&str]) -> (Option<i32>, Vec<String>) {
+    let output = world.ghostlab(&[&[command, "grid.yaml", "-q"], more].concat());
+    let text = String::from_utf8(output.stderr).unwrap();
+    // Free memory may change between calls.
+    let lines: Vec<String> = text.lines().filter(|line| !line.contains("found:")).map(str::to_owned).collect();
+    (output.status.code(), lines)
+}
+
+fn halve_file(world: &World, name: &str) {
+    let bytes = std::fs::read(world.path(name)).unwrap();
+    world.write(name, &bytes[..bytes.len() / 2]);
+}
+
+fn files_below(folder: &Path) -> u64 {
+    let items = std::fs::read_dir(folder).unwrap().map(|item| item.unwrap().path());
+    items.map(|path| 1 + if path.is_dir() { files_below(&path) } else { 0 }).sum()
+}
+
+#[test]
+fn plan_says_how_many_files_and_folders_a_run_makes_at_most() {
+    let world = World::large();
+    let plan =
+        || -> Value { serde_json::from_slice(&world.ghostlab(&["plan", "grid.yaml", "--json"]).stdout).unwrap() };
+    let before = plan();
+    let run = &before["answer"]["grids"][0]["cost"]["run"];
+    let reported = run["inodes"].as_u64().unwrap();
+    let had = files_below(&world.path("data/store"));
+    assert!(run["free_inodes"].is_null() || run["free_inodes"].as_u64().unwrap() > 0);
+    let text = String::from_utf8(world.ghostlab(&["plan", "grid.yaml"]).stdout).unwrap();
+    assert!(text.contains("files and folders: "), "{text}");
+    world.runs(&[]);
+    let made = files_below(&world.path("data/store")) - had;
+    assert!(made <= reported && reported <= 3 * made, "{made} were made, {reported} were told");
+}
+
+#[test]
+fn other_settings_have_their_own_folder_and_never_mix() {
+    let world = World::new();
+    with_tasks(&world);
+    world.runs(&[]);
+    let before = table_files(&world);
+    let log = world.runs(&["--set", "depth=2"]);
+    assert_eq!(table_files(&world), before);
+    let folder = names(&world.path("results")).into_iter().find(|name| name.starts_with("grid+depth=2-")).unwrap();
+    assert!(log.contains(&folder), "the screen says where: {log}");
+    assert_eq!(table(&world.path("results").join(&folder).join("results.csv")).len(), 1 + 5);
+    assert_eq!(names(&world.path("results").join(&folder).join("lm_eval")).len(), 5);
+    // The grid file itself is changed: its folder holds only the new run.
+    world.write("results/grid/notes.txt", "mine");
+    let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
+    let log = world.runs(&[]);
+    assert!(log.contains("holds a run with other settings (depth)"), "{log}");
+    assert_eq!(table(&world.path("results/grid/results.csv")).len(), 1 + 5);
+    assert_eq!(names(&world.path("results/grid/lm_eval")).len(), 5, "none of the run before");
+    assert_eq!(std::fs::read_to_string(world.path("results/grid/notes.txt")).unwrap(), "mine");
+    assert_eq!(names(&world.path("results")).len(), 2, "nothing half-written is left");
+}
+
+fn table_files(world: &World) -> Vec<Vec<u8>> {
+    ["results.csv", "run.json", "documents.parquet"]
+        .map(|name| std::fs::read(world.path("results/grid").join(name)).unwrap())
+        .to_vec()
+}
+
+#[test]
+fn a_reader_that_goes_ends_the_output_quietly() {
+    let world = World::new();
+    world.runs(&[]);
+    let experiments = concat!(env!("CARGO_MANIFEST_DIR"), "/experiments");
+    let record = common::json(&world.path("results/grid/run.json"));
+    let key = record["cells"][0]["made_from"][0]["key"].as_str().unwrap().to_owned();
+    let commands: [&[&str]; 18] = [
+        &["cache", "ls"],
+        &["cache", "ls", "--all"],
+        &["cache", "verify"],
+        &["cache", "gc"],
+        &["cache", "path", &key],
+        &["status", "--all"],
+        &["plan", "grid.yaml"],
+        &["explain", "grid.yaml", "dense"],
+        &["run", "grid.yaml"],
+        &["run", "grid.yaml", "--events"],
+        &["compare", "results/grid", "results/grid"],
+        &["reproduce", "--experiments", experiments],
+        &["reproduce", "table1", "--experiments", experiments],
+        &["report"],
+        &["audit"],
+        &["schema"],
+        &["--help"],
+        &["--version"],
+    ];
+    for arguments in commands {
+        let mut child = world.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !log.contains("panicked"), "{arguments:?}: {}: {log}", output.status);
+    }
+    assert_eq!(world.command(&["schema"]).stdout(full_disk()).output().unwrap().status.code(), Some(3));
+    world.write("test.jsonl", std::fs::read_to_string(world.path("test.jsonl")).unwrap().replace("w7", "w8"));
+    assert!(world.command(&["run", "grid.yaml"]).stderr(full_disk()).output().unwrap().status.success());
+}
+
+/// A full disk is not a reader that goes; and what cannot be said on the way ends no run.
+fn full_disk() -> std::fs::File {
+    std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap()
+}
+
+#[test]
+fn part_of_a_cell_name_resolves_or_lists_candidates() {
+    let world = World::new();
+    // Full name, a suffix, and a former name.
+    for cell in ["tiny.streamline-1.ghosted", "streamline-1.ghosted", "depth/1/ghosted"] {
+        let (code, text) = explained(&world, cell);
+        assert!(code == Some(0) && text.starts_with("tiny.streamline-1.ghosted\n"), "{cell}: {text}");
+    }
+    let (code, text) = explained(&world, "tiny/llm-streamline/1/ghosted/train:8x64@0");
+    assert!(code == Some(0) && text.starts_with("tiny.streamline-1.ghosted\n"), "{text}");
+    for cell in ["ghosted", "recovery/ghosted", "llm-streamline/ghosted"] {
+        let (code, text) = explained(&world, cell);
+        assert_eq!(code, Some(2), "{cell}");
+        for candidate in ["tiny.streamline-1.ghosted", "tiny.streamline-2.ghosted"] {
+            assert!(text.lines().any(|line| line.trim() == candidate), "{cell}: {text}");
+        }
+    }
+    for cell in ["1/ghostd", "streamline-1.ghostd"] {
+        let (code, text) = explained(&world, cell);
+        assert!(code == Some(2) && text.contains("did you mean `ghosted`?"), "{cell}: {text}");
+    }
+}
+
+#[test]
+fn older_results_are_compared_under_their_names() {
+    let world = World::new();
+    world.runs(&[]);
+    let mut numbers = std::fs::read_to_string(world.path("results/grid/numbers.json")).unwrap();
+    numbers = numbers.replace("\"tiny.dense\"", "\"tiny/dense\"");
+    for depth in [1, 2] {
+        for recovery in ["none", "linearpatch-diag", "linearpatch-rotate", "ghosted"] {
+            let (now, before) = (
+                format!("\"tiny.streamline-{depth}.{recovery}\""),
+                format!("\"tiny/llm-streamline/{depth}/{recovery}/train:8x64@0\""),
+            );
+            assert!(numbers.contains(&now), "{now} in {numbers}");
+            numbers = numbers.replace(&now, &before);
+        }
+    }
+    assert!(!numbers.contains("tiny.streamline"), "{numbers}");
+    std::fs::create_dir(world.path("results/before")).unwrap();
+    world.write("results/before/numbers.json", numbers);
+    let output = world.ghostlab(&["compare", "results/before", "results/grid"]);
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.contains("that both have are the same") && !output.contains("only in"), "{output}");
+    assert!(output.contains("settings: the same") && !output.contains("identity: one of the two"), "{output}");
+}
+
+#[test]
+fn the_wide_layout_has_a_column_for_each_backbone_and_depth() {
+    let world = World::new();
+    with_tasks(&world);
+    let output = world.run(&["--layout", "wide"]);
+    let screen = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = screen.lines().collect();
+    assert!(lines[0] == "average" && lines[2].ends_with("tiny 1/4  tiny 2/4"), "{screen}");
+    assert!(lines.iter().any(|line| line.starts_with("+ Linear Patch (Diag)")), "{screen}");
+    let markdown = std::fs::read_to_string(world.path("results/grid/wide.md")).unwrap();
+    assert!(markdown.contains("| LLM-Streamline |") && markdown.contains("**"), "{markdown}");
+    let output = world.run(&["--layout", "wide", "--metric", "ppl tst@64"]);
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && log.contains("did you mean `ppl test@64`?"), "{log}");
+}

@@ -1,0 +1,160 @@
+//! Objects that `cache gc` keeps and removes.
+
+use super::*;
+
+#[test]
+fn gc_keeps_what_a_grid_uses_and_tells_what_the_rest_costs() {
+    let world = World::new();
+    world.runs(&[]);
+    world.runs(&["--set", "calibration.seed=1", "--set", "name=other"]);
+    assert!(cache_list(&world).contains("operator-v4"), "{}", cache_list(&world));
+    let gone = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
+    let gone = String::from_utf8(gone.stdout).unwrap();
+    assert!(gone.contains("to make again") && gone.contains("operator-v4"), "{gone}");
+    let log = world.runs(&[]);
+    assert!(log.contains("9 of 9 cells are stored already"), "{log}");
+    let log = world.runs(&["--set", "calibration.seed=1", "--set", "name=other"]);
+    assert!(log.contains("1 of 9 cells are stored already"), "the dense cell is in both: {log}");
+}
+
+fn cache_list(world: &World) -> String {
+    String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap()
+}
+
+#[test]
+fn gc_keeps_all_profiles_of_a_grid_and_its_trials() {
+    let world = World::new();
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    let profiles = "profile: one\nprofiles:\n  one: {criterion: sleb, recovery: none}\n  two: {depth: 1}\n";
+    world.write("grid.yaml", format!("{grid}{profiles}"));
+    world.runs(&[]);
+    world.runs(&["--profile", "two"]);
+    world.runs(&["--profile", "two", "--set", "calibration.seed=1"]);
+    // One trial per layer (four), then three; two variants and the dense backbone; the five cells, and those of seed 1.
+    assert_eq!(stored_artifacts(&world, "scores"), 7 + 3 + 4 + 4);
+    collect_garbage(&world, &[]);
+    assert_eq!(stored_artifacts(&world, "scores"), 7 + 3 + 4);
+    let log = world.runs(&[]);
+    assert!(log.contains("3 of 3 cells are stored already"), "{log}");
+    let log = world.runs(&["--profile", "two"]);
+    assert!(log.contains("5 of 5 cells are stored already"), "{log}");
+    // A profile that cannot be resolved is an error, because it may use any object.
+    let away = "  away: {corpora: {train: {path: train.txt, rule: ptb}, test: {path: nowhere.txt, rule: ptb}}}\n";
+    world.write("grid.yaml", format!("{grid}{profiles}{away}"));
+    let refused = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(3) && text.contains("`away`"), "{text}");
+    assert!(text.contains("`--profile one --profile two`") && text.lines().all(|line| line.len() < 200), "{text}");
+    collect_garbage(&world, &["--profile", "one"]);
+    assert_eq!(stored_artifacts(&world, "scores"), 7 + 3);
+    collect_garbage(&world, &["--profile", "one", "--set", "depth=1"]);
+    // The second variant is deleted. The trials are kept, because another depth may need them.
+    assert_eq!(stored_artifacts(&world, "scores"), 7 + 2);
+}
+
+fn stored_artifacts(world: &World, kind: &str) -> usize {
+    let list = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
+    let line = list.lines().find(|line| line.starts_with(&format!("{kind}-v"))).unwrap_or_default();
+    line.split_whitespace().nth(1).map_or(0, |count| count.parse::<usize>().unwrap())
+}
+
+fn collect_garbage(world: &World, more: &[&str]) -> String {
+    let output = world.ghostlab(&[&["cache", "gc", "--keep", "grid.yaml", "--yes"], more].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    said(&output)
+}
+
+/// A fresh clone lacks the models of the profile `paper`.
+#[test]
+fn gc_keeps_what_a_profile_without_its_backbones_may_use() {
+    let world = World::new();
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    fs::rename(world.path("backbone"), world.path("other")).unwrap();
+    let weights = fs::read(world.path("other/model.safetensors")).unwrap();
+    let mut changed = weights.clone();
+    changed[weights.len() - 4] ^= 1;
+    fs::write(world.path("other/model.safetensors"), changed).unwrap();
+    let profiles =
+        "profile: here\nprofiles:\n  here: {depth: 1}\n  away: {backbones: {gone: {path: other}}, backbone: gone}\n";
+    world.write("grid.yaml", format!("{grid}{profiles}"));
+    world.runs(&["--profile", "away"]);
+    fs::create_dir(world.path("backbone")).unwrap();
+    for name in ["config.json", "tokenizer.json"] {
+        fs::copy(world.path("other").join(name), world.path("backbone").join(name)).unwrap();
+    }
+    fs::write(world.path("backbone/model.safetensors"), weights).unwrap();
+    fs::rename(world.path("other"), world.path("hidden")).unwrap();
+    world.runs(&[]);
+    world.runs(&["--set", "calibration.seed=1"]);
+    let output = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(0) && log.contains("profile `away` of grid.yaml"), "{log}");
+    assert!(String::from_utf8(output.stdout).unwrap().ends_with("deleted\n"), "what seed 1 made");
+    let log = world.runs(&[]);
+    assert!(log.contains("5 of 5 cells are stored already"), "{log}");
+    fs::rename(world.path("hidden"), world.path("other")).unwrap();
+    let log = world.runs(&["--profile", "away"]);
+    assert!(log.contains("9 of 9 cells are stored already"), "{log}");
+}
+
+#[test]
+fn gc_keeps_what_a_grid_made_with_another_engine_or_float_type() {
+    let world = World::new();
+    let ways: [&[&str]; 3] = [&[], &["--dtype", "bf16"], &["--engine", "candle"]];
+    ways.iter().for_each(|way| drop(world.runs(way)));
+    world.runs(&["--set", "calibration.seed=1"]);
+    assert!(collect_garbage(&world, &[]).contains("deleted"), "what seed 1 made");
+    for way in ways {
+        let log = world.runs(way);
+        assert!(log.contains("9 of 9 cells are stored already"), "{way:?}: {log}");
+    }
+    // With explicit engine flags, only objects of this engine are kept, like with an explicit profile.
+    assert!(collect_garbage(&world, &["--dtype", "bf16"]).contains("deleted"));
+    let log = world.runs(&["--dtype", "bf16"]);
+    assert!(log.contains("9 of 9 cells are stored already"), "{log}");
+    let log = world.runs(&["--engine", "candle"]);
+    assert!(!log.contains("cells are stored already"), "{log}");
+}
+
+#[test]
+fn objects_of_older_programs_stay_until_named() {
+    let world = World::new();
+    world.runs(&[]);
+    let now = stage(&world, "scores");
+    let older = world.path("data/store/scores-v1");
+    fs::rename(now, &older).unwrap();
+    let all = files_in(&older);
+    let list = said(&world.ghostlab(&["cache", "ls"]));
+    assert!(list.contains("of an older form, left alone"), "{list}");
+    let log = world.runs(&["--store-limit", "0.000001"]);
+    assert!(log.contains("9 stored artifacts are of an older form and left alone"), "{log}");
+    for arguments in [&[][..], &["--kind", "scores"], &["--older", "0"], &["--keep", "grid.yaml"]] {
+        world.ghostlab(&[&["cache", "gc", "--yes"], arguments].concat());
+        assert_eq!(files_in(&older), all, "{arguments:?}");
+    }
+    let gone = said(&world.ghostlab(&["cache", "gc", "--stage", "scores-v1", "--yes"]));
+    assert!(gone.contains("deleted") && files_in(&older).is_empty(), "{gone}");
+}
+
+fn files_in(older: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    below(older, &mut files);
+    files
+}
+
+#[test]
+fn what_a_later_program_made_is_never_cleared_away() {
+    let world = World::new();
+    world.runs(&[]);
+    let now = stage(&world, "scores");
+    let later = world.path("data/store/scores-v999");
+    fs::rename(now, &later).unwrap();
+    let mut files = Vec::new();
+    below(&later, &mut files);
+    for arguments in [&[][..], &["--stage", "scores-v999"], &["--older", "0"], &["--keep", "grid.yaml"]] {
+        world.ghostlab(&[&["cache", "gc", "--yes"], arguments].concat());
+        let mut left = Vec::new();
+        below(&later, &mut left);
+        assert_eq!(left, files, "{arguments:?}");
+    }
+}

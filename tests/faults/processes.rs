@@ -1,0 +1,93 @@
+//! Processes that die, fail or wait.
+
+use super::*;
+
+#[test]
+fn kills_at_chosen_moments_resume_to_the_same_tables() {
+    let undisturbed = World::large();
+    undisturbed.runs(&SMALL);
+    let places =
+        ["draft:1", "draft:4", "record:2", "commit:1", "commit:3", "commit:6", "score:1", "journal:1", "score:1"];
+    let world = World::large();
+    for point in places {
+        let (code, log) = with_fault(&world, &SMALL, &format!("kill@{point}"));
+        assert_eq!(code, None, "{point} was not reached: {log}");
+    }
+    world.runs(&SMALL);
+    assert!(world.tables() == undisturbed.tables());
+    assert_eq!(verified(&world), Some(0));
+    // Damage all scores, and kill the run while it replaces them.
+    let mut files = Vec::new();
+    below(&stage(&world, "scores"), &mut files);
+    files.iter().for_each(|path| flip(path));
+    assert_eq!(with_fault(&world, &SMALL, "kill@replace:1").0, None);
+    world.runs(&SMALL);
+    assert!(world.tables() == undisturbed.tables());
+    for left in ["drafts", "claims", "processes", "journals", "uses"] {
+        let count = fs::read_dir(world.path("data/store").join(left)).map_or(0, Iterator::count);
+        assert_eq!(count, 0, "{left} of dead processes are left");
+    }
+}
+
+#[test]
+fn a_panic_fails_the_cells_of_its_job_and_the_others_go_on() {
+    for jobs in ["1", "2"] {
+        let world = World::large();
+        let (code, log) = with_fault(&world, &[&SMALL[..], &["--jobs", jobs]].concat(), "panic@score:1");
+        assert_eq!(code, Some(4), "{log}");
+        assert!(log.contains("panicked") && log.contains("cells failed"), "{log}");
+        let log = world.runs(&SMALL);
+        assert!(!log.contains("6 of 6 cells are stored"), "{log}");
+        let undisturbed = World::large();
+        undisturbed.runs(&SMALL);
+        assert!(world.tables() == undisturbed.tables());
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn without_links_work_may_be_done_twice_and_nothing_stops() {
+    let undisturbed = World::large();
+    undisturbed.runs(&SMALL);
+    for fault in ["no-links", "link-made-and-denied"] {
+        let world = World::large();
+        let arguments = [&["run", "grid.yaml"], &SMALL[..]].concat();
+        let other = [&arguments[..], &["--results", "other"]].concat();
+        let children = [started(&world, &arguments, fault), started(&world, &other, fault)];
+        for output in children.map(ended) {
+            assert_eq!(output.status.code(), Some(0), "{fault}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        assert!(world.tables() == undisturbed.tables(), "{fault}");
+        assert_eq!(verified(&world), Some(0), "{fault}");
+        assert_eq!(fs::read_dir(world.path("data/store/claims")).unwrap().count(), 0, "{fault}");
+    }
+}
+
+/// Waits for a line on stderr that contains `words`.
+fn wait_for(child: &mut Child, words: &str) {
+    use std::io::{BufRead, BufReader};
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut log = String::new();
+    let found = lines.by_ref().map_while(Result::ok).any(|line| {
+        log.push_str(&line);
+        line.contains(words)
+    });
+    assert!(found, "`{words}` is not in: {log}");
+    // Drain stderr, because the child would block otherwise.
+    std::thread::spawn(move || lines.for_each(drop));
+}
+
+#[cfg(unix)]
+#[test]
+fn waiting_for_a_process_is_shown_and_stops_on_signal() {
+    for name in ["-INT", "-TERM", "-HUP"] {
+        let world = World::new();
+        plant_far(&world, FAR, &["tokenising"]);
+        let mut child = started(&world, &["run", "grid.yaml"], "");
+        wait_for(&mut child, "tokenising: process 5 works on it; waiting");
+        signal(&child, name);
+        assert_eq!(ended(child).status.code(), Some(130), "{name}");
+        let status = said(&world.ghostlab(&["status"]));
+        assert!(status.contains("): interrupted"), "{name}: {status}");
+    }
+}

@@ -1,0 +1,145 @@
+//! Models of the paper.
+
+use super::*;
+
+/// Repeats the backbone's layers up to `layers`.
+fn with_layers(world: &World, layers: usize) {
+    let bytes = fs::read(fixture("arch/llama-gqa/model.safetensors")).unwrap();
+    let file_tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let mut tensors: Vec<(String, TensorView<'_>)> = Vec::new();
+    for (name, tensor) in file_tensors.iter() {
+        match name.strip_prefix("model.layers.0.") {
+            Some(rest) => tensors.extend((0..layers).map(|l| (format!("model.layers.{l}.{rest}"), tensor.clone()))),
+            None if !name.starts_with("model.layers.") => tensors.push((name.to_owned(), tensor.clone())),
+            None => {}
+        }
+    }
+    safetensors::serialize_to_file(tensors, None, &world.path("backbone/model.safetensors")).unwrap();
+    world.change_config("num_hidden_layers", layers.into());
+}
+
+/// Creates a table with the profile `paper` on a backbone that has the name of one in the paper.
+fn under_a_papers_name() -> World {
+    let world = World::new();
+    for folder in ["experiments/backbones", "experiments/profiles"] {
+        fs::create_dir_all(world.path(folder)).unwrap();
+    }
+    world.write("experiments/backbones/llama-3-8b.yaml", format!("path: ../../backbone\nhub: {MODEL}\n"));
+    world.write("experiments/hub.lock", "{\"version\": 1, \"repositories\": {}}\n");
+    world.write(
+        "experiments/profiles/paper.yaml",
+        "corpora:\n  train-train: {path: ../../train.txt, rule: wikitext2}\n  \
+         wikitext2: {path: ../../train.txt, rule: wikitext2}\n\
+         evaluate:\n  perplexity: [{corpus: wikitext2, length: 2048}]\n",
+    );
+    world.write(
+        "experiments/table3.yaml",
+        "artifact:\n  title: A table\n  table:\n    lead: [backbone, depth, method]\n    dense: true\n    rows:\n      \
+         - {criterion: llm-streamline, recovery: [none]}\n    metrics: [ppl_wikitext2]\n\
+         criterion: llm-streamline\nrecovery: [none]\n\
+         calibration: {corpus: train-train, sequences: 4, length: 64}\nprofile: paper\nprofiles:\n  paper: {backbone: llama-3-8b, depth: 7}\n",
+    );
+    world
+}
+
+fn verdicts(world: &World) -> String {
+    fs::read_to_string(world.path("results/table3/paper/table3.csv")).unwrap()
+}
+
+#[test]
+fn another_model_under_a_papers_name_is_refused_by_name() {
+    let world = under_a_papers_name();
+    let server = FakeHub::start(MODEL, vec![], no_fault());
+    with_layers(&world, 16);
+    // The paper's LLaMA-3-8B has 32 layers.
+    for arguments in [&["reproduce", "table3"][..], &["reproduce", "table3", "--no-gate"]] {
+        let refused = run(&world, &server, arguments, 2);
+        assert!(refused.contains("the folder of `llama-3-8b` does not hold LLaMA-3-8B"), "{refused}");
+        assert!(refused.contains("expected: 32 layers") && refused.contains("found:    16 layers"), "{refused}");
+    }
+    assert!(run(&world, &server, &["doctor", "table3"], 3).contains("does not hold LLaMA-3-8B"));
+
+    // An unpinned model of the right shape runs, but gets no verdict.
+    with_layers(&world, 32);
+    let unknown = run(&world, &server, &["reproduce", "table3"], 0);
+    assert!(
+        unknown.contains("is not pinned in") && unknown.contains("whether it is the paper's is not known"),
+        "{unknown}"
+    );
+    assert!(
+        !verdicts(&world).contains("differs") && verdicts(&world).contains("is not pinned"),
+        "{}",
+        verdicts(&world)
+    );
+
+    // With a pin, the model is judged, and random weights of the same shape are rejected.
+    let server = FakeHub::start(MODEL, files(&world), no_fault());
+    run(&world, &server, &["fetch", "table3", "--lock", "--set", "corpora.wikitext2.limit=1"], 0);
+    run(&world, &server, &["reproduce", "table3", "--no-gate"], 0);
+    assert!(verdicts(&world).contains("differs"), "{}", verdicts(&world));
+    let path = world.path("backbone/model.safetensors");
+    let mut weights = fs::read(&path).unwrap();
+    *weights.last_mut().unwrap() ^= 1;
+    fs::write(&path, weights).unwrap();
+    let refused = run(&world, &server, &["reproduce", "table3"], 2);
+    assert!(
+        refused.contains("does not hold LLaMA-3-8B") && refused.contains("model.safetensors with SHA-256"),
+        "{refused}"
+    );
+    assert!(run(&world, &server, &["doctor", "table3"], 3).contains("does not hold LLaMA-3-8B"));
+    world.change_config("rms_norm_eps", 1e-6.into());
+    let refused = run(&world, &server, &["reproduce", "table3"], 2);
+    assert!(refused.contains("config.json with SHA-256"), "{refused}");
+}
+
+#[test]
+fn reproduce_fetches_on_the_way() {
+    let world = under_a_papers_name();
+    with_layers(&world, 32);
+    let served = files(&world);
+    fs::remove_dir_all(world.path("backbone")).unwrap();
+    let server = FakeHub::start(MODEL, served, no_fault());
+    let lacking = run(&world, &server, &["reproduce", "table3"], 3);
+    assert!(lacking.contains("table3.yaml --profile paper`"), "{lacking}");
+    run(&world, &server, &["fetch", "table3", "--lock"], 0);
+    run(&world, &server, &["reproduce", "table3", "--no-gate", "--fetch"], 0);
+    assert!(verdicts(&world).contains("differs"), "{}", verdicts(&world));
+    // Bytes altered in the cache are detected before any number is computed from them.
+    let snapshot = world.path("cache/models--meta--tiny/snapshots").join(COMMIT);
+    let mut weights = fs::read(snapshot.join("model.safetensors")).unwrap();
+    *weights.last_mut().unwrap() ^= 1;
+    fs::write(snapshot.join("model.safetensors"), weights).unwrap();
+    run(&world, &server, &["reproduce", "table3", "--no-gate"], 2);
+    run(&world, &server, &["reproduce", "table3", "--no-gate", "--fetch"], 0);
+}
+
+#[test]
+fn every_entry_of_the_experiments_has_its_place_on_the_hub() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
+    for folder in ["backbones", "corpora", "tasks"] {
+        for entry in fs::read_dir(root.join(folder)).unwrap().flatten() {
+            let text = fs::read_to_string(entry.path()).unwrap();
+            let embedded = entry.file_name().to_string_lossy().starts_with("tiny-");
+            assert!(embedded || text.contains("\nhub: "), "{}", entry.path().display());
+        }
+    }
+    // `all` skips artifacts without the profile.
+    for profile in ["smollm2", "paper"] {
+        let arguments = ["doctor", "all", "--profile", profile, "--experiments", root.to_str().unwrap()];
+        let world = World::new();
+        let said = ended(&world, &ghostlab(&world, "http://127.0.0.1:1", &arguments, &[]), 3);
+        assert!(said.contains("corpus wikitext2") && !said.contains("unknown profile"), "{said}");
+    }
+    // The inputs of the paper's table 2 are known without a request: 3 models, at least 2 files of each of 6 datasets.
+    let world = World::new();
+    let output = ghostlab(
+        &world,
+        "http://127.0.0.1:1",
+        &["doctor", "table2", "--profile", "paper", "--experiments", root.to_str().unwrap()],
+        &[],
+    );
+    let log = ended(&world, &output, 3);
+    for name in ["backbone llama-3-8b", "backbone llama-3.1-8b", "corpus c4-train", "task race", "task rte"] {
+        assert!(log.contains(name), "{log}");
+    }
+}

@@ -1,0 +1,100 @@
+//! Corpora of several files.
+
+use super::*;
+
+/// Returns eight shards with 10,400 documents, 400 more than the shuffle buffer. Every tenth is long enough for a
+/// window.
+fn shards() -> Vec<Served> {
+    (0..8)
+        .map(|shard| {
+            large(
+                &format!("en/part-{shard}-of-8.jsonl"),
+                (0..10_400_usize)
+                    .map(|row| {
+                        let count = if row.is_multiple_of(10) { 70 + row % 7 } else { 2 };
+                        let words: Vec<String> =
+                            (0..count).map(|at| format!("w{}", (at * at + 7 * shard + row) % 200)).collect();
+                        format!("{}\n", serde_json::json!({"text": words.join(" ")}))
+                    })
+                    .collect::<String>()
+                    .into_bytes(),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn only_the_needed_shards_of_a_stream_are_fetched() {
+    let world = World::new();
+    let server = FakeHub::start("datasets/org/texts", shards(), no_fault());
+    let entry = "hub: org/texts, files: \"en/part-{0..7}-of-8.jsonl\", rule: c4-stream";
+    world.write(
+        "grid.yaml",
+        format!(
+            "backbones:\n  tiny: {{path: backbone}}\ncorpora:\n  train: {{{entry}}}\n  test: {{{entry}, limit: 5}}\n\
+             backbone: [tiny]\ncriterion: [llm-streamline]\ndepth: [1]\nrecovery: [none, ghosted]\n\
+             calibration:\n  - {{corpus: train, sequences: 8, length: 64}}\n\
+             evaluate:\n  perplexity:\n    - {{corpus: test, length: 64}}\n"
+        ),
+    );
+    assert!(run(&world, &server, &["run", "grid.yaml"], 3).contains("`ghostlab fetch grid.yaml`"));
+    run(&world, &server, &["fetch", "grid.yaml"], 0);
+    // With seed 0, `datasets` reads shard 2 of eight first (oracle `c4_stream`).
+    assert_eq!(cached_parts(&world), ["part-2-of-8.jsonl"]);
+    server.forget();
+    run(&world, &server, &["run", "grid.yaml"], 0);
+    assert!(server.requests().is_empty());
+    let record = json(&world.path("results/grid/run.json"));
+    let stream = &record["grid"]["corpora"]["train"]["stream"];
+    let files = serde_json::json!({"shards": "one-by-one", "of": 8, "read": 1, "files": {"2": "part-2-of-8.jsonl"}});
+    assert_eq!(*stream, files);
+    let notes = fs::read_to_string(world.path("results/grid/results.md")).unwrap();
+    assert!(notes.contains("streamed with its shards one by one"), "{notes}");
+    let first = fs::read(world.path("results/grid/results.csv")).unwrap();
+
+    // Another seed starts with another shard (5). Interleaving reads each of the eight groups.
+    let seed = ["--set", "calibration.seed=1"];
+    assert!(
+        run(&world, &server, &[&["run", "grid.yaml"][..], &seed].concat(), 3)
+            .contains("the corpus `train` is not here")
+    );
+    run(&world, &server, &[&["fetch", "grid.yaml"][..], &seed].concat(), 0);
+    assert_eq!(cached_parts(&world), ["part-2-of-8.jsonl", "part-5-of-8.jsonl"]);
+    let turns = ["--set", "corpora.train.shards=by-turns", "--set", "corpora.test.shards=by-turns"];
+    run(&world, &server, &[&["fetch", "grid.yaml"][..], &turns].concat(), 0);
+    assert_eq!(cached_parts(&world).len(), 8);
+    run(&world, &server, &[&["run", "grid.yaml", "--results", "turns"][..], &turns].concat(), 0);
+
+    // If the first shard has too few documents, more shards must be requested, and arrive in order.
+    let more = ["--set", "calibration.sequences=100"];
+    let ended_early = run(&world, &server, &[&["run", "grid.yaml"][..], &more].concat(), 3);
+    assert!(ended_early.contains("`shards_read: 2`") && ended_early.contains("shard 4 of 8"), "{ended_early}");
+    run(&world, &server, &[&["run", "grid.yaml"][..], &more, &["--set", "corpora.train.shards_read=2"]].concat(), 0);
+    run(&world, &server, &["run", "grid.yaml", "--stored"], 0);
+    assert_eq!(fs::read(world.path("results/grid/results.csv")).unwrap(), first, "of the same shards the same numbers");
+
+    // A local folder with identical files is the same text, so nothing is recomputed.
+    fs::create_dir(world.path("text")).unwrap();
+    for file in shards() {
+        world.write(&format!("text/{}", file.name.trim_start_matches("en/")), &file.content);
+    }
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap().replace(entry, "path: text, rule: c4-stream");
+    world.write("grid.yaml", grid.replace("test: {path", "test: {generated: true, path"));
+    run(&world, &server, &["run", "grid.yaml", "--stored"], 0);
+    for (set, found) in [
+        ("corpora.test.rule=c4", "the corpus is not there"),
+        ("corpora.test.shards=sideways", "sideways"),
+        ("corpora.test.shards_read=0", "a stream without a shard"),
+    ] {
+        let log = said(&ghostlab(&world, &server.address, &["run", "grid.yaml", "--set", set], &[]));
+        assert!(log.contains(found) && log.contains("error:"), "{set}: {log}");
+    }
+}
+
+fn cached_parts(world: &World) -> Vec<String> {
+    let folder = world.path("cache/datasets--org--texts/snapshots").join(COMMIT).join("en");
+    let mut names: Vec<String> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,146 @@
+//! Gates, verdicts and claims.
+
+use super::*;
+
+/// Creates artifacts on a backbone with the name of one in the paper, scored by the paper's protocol. The random
+/// weights give different numbers.
+fn as_in_the_paper(length: usize) -> World {
+    let world = experiments("llama-3-8b");
+    world.write(
+        "experiments/profiles/tiny.yaml",
+        format!(
+            "corpora:\n  train-train: {{path: ../../train.txt, rule: wikitext2}}\n  \
+             wikitext2: {{path: ../../train.txt, rule: wikitext2}}\n\
+             evaluate:\n  perplexity: [{{corpus: wikitext2, length: {length}}}]\n"
+        ),
+    );
+    let artifact =
+        fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("ppl_test", "ppl_wikitext2");
+    // Use the name of one of the paper's artifacts.
+    world.write("experiments/table3.yaml", artifact);
+    world
+}
+
+#[test]
+fn dense_backbone_off_the_papers_numbers_stops_its_cells() {
+    let world = as_in_the_paper(2048);
+    let output = world.ghostlab(&["reproduce", "table3"]);
+    assert_eq!(output.status.code(), Some(4), "{}", text(&output));
+    let log = text(&output);
+    assert!(log.contains("the paper has 5.47") && log.contains("--no-gate"), "{log}");
+    let csv = world.path("results/table3/tiny/table3.csv");
+    let rows = table(&csv);
+    assert_eq!(rows.len(), 1 + 3, "cells that were not run are listed too");
+    assert_eq!(
+        rows.iter().filter(|row| row.iter().any(|text| text.contains("failed: stopped by the gate"))).count(),
+        2,
+        "{rows:?}"
+    );
+    // A figure shows no perplexity, but its backbone must still match the paper's.
+    let output = world.ghostlab(&["reproduce", "figure1"]);
+    assert_eq!(output.status.code(), Some(4), "{}", text(&output));
+    assert!(text(&output).contains("the paper has 5.47"), "{}", text(&output));
+    made(&world, &["reproduce", "figure1", "--no-gate"]);
+}
+
+#[test]
+fn a_verdict_stands_only_where_the_protocol_is_the_papers() {
+    let world = as_in_the_paper(2048);
+    made(&world, &["reproduce", "table3", "--no-gate"]);
+    assert_eq!(column(&world, "verdict")[0], "differs");
+    let world = as_in_the_paper(64);
+    let output = made(&world, &["reproduce", "table3"]);
+    assert!(output.contains("other protocol: windows of 64 tokens, not 2048"), "{output}");
+    assert!(output.contains("whether it is the paper's is not known"), "{output}");
+    assert!(column(&world, "verdict").iter().all(String::is_empty), "{:?}", column(&world, "verdict"));
+    assert!(column(&world, "other_protocol")[0].contains("windows of 64 tokens"));
+    assert!(!column(&world, "paper")[0].is_empty() && !column(&world, "difference")[0].is_empty());
+}
+
+#[test]
+fn how_numbers_were_made_stands_under_the_table_in_every_form() {
+    let world = experiments("mine");
+    let shared = SHARED.replace("train.txt, rule: wikitext2}", "train.txt, rule: wikitext2, generated: true}");
+    world.write("experiments/profiles/tiny.yaml", shared);
+    let output = made(&world, &["reproduce", "mini"]);
+    let folder = world.path("results/mini/tiny");
+    let line = "profile tiny; perplexity on test: the first 5 of 10 windows of 64 tokens; \
+        calibration: 8 sequences of 64 tokens of train-train (generated)";
+    assert!(output.contains(&format!("Protocol: {line}.")), "{output}");
+    for form in ["mini.md", "mini-notes.tex"] {
+        assert!(fs::read_to_string(folder.join(form)).unwrap().contains(line), "{form}");
+    }
+    let rows = table(&folder.join("mini.csv"));
+    assert!(rows.iter().any(|row| row.iter().any(|text| text == line)), "{rows:?}");
+    assert!(fs::read_to_string(folder.join("page.json")).unwrap().contains(line));
+}
+
+#[test]
+fn a_text_that_is_calibrated_on_and_evaluated_on_is_warned_of() {
+    let world = World::new();
+    world.write("again.txt", fs::read(world.path("train.txt")).unwrap());
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write(
+        "grid.yaml",
+        grid.replace("test: {path: test.jsonl, rule: ptb, limit: 5}", "test: {path: again.txt, rule: ptb, limit: 5}"),
+    );
+    let run = world.run(&["--set", "depth=1"]);
+    let warning = "`train` and `test` are the same file, calibrated on and evaluated on";
+    assert!(String::from_utf8_lossy(&run.stderr).contains(warning), "{}", text(&run));
+    assert!(String::from_utf8_lossy(&run.stdout).contains(warning), "{}", text(&run));
+}
+
+#[test]
+fn limit_above_all_documents_is_the_unlimited_cell() {
+    let world = World::new();
+    world.write("copa.jsonl", (0..12).map(|i| {
+        format!(
+            "{{\"premise\": \"w{i} w7.\", \"question\": \"cause\", \"choice1\": \"w1.\", \"choice2\": \"w3.\", \"label\": {}}}\n",
+            i % 2
+        )
+    }).collect::<String>());
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    let with = |task: &str| {
+        let scored = "evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n";
+        let grid =
+            grid.replace(scored, &format!("tasks:\n  copa: {{path: copa.jsonl}}\nevaluate: {{tasks: [{task}]}}\n"));
+        world.write("grid.yaml", grid);
+        text(&world.run(&["--set", "depth=1", "--set", "recovery=none", "--set", "name=limited"]))
+    };
+    with("copa");
+    let same = with("{name: copa, limit: 12}");
+    assert!(same.contains("2 of 2 cells are stored already"), "{same}");
+    assert!(same.contains("all 12 documents (a limit of 12 leaves none out)"), "{same}");
+    let fewer = with("{name: copa, limit: 11}");
+    assert!(!fewer.contains("2 of 2 cells are stored already") && fewer.contains("11 of 12 documents"), "{fewer}");
+}
+
+#[test]
+fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
+    let world = experiments("llama-3-8b");
+    for name in ["table2", "tableA7"] {
+        world.write(&format!("experiments/{name}.yaml"), format!("{TABLE}{}", GRID.replace("NAME", "llama-3-8b")));
+    }
+    let output = made(&world, &["reproduce", "table2"]);
+    assert_eq!(judged(&output), "tableA7 is not made: `ghostlab reproduce tableA7 --profile tiny` makes it: UNKNOWN");
+    // A rival method without a cell, and missing measurements.
+    assert!(output.contains("ours llama-3-8b 1: unknown: acc_average has no value for ghosted"), "{output}");
+    let both = judged(&made(&world, &["reproduce", "tableA7"]));
+    assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "they may be read together");
+    let open = judged(&made(&world, &["reproduce", "tableA7", "--no-gate"]));
+    assert_eq!(open, "tableA7 was made with --no-gate, and the other not: UNKNOWN");
+    let text = fs::read_to_string(world.path("test.jsonl")).unwrap();
+    world.write("test.jsonl", text.repeat(2));
+    let other = judged(&made(&world, &["reproduce", "tableA7"]));
+    assert_eq!(other, "table2 and tableA7 differ in measure.0.windows.text.bytes of llama-3-8b, ppl_test: UNKNOWN");
+    let both = judged(&made(&world, &["reproduce", "table2"]));
+    assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "made again, they are equal");
+    world.write("experiments/profiles/tiny.yaml", SHARED.replace("limit: 5", "limit: 4"));
+    let other = judged(&made(&world, &["reproduce", "tableA7"]));
+    assert_eq!(other, "table2 and tableA7 differ in measure.0.windows.limit of llama-3-8b, ppl_test: UNKNOWN");
+}
+
+fn judged(output: &str) -> String {
+    let line = output.lines().find(|line| line.starts_with("tableA7-corpus")).unwrap();
+    line.split_once("ours (tiny) ").unwrap().1.to_owned()
+}

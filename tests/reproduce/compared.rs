@@ -1,0 +1,66 @@
+//! Comparisons of two runs.
+
+use super::*;
+
+#[test]
+fn two_runs_are_compared_by_setting_and_by_value() {
+    let world = experiments("mine");
+    made(&world, &["reproduce", "mini", "--results", "one"]);
+    let shared = SHARED.replace("limit: 5", "limit: 4");
+    world.write("experiments/profiles/tiny.yaml", shared);
+    made(&world, &["reproduce", "mini", "--results", "two"]);
+    let log = made(&world, &["compare", "one/mini/tiny", "two/mini/tiny"]);
+    assert!(log.contains("corpora.test.limit"), "{log}");
+    assert!(log.contains("values that differ: 3 of the"), "{log}");
+    let same = made(&world, &["compare", "one/mini/tiny", "one/mini/tiny"]);
+    assert!(same.contains("settings: the same") && same.contains("are the same"), "{same}");
+    let output = world.ghostlab(&["compare", "one/mini/tiny", "nowhere"]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+}
+
+#[test]
+fn another_text_under_the_same_name_is_told_and_not_paired() {
+    let world = experiments("mine");
+    made(&world, &["reproduce", "mini", "--results", "one"]);
+    let lines = fs::read_to_string(world.path("test.jsonl")).unwrap();
+    world.write("test.jsonl", lines.replace("w1", "w2"));
+    made(&world, &["reproduce", "mini", "--results", "two"]);
+    // A folder's only profile need not be named.
+    let log = made(&world, &["compare", "one/mini", "two/mini"]);
+    assert!(log.contains("settings: the same") && log.contains("corpora.test"), "{log}");
+    assert!(log.contains("not the same items") && !log.contains("p ="), "{log}");
+    let output = world.ghostlab(&["compare", "one/mini", "twi/mini/tiny"]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+    let output = world.ghostlab(&["compare", "one/mini/tiny", "one/mini/tony"]);
+    assert!(text(&output).contains("did you mean `one/mini/tiny`?"), "{}", text(&output));
+}
+
+#[test]
+fn two_backbones_stand_side_by_side_where_they_are_mapped() {
+    let world = experiments("mine");
+    made(&world, &["reproduce", "mini"]);
+    let other = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("mine", "yours");
+    world.write("experiments/mono.yaml", other);
+    world.write("experiments/backbones/yours.yaml", "path: ../../backbone\n");
+    made(&world, &["reproduce", "mono"]);
+    // The same backbone under two names is recognized.
+    for map in [&[][..], &["--map", "mine=yours"]] {
+        let output = made(&world, &[&["compare", "results/mini", "results/mono"], map].concat());
+        assert!(output.contains("that both have are the same") && !output.contains("only in"), "{output}");
+    }
+    fs::create_dir(world.path("other")).unwrap();
+    for file in fs::read_dir(world.path("backbone")).unwrap().map(Result::unwrap) {
+        fs::copy(file.path(), world.path("other").join(file.file_name())).unwrap();
+    }
+    let mut config = common::json(&world.path("other/config.json"));
+    config["rms_norm_eps"] = 1e-3.into();
+    world.write("other/config.json", config.to_string());
+    world.write("experiments/backbones/yours.yaml", "path: ../../other\n");
+    made(&world, &["reproduce", "mono"]);
+    let log = made(&world, &["compare", "results/mini", "results/mono"]);
+    assert!(log.contains("no condition is in both") && log.contains("--map mine=yours"), "{log}");
+    let log = made(&world, &["compare", "results/mini", "results/mono", "--map", "mine=yours"]);
+    assert!(log.contains("values that differ") && !log.contains("only in"), "{log}");
+    let output = world.ghostlab(&["compare", "results/mini", "results/mono", "--map", "mime=yours"]);
+    assert!(text(&output).contains("did you mean `mine`?"), "{}", text(&output));
+}

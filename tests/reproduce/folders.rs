@@ -1,0 +1,174 @@
+//! Folders of results.
+
+use super::*;
+
+#[test]
+fn settings_from_outside_make_an_artifact_of_their_own() {
+    let world = experiments("mine");
+    made(&world, &["reproduce", "mini"]);
+    let before = fs::read(world.path("results/mini/tiny/mini.csv")).unwrap();
+    let page = fs::read(world.path("reports/index.html")).unwrap();
+    let output = world.ghostlab(&["reproduce", "mini", "--set", "depth=2", "--events"]);
+    let screen = String::from_utf8_lossy(&output.stdout);
+    assert!(screen.lines().all(|line| line.starts_with("{\"time\":")) && screen.contains("\"scored\""), "{screen}");
+    let mut folders = fs::read_dir(world.path("results/mini")).unwrap().map(|item| item.unwrap().path());
+    let folder = folders.find(|path| path.to_string_lossy().contains("tiny+depth=2-")).unwrap();
+    assert!(table(&folder.join("mini.csv")).iter().all(|row| row[4] != "1"), "no row of depth 1");
+    assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), before);
+    assert_eq!(fs::read(world.path("reports/index.html")).unwrap(), page, "the page shows what the files describe");
+}
+
+#[test]
+fn run_artifact_has_its_own_folder_and_page_lists_gaps() {
+    let world = experiments("mine");
+    // `run` scores a text that the table does not show.
+    let more = SHARED.replace("corpora:\n", "corpora:\n  more: {path: ../../test.jsonl, rule: ptb, limit: 3}\n");
+    let more = more.replace("perplexity: [", "perplexity: [{corpus: more, length: 64}, ");
+    world.write("experiments/profiles/tiny.yaml", more);
+    made(&world, &["reproduce", "mini"]);
+    let before = fs::read(world.path("results/mini/tiny/mini.csv")).unwrap();
+    // The table is complete; the additional text of `run` is not stored.
+    let output = world.ghostlab(&["run", "experiments/mini.yaml", "--stored"]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+    let [plain, named] = names_in_mini(&world).try_into().unwrap();
+    assert!(plain == "tiny" && named.starts_with("tiny+run-"), "{plain} {named}");
+    let rows = table(&world.path("results/mini").join(&named).join("results.csv"));
+    let column = rows[0].iter().position(|head| head == "ppl test@64").unwrap();
+    assert!(rows[1..].iter().all(|row| row[column].parse::<f64>().is_ok()), "{rows:?}");
+    made(&world, &["run", "experiments/mini.yaml"]);
+    let output = made(&world, &["reproduce", "mini", "--dtype", "bf16", "--kernels", "portable"]);
+    assert!(output.contains("(cpu-bf16): neither on the page nor held against the paper's claims"), "{output}");
+    assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), before);
+    assert_eq!(names_in_mini(&world).len(), 3, "{:?}", names_in_mini(&world));
+    let output = made(&world, &["report"]);
+    let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
+    assert!(page.contains("A small table"));
+    for (folder, reason) in
+        [(named.as_str(), "as it is described: run"), ("tiny+cpu-bf16-", "as it is described: cpu-bf16")]
+    {
+        let line =
+            output.lines().find(|line| line.contains(&format!("mini/{folder}"))).unwrap_or_else(|| panic!("{output}"));
+        assert!(line.contains(reason), "{line}");
+        assert!(page.contains(&format!("mini/{folder}")), "the page says it too");
+    }
+}
+
+fn names_in_mini(world: &World) -> Vec<String> {
+    let all = fs::read_dir(world.path("results/mini")).unwrap();
+    let mut all: Vec<String> = all.map(|item| item.unwrap().file_name().into_string().unwrap()).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn run_and_reproduce_of_an_artifact_keep_separate_folders() {
+    let [run, reproduce] = [["run", "experiments/mini.yaml"], ["reproduce", "mini"]];
+    for order in [[run, reproduce], [reproduce, run]] {
+        let world = experiments("mine");
+        // The evaluations differ: `run` scores a text that the table does not show.
+        let more = SHARED.replace("corpora:\n", "corpora:\n  more: {path: ../../test.jsonl, rule: ptb, limit: 3}\n");
+        let more = more.replace("perplexity: [", "perplexity: [{corpus: more, length: 64}, ");
+        world.write("experiments/profiles/tiny.yaml", more);
+        made(&world, &order[0]);
+        let [first] = folders_in_mini(&world).try_into().unwrap();
+        let before = kept(&world, &first);
+        made(&world, &order[1]);
+        assert_eq!(folders_in_mini(&world).len(), 2, "{order:?}: {:?}", folders_in_mini(&world));
+        assert_eq!(kept(&world, &first), before, "{order:?}");
+        // Stored results are complete for both, and shown unchanged.
+        let both: Vec<_> =
+            folders_in_mini(&world).iter().map(|folder| (folder.clone(), kept(&world, folder))).collect();
+        let output = made(&world, &["run", "experiments/mini.yaml", "--stored"]);
+        assert!(!output.contains("failed") && !output.contains("not made yet"), "{output}");
+        let output = made(&world, &order[0]);
+        assert!(output.contains("3 of 3 cells are stored already"), "{output}");
+        for (folder, files) in both {
+            let before = tables_of(&files);
+            assert!(before.len() >= 3, "{:?}", files.keys());
+            assert_eq!(tables_of(&kept(&world, &folder)), before, "{order:?}: {folder}");
+        }
+        made(&world, &["report"]);
+        let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
+        assert!(page.contains("A small table"), "{order:?}");
+    }
+}
+
+fn folders_in_mini(world: &World) -> Vec<String> {
+    let all = fs::read_dir(world.path("results/mini")).unwrap();
+    all.map(|item| format!("results/mini/{}", item.unwrap().file_name().into_string().unwrap())).collect()
+}
+
+fn tables_of(files: &std::collections::BTreeMap<String, Vec<u8>>) -> Vec<(String, Vec<u8>)> {
+    let is_table = |name: &str| [".csv", ".md", "numbers.json"].iter().any(|end| name.ends_with(end));
+    files.iter().filter(|(name, _)| is_table(name)).map(|(name, content)| (name.clone(), content.clone())).collect()
+}
+
+#[test]
+fn a_page_of_a_users_own_is_not_replaced() {
+    let world = experiments("mine");
+    fs::create_dir(world.path("reports")).unwrap();
+    world.write("reports/index.html", "mine");
+    for command in [&["reproduce", "mini"][..], &["report", "--results", "experiments"]] {
+        let output = world.ghostlab(command);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        assert!(text(&output).contains("reports/index.html"), "{}", text(&output));
+    }
+    assert!(!world.path("results").exists(), "nothing was run");
+    assert_eq!(fs::read_to_string(world.path("reports/index.html")).unwrap(), "mine");
+}
+
+#[test]
+fn an_artifact_with_tasks_leaves_every_choice_beside_its_table() {
+    let world = experiments("mine");
+    world.write("copa.jsonl", (0..6).map(|i| {
+        format!(
+            "{{\"premise\": \"w{i} w7.\", \"question\": \"cause\", \"choice1\": \"w1\", \"choice2\": \"w3 w4\", \"label\": {}}}",
+            i % 2
+        )
+    }).collect::<Vec<_>>().join("\n"));
+    let shared =
+        SHARED.replace("evaluate:\n", "tasks:\n  copa: {path: ../../copa.jsonl}\nevaluate:\n  tasks: [copa]\n");
+    world.write("experiments/profiles/tiny.yaml", shared);
+    let artifact = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("ppl_test", "copa");
+    world.write("experiments/mini.yaml", artifact);
+    made(&world, &["reproduce", "mini"]);
+    let folder = world.path("results/mini/tiny");
+    assert!(folder.join("documents.parquet").is_file());
+    assert_eq!(fs::read_dir(folder.join("lm_eval")).unwrap().count(), 3);
+    let record = common::json(&folder.join("run.json"));
+    assert!(record["files"]["documents.parquet"].is_string() && record["files"]["numbers.json"].is_string());
+}
+
+#[test]
+fn the_plan_of_an_artifact_is_what_reproduce_does() {
+    let world = experiments("mine");
+    let shared = SHARED.replace("evaluate:", "  other: {path: ../../train.txt, rule: ptb}\nevaluate:");
+    let shared = shared.replace("perplexity: [", "perplexity: [{corpus: other, length: 64}, ");
+    world.write("experiments/profiles/tiny.yaml", shared);
+    let artifact = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap();
+    let artifact = artifact.replace("criterion: llm-streamline,", "criterion: shortened-llama,");
+    world.write(
+        "experiments/mini.yaml",
+        artifact.replace("\ncriterion: llm-streamline", "\ncriterion: shortened-llama"),
+    );
+    let plan = made(&world, &["plan", "experiments/mini.yaml"]);
+    assert!(plan.contains("3 cells") && plan.contains("`reproduce mini`"), "{plan}");
+    assert!(!plan.contains("other@64"), "what the table does not show: {plan}");
+    assert!(plan.contains("choose layers of mine by shortened-llama"), "{plan}");
+    assert!(!plan.contains("first time") && !plan.contains("changed:"), "nothing comparable is stored: {plan}");
+    assert!(trials(&plan)[0] > 0 && trials(&plan)[1] == 0, "{plan}");
+    let output = made(&world, &["reproduce", "mini"]);
+    assert!(output.contains(&format!("({} trials)", trials(&plan)[2])), "{output}");
+    let plan = made(&world, &["plan", "experiments/mini.yaml"]);
+    assert!(plan.contains("3 complete, 0 to run") && trials(&plan)[2] == 0, "{plan}");
+    // Another depth adds cells and replaces none; another seed replaces them.
+    let plan = made(&world, &["plan", "experiments/mini.yaml", "--set", "depth=1,2"]);
+    assert!(plan.contains("2 to run") && !plan.contains("changed:"), "{plan}");
+    let plan = made(&world, &["plan", "experiments/mini.yaml", "--set", "calibration.seed=7"]);
+    assert!(plan.contains("seed: 0 → 7"), "{plan}");
+}
+
+fn trials(plan: &str) -> Vec<usize> {
+    let line = plan.lines().find(|line| line.starts_with("trials")).unwrap();
+    line.split_whitespace().skip(1).map(|count| count.parse().unwrap()).collect()
+}

@@ -1,0 +1,87 @@
+//! The page of all artifacts.
+
+use super::*;
+
+#[test]
+fn all_makes_lists_tables_figures_and_their_page() {
+    let world = experiments("mine");
+    made(&world, &["reproduce", "all"]);
+    let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
+    for shown in ["A small table", "A small figure", "data:image/svg+xml", "explain"] {
+        assert!(page.contains(shown), "{shown} is not on the page");
+    }
+    // Lists are artifacts of the paper like measurements.
+    let (_, list) = page.split_once("data-name=\"methods\"").unwrap();
+    assert!(list.split_once("</table>").unwrap().0.contains("LLM-Streamline"), "the rows of the list");
+    assert!(fs::read_to_string(world.path("results/methods/methods.md")).unwrap().contains("LLM-Streamline"));
+}
+
+#[test]
+fn all_skips_artifacts_without_the_profile() {
+    let world = experiments("mine");
+    let table = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap();
+    world.write("experiments/mini.yaml", format!("{table}  other: {{backbone: mine, depth: 1}}\n"));
+    world.write("experiments/profiles/other.yaml", SHARED);
+    let output = made(&world, &["reproduce", "all", "--profile", "other"]);
+    assert!(output.contains("skipped, because they have no profile `other`: figure1\n"), "{output}");
+    assert!(!output.contains("not made") && !output.contains("unknown profile"), "{output}");
+    assert!(world.path("results/mini/other/mini.md").exists() && world.path("results/methods/methods.md").exists());
+    // Neither an explicitly named artifact nor an unknown profile is skipped silently.
+    for arguments in [["reproduce", "figure1", "--profile", "other"], ["reproduce", "all", "--profile", "none"]] {
+        let output = world.ghostlab(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        assert!(text(&output).contains("profile `"), "{}", text(&output));
+    }
+}
+
+#[test]
+fn page_notes_who_made_each_number_when_and_from_what() {
+    let world = experiments("mine");
+    made(&world, &["reproduce", "mini"]);
+    let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
+    let dense = cell_note(&page, "mine.dense");
+    let note = cell_note(&page, "mine.streamline");
+    let value = |name: &str| part(&note, &format!("<dt>{name}</dt><dd>"), "</dd>");
+    assert_eq!(value("program"), format!("ghostlab {}", env!("CARGO_PKG_VERSION")));
+    assert!(value("command").contains("reproduce mini"), "{note}");
+    assert!(value("machine").contains("threads"), "{note}");
+    // Outside a checkout, no commit is recorded.
+    let record: serde_json::Value =
+        serde_json::from_slice(&fs::read(world.path("results/mini/tiny/run.json")).unwrap()).unwrap();
+    if let Some(commit) = record["commit"].as_str() {
+        assert!(value("commit").starts_with(commit), "{note}");
+    }
+    let year = &record["finished"].as_str().unwrap()[..5];
+    assert!(note.contains(&format!("</code></td><td>{year}")), "when each part was finished: {note}");
+    // The inputs of a repaired cell (weights, tokenizer and both texts) have the recorded hashes.
+    for file in ["model.safetensors", "config.json", "tokenizer.json", "train.txt", "test.jsonl"] {
+        let (path, hash) = record["inputs"].as_object().unwrap().iter().find(|(path, _)| path.ends_with(file)).unwrap();
+        let row = format!("<code>{path}</code></th><td><code>{}</code>", hash.as_str().unwrap());
+        assert!(note.contains(&row), "{file}: {note}");
+    }
+    assert!(dense.contains("test.jsonl") && !dense.contains("train.txt"), "only what a cell was made from: {dense}");
+}
+
+/// Text shared by notes is stored once, where they link to.
+fn cell_note(page: &str, name: &str) -> String {
+    let article = part(page, &format!("<h3>tiny/mini/{name}"), "</article>");
+    let shared = article.split("<a href=\"#").skip(1).filter_map(|rest| rest.split('"').next());
+    let shared = shared.map(|id| part(page, &format!("<div class=\"shared\" id=\"{id}\">"), "</div>"));
+    shared.fold(article.to_owned(), |all, part| all + part)
+}
+
+#[test]
+fn every_profile_that_has_results_is_on_the_page() {
+    let world = experiments("mine");
+    let artifact = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap();
+    world.write("experiments/mini.yaml", format!("{artifact}  deeper: {{backbone: mine, depth: 2}}\n"));
+    world.write("experiments/profiles/deeper.yaml", SHARED);
+    made(&world, &["reproduce", "mini"]);
+    made(&world, &["reproduce", "mini", "--profile", "deeper"]);
+    let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
+    for profile in ["tiny", "deeper"] {
+        assert!(page.contains(&format!("id=\"artifact-{profile}/mini\"")), "{profile}");
+    }
+    let claims = part(&page, "<section id=\"claims\"", "</section>");
+    assert!(claims.contains("Table 2, deeper"), "claims are asked of every profile: {claims}");
+}

@@ -1,0 +1,172 @@
+//! Damaged stores.
+
+use super::*;
+
+#[test]
+fn pipes_and_folders_in_a_store_are_damage_and_never_a_hang() {
+    let world = World::new();
+    world.runs(&[]);
+    let tables = world.tables();
+    let store = world.path("data/store");
+    let artifacts = ["scores-v", "operator-v", "selection-v"].map(|kind| {
+        let names = fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().path());
+        let mut found = names.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(kind));
+        let group = fs::read_dir(found.next().unwrap()).unwrap().next().unwrap().unwrap().path();
+        fs::read_dir(group).unwrap().next().unwrap().unwrap().path()
+    });
+    let hash = "a".repeat(64);
+    let files = [
+        store.join(format!("processes/{FAR}.json")),
+        store.join("claims/tokenising"),
+        store.join(format!("claims/{hash}-0")),
+        store.join(format!("uses/{FAR}")),
+        store.join("index/abc.json"),
+        store.join("runs/000000000000-5-0123456789ab-0.json"),
+        store.join("plans/abc.json"),
+        store.join(format!("attempts/{hash}/5-0123456789ab.5.0.json")),
+        store.join(format!("attempts/{hash}b")),
+        store.join(format!("journals/{hash}")),
+        store.join(format!("journals/{hash}b/{FAR}.0.jsonl")),
+        store.join("submissions/abc/submission.json"),
+        store.join("submissions/abc/jobs.json"),
+        store.join("submissions/def"),
+    ];
+    type Make<'a> = (&'a str, &'a dyn Fn(&Path));
+    let makes: [Make<'_>; 2] = [("a pipe", &pipe), ("a folder", &|path: &Path| fs::create_dir_all(path).unwrap())];
+    for (what, make) in makes {
+        for path in artifacts.iter().chain(&files) {
+            if path.is_dir() {
+                fs::remove_dir_all(path).unwrap();
+            } else {
+                fs::remove_file(path).unwrap_or(());
+            }
+            make(path);
+        }
+        for words in READING.iter().filter(|words| words[0] != "run") {
+            let (code, log) = ghostlab(&world, words);
+            assert!([Some(0), Some(5)].contains(&code), "{what} {words:?}: {log}");
+        }
+        let (code, report) = ghostlab(&world, &["cache", "verify"]);
+        assert_eq!(code, Some(5), "{what}: {report}");
+        for path in files.iter().filter(|path| !path.starts_with(store.join("submissions"))) {
+            let is_ours = what == "a folder"
+                && ["attempts", "journals"].iter().any(|name| path.parent() == Some(&store.join(name)));
+            assert!(
+                is_ours || report.contains(path.strip_prefix(world.folder.path()).unwrap().to_str().unwrap()),
+                "{what}: {} is not named: {report}",
+                path.display()
+            );
+        }
+        let log = world.runs(&[]);
+        assert!(world.tables() == tables, "{what}: {log}");
+        let (code, log) = ghostlab(&world, &["cache", "verify", "--repair"]);
+        assert_eq!(code, Some(0), "{what}: {log}");
+        assert_eq!(ghostlab(&world, &["cache", "verify"]).0, Some(0), "{what}");
+        world.runs(&[]);
+        assert!(world.tables() == tables, "{what}");
+        fs::remove_dir_all(store.join("submissions")).unwrap();
+    }
+    // A non-empty folder is never removed, and reported until it is moved away.
+    put(&store.join("plans/abc.json/letter"), "mine");
+    let (code, log) = ghostlab(&world, &["cache", "verify", "--repair"]);
+    assert!(code == Some(5) && log.contains("move it away"), "{log}");
+    assert!(store.join("plans/abc.json/letter").exists());
+}
+
+#[test]
+fn unreadable_record_counts_as_alive_for_three_minutes() {
+    let text = json!({"id": FAR, "pid": 5, "system": "another", "started": 7, "beat": "00000000000000000007"});
+    type Spoil<'a> = (&'a str, &'a dyn Fn(&Path));
+    let spoils: [Spoil<'_>; 3] = [
+        ("a pipe", &pipe),
+        ("a folder", &|path: &Path| fs::create_dir_all(path).unwrap()),
+        ("cut", &|path| put(path, "{\"id\":")),
+    ];
+    for (what, spoil) in spoils {
+        let world = World::new();
+        world.runs(&["--set", "depth=1"]);
+        let store = world.path("data/store");
+        let record = store.join(format!("processes/{FAR}.json"));
+        let calibration = fs::read_dir(store.join("plans")).unwrap().next().unwrap().unwrap().path();
+        let outline = stored_record(&calibration).unwrap();
+        let claims: Vec<&str> =
+            outline["jobs"].as_array().unwrap().iter().map(|job| job["claim"].as_str().unwrap()).collect();
+        let claim = claims.iter().find(|claim| claim.starts_with("calibrate-")).unwrap();
+        put(&store.join("claims").join(claim), &text.to_string());
+        spoil(&record);
+        let (code, log) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "1"]);
+        assert!(code == Some(0) && log.contains("this worker exited"), "{what}: in doubt it lives: {log}");
+        age(&record);
+        let (code, log) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "60"]);
+        assert!(code == Some(0) && log.contains("all 9 cells are stored"), "{what}: {log}");
+    }
+}
+
+#[test]
+fn a_store_whose_mark_is_damaged_says_so_and_is_mended() {
+    let world = World::new();
+    world.runs(&[]);
+    let tables = world.tables();
+    let mark = world.path("data/store/store.json");
+    let full_mark = fs::read(&mark).unwrap();
+    type Spoil<'a> = (&'a str, Box<dyn Fn(&Path) + 'a>);
+    let spoils: [Spoil<'_>; 6] = [
+        ("emptied", Box::new(|path| put(path, ""))),
+        ("cut", Box::new(|path| fs::write(path, &full_mark[..full_mark.len() / 2]).unwrap())),
+        ("zeros", Box::new(|path| fs::write(path, vec![0; full_mark.len()]).unwrap())),
+        ("a pipe", Box::new(pipe)),
+        ("a folder", Box::new(|path: &Path| fs::create_dir_all(path).unwrap())),
+        ("lost", Box::new(|_| ())),
+    ];
+    for (what, spoil) in &spoils {
+        fs::remove_file(&mark).unwrap();
+        spoil(&mark);
+        let lost = *what == "lost";
+        for words in [&["run", "grid.yaml"][..], &["plan", "grid.yaml"], &["status"], &["cache", "verify"]] {
+            let (code, log) = ghostlab(&world, words);
+            assert_eq!(code, Some(if lost { 3 } else { 5 }), "{what} {words:?}: {log}");
+            assert!(log.contains("store.json") && log.contains("cache verify --repair"), "{what} {words:?}: {log}");
+        }
+        let (code, report) = ghostlab(&world, &["cache", "verify", "--repair"]);
+        assert!(
+            code == Some(0) && report.contains("store.json was lost or damaged, and was rewritten"),
+            "{what}: {report}"
+        );
+        let log = world.runs(&[]);
+        assert!(log.contains("9 of 9 cells are stored already") && world.tables() == tables, "{what}: {log}");
+    }
+}
+
+#[test]
+fn a_foreign_folder_with_names_of_a_store_is_not_repaired() {
+    let world = World::new();
+    let folder = world.path("own");
+    put(&folder.join("runs/thesis.txt"), "mine");
+    fs::create_dir(folder.join("runs/empty")).unwrap();
+    pipe(&folder.join("runs/pipe"));
+    let before = tree(&folder);
+    let (code, log) = ghostlab(&world, &["cache", "verify", "--repair", "--store", "own"]);
+    assert!(code == Some(3) && log.contains("no store") && !log.contains("--repair"), "{log}");
+    assert!(tree(&folder) == before, "something was written or removed");
+}
+
+#[test]
+fn a_flipped_byte_of_a_record_is_named_and_removed() {
+    let world = World::new();
+    world.runs(&[]);
+    for folder in ["runs", "plans"] {
+        let record = fs::read_dir(world.path("data/store").join(folder)).unwrap().next().unwrap().unwrap().path();
+        let mut bytes = fs::read(&record).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(&record, bytes).unwrap();
+        let name = record.file_name().unwrap().to_str().unwrap();
+        for (words, code) in [(&["cache", "verify"][..], 5), (&["status"], 0), (&["cache", "verify", "--repair"], 0)] {
+            let (found, log) = ghostlab(&world, words);
+            assert!(found == Some(code) && log.contains(name) && log.contains("damaged"), "{words:?}: {log}");
+        }
+        assert!(!record.exists());
+        let (code, log) = ghostlab(&world, &["cache", "verify"]);
+        assert!(code == Some(0) && !log.contains(name), "{log}");
+    }
+}
