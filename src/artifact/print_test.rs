@@ -69,7 +69,7 @@ fn cell(text: &str) -> (String, bool) {
         }
         let end = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
         let (command, behind) = rest.split_at(end);
-        // A command that consists of a single symbol.
+        // Skip the character of a control symbol such as `\&`.
         rest = if end == 0 { rest.get(1..).unwrap_or("") } else { behind };
         match command {
             "jygl" => shaded = true,

@@ -223,7 +223,7 @@ fn unequal(one: &Value, other: &Value) -> BTreeSet<String> {
     names.filter(|name| one.get(*name) != other.get(*name)).cloned().collect()
 }
 
-/// Extracts the diagnostics of a record's cells.
+/// Returns the `cells` of `run.json` without the fields in [`ASIDE`], at any depth.
 fn findings(run: &Value) -> Value {
     fn bare(full: &Value) -> Value {
         match full {

@@ -83,7 +83,7 @@ impl SlurmProfile {
     }
 
     pub fn options(&self) -> Vec<String> {
-        // Invalid entries are refused when the file is read.
+        // Parsing cannot fail here: invalid entries are rejected when the profile is read.
         self.options.iter().flat_map(|entry| options::words(&entry.value).unwrap_or_default()).collect()
     }
 

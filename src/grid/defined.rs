@@ -393,7 +393,7 @@ const OTHER_BUILDERS: [&str; 11] = [
     "xml",
 ];
 
-/// Refuses a `datasets` builder as a hub dataset, because the hub has none or an unrelated one of that name.
+/// Rejects names of `datasets` builders as Hub datasets. The Hub has no dataset of that name, or an unrelated one.
 fn check_builder(definition: &Definition, path: &str) -> Result<()> {
     let position = format!("{}, dataset_path", definition.place);
     if OTHER_BUILDERS.contains(&path) {

@@ -165,7 +165,7 @@ pub(super) struct TaskEntry {
     /// File to read.
     #[serde(default)]
     pub(super) files: Many<String>,
-    /// Built-in task, if it differs from the name in the grid.
+    /// Name of the built-in task. Defaults to the name of this entry.
     #[serde(default)]
     #[schemars(schema_with = "many::task")]
     pub(super) task: Option<String>,

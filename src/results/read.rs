@@ -121,13 +121,11 @@ impl<'a> BackboneReader<'a> {
         // A cut of sublayers without a repair has no boundaries.
         let mut is_solved = variant.operator.is_none();
         if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, &mut result)) {
-            is_solved = true;
             result.boundaries = operator::figures(&artifact)?;
             result.seconds += artifact.meta().seconds;
             is_solved = true;
         }
         if let Some(artifact) = variant.trained.as_ref().and_then(|trained| self.find(&trained.key, &mut result)) {
-            is_solved = true;
             result.boundaries = operator::figures(&artifact)?;
             result.training = distilled::losses(&artifact)?;
             result.seconds += artifact.meta().seconds;

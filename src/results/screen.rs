@@ -376,7 +376,7 @@ fn name_dense(texts: &mut TextTable, gone: &[usize], is_dense: &[bool]) {
     }
 }
 
-/// Returns the heading of each block. Empty if it equals the previous one.
+/// Returns the first row and the heading of each block. A heading that repeats the previous one is empty.
 fn block_heads(texts: &TextTable, columns: &[usize]) -> Vec<(usize, String)> {
     let mut blocks: Vec<(usize, String)> = Vec::new();
     let mut last = String::new();

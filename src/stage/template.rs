@@ -1,4 +1,5 @@
-//! Example stage: counts each token of a text. Replace it with the object that you store.
+//! Example stage that counts how often each token id occurs. Copy this file and replace the counts with your own
+//! output.
 
 use std::sync::Arc;
 

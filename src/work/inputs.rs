@@ -53,7 +53,7 @@ fn appeared(file: &Path) -> Error {
 }
 
 impl Inputs {
-    /// Hashes all input files except the grid, of which only the meaning matters.
+    /// Hashes all input files except the grid file. Cache keys contain the parsed grid settings instead.
     pub(crate) fn read(grid: &Grid, store: &Store) -> Result<Self> {
         let mut files = BTreeSet::new();
         for backbone in grid.backbones.values() {

@@ -72,10 +72,7 @@ impl<'a> Models<'a> {
         self.inputs.guarded(&[&backbone.folder], || Ok(()))
     }
 
-    /// Reads additional files of a backbone.
-    ///
-    /// # Errors
-    /// Fails like `read`, or with exit code 2 if a file has changed since hashing.
+    /// Calls `read` and checks that the backbone's files have not changed since hashing.
     pub(crate) fn read<T>(&self, backbone: &BackbonePlan, read: impl FnOnce() -> Result<T>) -> Result<T> {
         self.inputs.guarded(&[&backbone.folder], read)
     }

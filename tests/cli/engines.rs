@@ -143,6 +143,6 @@ fn an_engine_that_cannot_run_here_is_refused_with_what_can() {
     for (option, value) in [("--device", "gpu"), ("--dtype", "f8"), ("--engine", "torch"), ("--kernels", "mkl")] {
         let output = world.run(&[option, value]);
         let text = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(2) && text.contains(option) && text.contains("none of"), "{text}");
+        assert!(output.status.code() == Some(2) && text.contains(option) && text.contains("is not one of"), "{text}");
     }
 }

@@ -26,7 +26,11 @@ pub struct Pair {
 }
 
 /// Aspects that no grid, file or flag changes: program constants, and search draws (see `tests/search.rs`).
-pub const CONSTANT: [&str; 13] = [
+pub const CONSTANT: [&str; 17] = [
+    "cut.repaired.training.length",
+    "cut.repaired.training.seed",
+    "cut.repaired.training.sequences",
+    "cut.repaired.version",
     "cut.version",
     "measure.boundary",
     "measure.defined.batch",
@@ -171,6 +175,11 @@ impl Setting {
 
     fn tuned(&self) {
         self.grid("recovery: ghosted", "recovery: {name: ghosted, finetune: {sequences: 4, length: 32, seed: 0}}");
+    }
+
+    /// Removes layers one by one, with a repair after each.
+    fn one_by_one(&self) {
+        self.grid("criterion: llm-streamline", "criterion: {name: shortgpt, iterative: true}");
     }
 
     /// Repeats the fixture's layers up to the depth of published models.
@@ -335,6 +344,24 @@ pub fn unlike() -> Vec<Pair> {
         pair("an option of the recovery", &["repair.options.solver"], |setting| {
             setting.grid("recovery: ghosted", "recovery: {name: ghosted, solver: svd}");
         }),
+        between(
+            "another repair of layers removed one by one",
+            &["cut.repaired.options", "cut.repaired.recovery", "repair.options", "repair.recovery"],
+            |setting| setting.one_by_one(),
+            |setting| {
+                setting.one_by_one();
+                setting.grid("recovery: ghosted", "recovery: linearpatch-diag");
+            },
+        ),
+        between(
+            "sequences that layers removed one by one are repaired on",
+            &["cut.repaired.fitted", "repair.fitted"],
+            |setting| setting.one_by_one(),
+            |setting| {
+                setting.one_by_one();
+                setting.grid("operator_sequences: 3", "operator_sequences: 2");
+            },
+        ),
         pair("sequences that the operator is solved on", &["repair.fitted"], |setting| {
             setting.grid("operator_sequences: 3", "operator_sequences: 2");
         }),

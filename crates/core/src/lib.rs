@@ -36,6 +36,7 @@
 //! | [`distill`] | fine-tuning of an operator |
 //! | [`generate`] | text generation |
 //! | [`criterion`], [`recovery`], [`evaluate`], [`latency`] | selection of layers, repair operators, scores, timing |
+//! | [`iterative`] | removal of layers one by one, each with its repair |
 
 pub mod calibrate;
 pub mod checkpoint;

@@ -120,7 +120,7 @@ fn candidates(aligned: &Alignment, from: usize, to: usize, length: usize, take: 
     }
     let mut last = None;
     for offset in 0..=length {
-        // Position before the first word, or after the preceding word.
+        // Shift target: the start of the text, or just after the text word aligned with the preceding reference word.
         let target = match (to + offset).checked_sub(1) {
             None => Some(0),
             Some(index) => aligned.place.get(index).and_then(|index| usize::try_from(index + 1).ok()),

@@ -42,7 +42,7 @@ pub struct Journal {
 
 impl Journal {
     pub(super) fn open(disk: Arc<dyn Disk>, folder: PathBuf, process: &str) -> Self {
-        // A backbone with two names gives two jobs that share a journal folder.
+        // Gives each writer its own file. Two jobs of one process share a folder if a backbone has two names.
         static OPENINGS: AtomicU64 = AtomicU64::new(0);
         let path = folder.join(format!("{process}.{}.jsonl", OPENINGS.fetch_add(1, Relaxed)));
         Self { disk, folder, own: path, buffer: Vec::new(), read: BTreeMap::new() }

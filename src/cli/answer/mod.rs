@@ -143,7 +143,7 @@ impl Document {
 /// Prints an error as a JSON document.
 pub(super) fn failed(command: &str, error: &Error) {
     let failure = Failure { exit_code: error.exit_code(), parts: error.parts().clone() };
-    // Ignore failures: stderr reports the error in any case.
+    // Ignore write errors: the error is also printed to stderr.
     out::say_json(&Document::new(Outcome::Error(Failed { command: command.to_owned(), error: failure }))).ok();
 }
 

@@ -14,7 +14,7 @@ const MAX_ENTRIES: usize = 1 << 16;
 /// Maximum length of a string in the settings.
 const MAX_TEXT: usize = 1 << 16;
 
-/// Returns why the library must not load a tokenizer file, or `None` if it is safe.
+/// Returns the reason why a tokenizer file is unsafe to load with `tokenizers`, or `None` if it is safe.
 pub(super) fn complaint(file: &Value) -> Option<String> {
     let Some(file) = file.as_object() else { return Some("no JSON object".to_owned()) };
     let model = file.get("model").and_then(Value::as_object);

@@ -25,7 +25,7 @@ pub struct Windows {
     pub bytes: usize,
 }
 
-/// Returns the bytes of text from the end of a window's first token to the end of its last.
+/// Returns the number of text bytes from the end of a window's first token to the end of its last.
 pub(super) fn predicted_bytes(ends: &[usize]) -> usize {
     ends.last().zip(ends.first()).map_or(0, |(last, first)| last.saturating_sub(*first))
 }

@@ -218,7 +218,7 @@ mod tests {
         assert!(eval.read(&all[..5]).is_err());
         // Each prompt counts with its maximum number of new tokens.
         assert_eq!((eval.chunks(), eval.tokens(0)), (1, 10));
-        // Two prompts of one token and three new tokens ran.
+        // Processed tokens: two one-token prompts and three generated tokens.
         assert_eq!(
             (eval.ran(0, &[&all]), eval.ran(0, &[&all, &all]), eval.ran(0, &[&all[..4]])),
             (Some(5), Some(5), None)

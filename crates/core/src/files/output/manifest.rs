@@ -33,7 +33,7 @@ pub(super) enum Standing {
     Link,
 }
 
-/// Cache of hashes by file stamp, because weight files have gigabytes.
+/// Cache of file hashes, valid while a file's stamp is unchanged. Avoids rehashing multi-gigabyte weight files.
 #[derive(Debug, Default)]
 pub(super) struct Seen(Mutex<HashMap<(u64, u64), (Stamp, String)>>);
 
