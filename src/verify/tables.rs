@@ -253,10 +253,15 @@ fn printed(text: &str) -> Option<(f64, f64)> {
     // A noisy timing is marked before the number.
     let text = text.trim().trim_start_matches(NOISY).replace('−', "-").replace(',', "");
     let end = text.find(|c: char| !c.is_ascii_digit() && !".-+".contains(c)).unwrap_or(text.len());
-    let number = &text[..end];
+    let (number, rest) = text.split_at(end);
     let decimals = number.split_once('.').map_or(0, |(_, after)| after.len());
-    let half = 0.5 * 10f64.powi(-i32::try_from(decimals).ok()?);
-    Some((number.parse().ok()?, half * 1.000_001))
+    // A large number has an exponent: `2.09e7`.
+    let digits = rest.strip_prefix('e').unwrap_or_default();
+    let digits = digits.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    let exponent: i32 = digits.parse().unwrap_or(0);
+    let half = 0.5 * 10f64.powi(exponent - i32::try_from(decimals).ok()?);
+    let value: f64 = if exponent == 0 { number.parse() } else { format!("{number}e{exponent}").parse() }.ok()?;
+    Some((value, half * 1.000_001))
 }
 
 /// Checks the page's table against the CSV table, and the Markdown and LaTeX tables against the page.
@@ -491,6 +496,8 @@ mod tests {
         );
         assert_eq!(printed("1.05×").map(|printed| printed.0), Some(1.05));
         assert_eq!(printed("~12.3 ± 4.5").map(|printed| printed.0), Some(12.3));
+        let large = printed("2.09e7 ± 1.5e6").map(|(number, half)| (number, half > 5e4 && half < 5.001e4));
+        assert_eq!(large, Some((2.09e7, true)));
         assert_eq!(printed("failed"), None);
     }
 }
