@@ -268,7 +268,7 @@ struct Noting {
 
 impl Watch for Noting {
     fn finished(&mut self, prompt: usize, of_programs: &[Generation]) -> Result<()> {
-        assert_eq!(of_programs.len(), 6);
+        assert_eq!(of_programs.len(), 7);
         self.done.push(prompt);
         Ok(())
     }
