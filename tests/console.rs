@@ -18,7 +18,11 @@ const FILTERS: [(&str, &str); 14] = [
     (r"ghostlab \d+\.\d+\.\d+[^\n]*", "ghostlab VERSION"),
     (r"(cpu|device|machine|processor|commit|built|kernels):( +)[^\n]+", "$1:$2MACHINE"),
     (r"process \d+-HASH", "process ID"),
-    (r"data/store, on \w+", "data/store, on DISK"),
+    // A store in memory has a note.
+    (
+        r"(ok  |note)  store: (\S+), on \w+, SIZE free(\n +→ it is in memory[^\n]*)?",
+        "ok    store: $2, on DISK, SIZE free",
+    ),
     (r" +(SIZE|TIME)", " $1"),
 ];
 
