@@ -28,29 +28,33 @@ use ghostlab_store::{Found, InventoryItem, LeftDraft, ObjectKind, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
-    /// List the stored objects, by kind.
+    /// List the stored objects by kind.
     Ls {
         #[command(flatten)]
         store: StoreArgs,
-        /// List every artifact.
+        /// List every object.
         #[arg(long)]
         all: bool,
     },
-    /// Check every byte of every artifact against its hash. Exit code 5 where something is damaged.
+    /// Check every stored byte against its hash.
+    ///
+    /// Exit code 5 if anything is damaged.
     Verify {
         #[command(flatten)]
         store: StoreArgs,
-        /// Remove damaged objects, so that the next run makes them again; rewrite a lost or damaged `store.json`.
+        /// Remove damaged objects, which the next run recomputes, and repair `store.json`.
         #[arg(long)]
         repair: bool,
     },
-    /// Show what can go, with its size and what it would take to make again; delete it when told to.
+    /// Show which objects can be deleted, with size and recompute time, and delete them.
+    ///
+    /// Asks before it deletes, unless --yes is given.
     Gc(Gc),
-    /// Print the folder of an artifact.
+    /// Print the folder of an object.
     Path {
         #[command(flatten)]
         store: StoreArgs,
-        /// The beginning of its key.
+        /// Start of the object key.
         key: String,
     },
 }
@@ -59,27 +63,30 @@ pub(super) enum Command {
 pub(super) struct Gc {
     #[command(flatten)]
     store: StoreArgs,
-    /// Keep what this grid uses, with whatever engine and float type it was computed (with `--engine`, `--device` or
-    /// `--dtype` those only), and throw away whatever no kept grid does. Without a grid to keep, only damaged
-    /// artifacts go. What another version of the program made stays: see `--stage`.
+    /// Keep only the objects that this grid uses; can be given several times.
+    ///
+    /// Objects of every engine and float type are kept, or with `--engine`, `--device` or `--dtype` only those of the
+    /// given ones. Without --keep, --kind or --older, only damaged objects are deleted. Objects of other program
+    /// versions are kept; see --stage.
     #[arg(long, value_name = "GRID.yaml")]
     keep: Vec<PathBuf>,
-    /// Keep what the kept grids use under this profile only; may stand several times. Without it, under each of theirs.
+    /// Keep only what the grids use under this profile; can be given several times [default: all].
     #[arg(long, value_name = "NAME", requires = "keep")]
     profile: Vec<String>,
-    /// Change a value of the kept grids, as `run` does.
+    /// Override a value of the kept grids, as in `run`.
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "keep")]
     overrides: Vec<String>,
     #[command(flatten)]
     engine: EngineArgs,
-    /// Only artifacts of this kind.
+    /// Delete only objects of this kind.
     #[arg(long, value_parser = PossibleValuesParser::new(stage::KINDS.map(ObjectKind::name)))]
     kind: Option<String>,
-    /// Only artifacts of this kind and version, by its name in `cache ls` (`scores-v3`), also those of an older form, which
-    /// nothing else deletes.
+    /// Delete only objects of this kind and version, as shown by `cache ls`, e.g. `scores-v3`.
+    ///
+    /// This is the only way to delete objects of older versions.
     #[arg(long, value_name = "KIND-vN", conflicts_with_all = ["keep", "kind"])]
     stage: Option<String>,
-    /// Only artifacts written at least this many days ago.
+    /// Delete only objects written at least this many days ago.
     #[arg(long, value_name = "DAYS")]
     older: Option<Days>,
     /// Delete without asking.

@@ -22,12 +22,13 @@ use crate::results::{
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// A results folder, for example `results/table2/tiny`.
+    /// First results folder (A), e.g. `results/table2/tiny`.
     first: PathBuf,
-    /// Another one.
+    /// Second results folder (B).
     second: PathBuf,
-    /// Names in A and the equal names in B: `--map tiny-llama=tiny-qwen3`. A backbone, criterion, recovery, corpus or
-    /// task.
+    /// Treat name A in the first run as name B in the second, e.g. `tiny-llama=tiny-qwen3`.
+    ///
+    /// The name of a backbone, criterion, recovery, corpus or task. Can be given several times.
     #[arg(long = "map", value_name = "A=B", value_parser = map)]
     names: Vec<(String, String)>,
 }

@@ -23,20 +23,23 @@ use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// `table2`, `figure1`, …, `all`, a grid file, or a model (its folder or .gguf file): its architecture, memory, and
-    /// the criteria, recoveries and exports that apply. Without it, only the machine is checked.
+    /// Artifact (`table2`, …, or `all`), grid file or model to check [default: only the machine].
+    ///
+    /// For a model folder or .gguf file, prints its architecture, its memory, and which criteria, recoveries and
+    /// exports apply.
     target: Option<String>,
-    /// For a model: compute the logits of a text with both engines and with candle-transformers, and print the
-    /// differences. Loads the weights three times, one after the other.
+    /// For a model: compare the logits of both engines and candle-transformers.
+    ///
+    /// The weights are loaded three times, one after the other.
     #[arg(long, requires = "target")]
     check: bool,
-    /// The profile to look at: `paper` needs the paper's models and data.
+    /// Profile to check; `paper` needs the paper's models and data.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// Change a value of the grid, for example `--set backbone=llama-3-8b`.
+    /// Override a grid value, e.g. `--set backbone=llama-3-8b`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// The folder of the artifacts' files; by default $GHOSTLAB_EXPERIMENTS, or `experiments` of the checkout.
+    /// Folder of the artifact files [default: $GHOSTLAB_EXPERIMENTS, or experiments in the checkout].
     #[arg(long, value_name = "FOLDER")]
     experiments: Option<PathBuf>,
     #[command(flatten)]

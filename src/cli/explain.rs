@@ -21,8 +21,10 @@ use crate::stage::selection;
 pub(super) struct Arguments {
     #[command(flatten)]
     asked: GridArgs,
-    /// The cell as `plan` names it, or parts of that name that no other cell has, in their order: `ghosted`,
-    /// `sleb-3.ghosted`; or the beginning of the key of one of its artifacts.
+    /// Cell name or unique parts of it, e.g. `sleb-3.ghosted`, or the start of an object key.
+    ///
+    /// `plan` shows the names. The parts must be in the order of the name. A key can be that of any stored object of
+    /// the cell.
     cell: String,
 }
 

@@ -21,26 +21,30 @@ use crate::quantity::Gigabytes;
 
 /// Meaning of `--dtype` here.
 pub(super) const DTYPE: &str =
-    "The float type of the folder's weights: `f32`, `bf16`, `f16`; `auto` leaves each tensor its own";
+    "Float type of the exported weights: `f32`, `bf16`, `f16`, or `auto` (that of each stored tensor)";
 
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
     asked: GridArgs,
-    /// The cell as `plan` names it, or parts of that name that no other cell has: `ghosted`, `streamline-3.ghosted`.
-    /// Without it every pruned cell of the grid has a folder (with --gguf a file) of its name below FOLDER.
+    /// Cell name or unique parts of it, e.g. `streamline-3.ghosted` [default: every pruned cell].
+    ///
+    /// `plan` shows the names. Without a cell, each pruned cell gets a folder (with --gguf a file) of its name in
+    /// FOLDER.
     cell: Option<String>,
-    /// Where to write: a folder that is not there, or one that was exported before; with --gguf a file.
+    /// Output folder, new or from an earlier export; with --gguf an output file.
     #[arg(long, value_name = "FOLDER")]
     to: PathBuf,
-    /// The float type that layers and operators are computed in, where they are not stored; f32 on the CPU.
+    /// Float type for computing layers and operators that are not cached [default: f32 on the CPU].
     #[arg(long, value_name = "TYPE", value_parser = str::parse::<FloatType>)]
     compute: Option<FloatType>,
-    /// A GGUF file for llama.cpp instead of a folder, with matrices of this type: `f32`, `bf16`, `f16`, `q8_0`. Only of cells
-    /// whose repair is part of the weights; on backbones like Llama also of cuts of sublayers, `mean` and normed `ghosted`.
+    /// Write a GGUF file for llama.cpp with matrices of type `f32`, `bf16`, `f16` or `q8_0`.
+    ///
+    /// The recovery must be folded into the weights. For Llama-like models, removed sublayers and the recoveries `mean`
+    /// and `ghosted` with a norm are supported too.
     #[arg(long, value_name = "TYPE", value_parser = str::parse::<GgufType>, conflicts_with = "dtype")]
     gguf: Option<GgufType>,
-    /// Most gigabytes of a weight file.
+    /// Maximum size of a weight file in GB.
     #[arg(long, value_name = "GB", default_value = "5")]
     shard_size: Gigabytes,
     #[command(flatten)]

@@ -21,13 +21,15 @@ const EXPERIMENTS: &str = "GHOSTLAB_EXPERIMENTS";
 
 #[derive(Args)]
 pub(super) struct StoreArgs {
-    /// Where everything that was computed is kept: a later run takes it from there. By default $GHOSTLAB_STORE, or
-    /// `data/store` of the checkout around the grid or the current folder, or `ghostlab/store` of the user's data folder
-    /// ($XDG_DATA_HOME).
+    /// Folder of the store of cached results [default: $GHOSTLAB_STORE, or data/store in the checkout].
+    ///
+    /// The checkout is that around the grid or the current folder. Without one, the default is `ghostlab/store` in the
+    /// user data folder ($XDG_DATA_HOME).
     #[arg(long, value_name = "FOLDER")]
     store: Option<PathBuf>,
-    /// Hash every input again. Without it, a large file counts as unchanged if its size, times and identity equal those
-    /// at hashing.
+    /// Rehash all inputs instead of trusting size and timestamps.
+    ///
+    /// By default a large file counts as unchanged if its size, timestamps and inode are those at the last hashing.
     #[arg(long)]
     rehash: bool,
 }

@@ -28,35 +28,37 @@ use crate::{artifact, exec};
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// A folder with config.json, tokenizer.json and *.safetensors; a .gguf file; `org/name[@revision]` of the hub's cache; or the name of
-    /// a file in `backbones/`.
+    /// Model folder, .gguf file, `org/name[@revision]` in the hub cache, or a name from `backbones/`.
+    ///
+    /// A model folder contains config.json, tokenizer.json and *.safetensors.
     model: String,
-    /// Text to measure on, by name (any file in `corpora/`) or a text file.
+    /// Text to measure on: a text file, or a name from `corpora/`.
     #[arg(long, value_name = "TEXT")]
     corpus: String,
-    /// Number of sequences of the text.
+    /// Number of sequences.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=MAX as i64))]
     sequences: u32,
-    /// Tokens of a sequence.
+    /// Tokens per sequence.
     #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(2..=MAX as i64))]
     length: u32,
-    /// How the rows of a text file are joined and its sequences drawn.
+    /// Rule for joining the rows of a text file and drawing sequences from it.
     #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
     rule: String,
-    /// Only these criteria, by name. The default is all that rank layers or sublayers.
+    /// Use only these criteria [default: all that rank layers or sublayers].
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     criteria: Vec<String>,
-    /// Draw the ranks to this file: .svg, .pdf or .png.
+    /// Draw the ranks to an .svg, .pdf or .png file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     figure: Option<PathBuf>,
-    /// Write the figure over another file that is there.
+    /// Overwrite an existing figure file.
     #[arg(long, requires = "figure")]
     force: bool,
-    /// Download missing inputs from the hub first.
+    /// Download missing inputs from the Hugging Face hub first.
     #[arg(long)]
     fetch: bool,
-    /// The profile whose texts are meant by their names: `profiles/NAME.yaml` here or among the experiments. By default
-    /// that of the model's entry in `backbones/`, where it names one.
+    /// Profile that defines the names of texts [default: that of the entry in `backbones/`].
+    ///
+    /// The file is `profiles/NAME.yaml` in the current folder or among the experiments.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
     #[command(flatten)]

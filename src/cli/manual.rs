@@ -16,8 +16,7 @@ use crate::grid;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// The folder that the pages are written to, for example `~/.local/share/man/man1`; pages that were written there
-    /// before are replaced.
+    /// Output folder, e.g. `~/.local/share/man/man1`; earlier pages there are replaced.
     #[arg(long, value_name = "FOLDER")]
     to: PathBuf,
 }
@@ -50,7 +49,7 @@ fn render(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> Result
 
 #[derive(Args)]
 pub(super) struct CompletionsArguments {
-    /// The shell that completes.
+    /// Shell to generate completions for.
     #[arg(value_enum)]
     shell: Shell,
 }
@@ -76,7 +75,7 @@ pub(super) fn run_completions(arguments: &CompletionsArguments) -> Result<ExitCo
 
 #[derive(Args)]
 pub(super) struct SchemaArguments {
-    /// `grid`: what a grid file may hold. `output`: what commands print with `--json`.
+    /// Schema to print: grid files (`grid`) or the output of `--json` (`output`).
     #[arg(value_enum, default_value_t = SchemaOf::Grid)]
     subject: SchemaOf,
 }

@@ -251,15 +251,21 @@ fn shortened(text: &str, room: usize) -> String {
 
 #[derive(Args)]
 pub(super) struct Verbosity {
-    /// Say nothing but results (on standard output) and errors, among them cells that fail: no progress and no notes.
+    /// Print only results and errors.
+    ///
+    /// Suppresses progress and notes.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     quiet: bool,
-    /// Print details: which store, files, models and engine are used and how they were found, why results that are not
-    /// stored must be made, and every value as it is computed.
+    /// Print more detail.
+    ///
+    /// Shows the store, files, models and engine in use, why results must be recomputed, and every value as soon as it
+    /// is known.
     #[arg(short, long, global = true)]
     verbose: bool,
-    /// Colours: `auto` shows them on a terminal, unless NO_COLOR is set, CLICOLOR is 0 or TERM is dumb, and elsewhere where
-    /// CLICOLOR_FORCE is set. No meaning is in a colour alone.
+    /// When to use colours.
+    ///
+    /// `auto` uses colours on a terminal unless NO_COLOR is set, CLICOLOR is 0 or TERM is dumb. Elsewhere it uses them
+    /// if CLICOLOR_FORCE is set.
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     color: ColorChoice,
 }

@@ -26,11 +26,12 @@ pub(super) struct Arguments {
     asked: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Where `run`, or `reproduce` for an artifact, would make the results' folder: what either refuses there is refused
-    /// here. `results` of the checkout by default.
+    /// Parent folder of the results that `run` would write [default: results in the checkout].
+    ///
+    /// `plan` reports if `run`, or `reproduce` for an artifact, would refuse to write there.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
-    /// List every cell that would run, not only the first.
+    /// List all cells that would run, not only the first ones.
     #[arg(long)]
     all: bool,
 }

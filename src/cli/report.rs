@@ -25,13 +25,13 @@ use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Where the artifacts' folders are; `results` of the checkout by default.
+    /// Folder of the artifact results [default: results in the checkout].
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
-    /// Where the page is written; `reports` of the checkout by default.
+    /// Folder of the HTML report [default: reports in the checkout].
     #[arg(long, value_name = "FOLDER")]
     reports: Option<PathBuf>,
-    /// Write the recorded page, which the repository keeps: of recorded runs alone, without what is heavy.
+    /// Write the report that the repository keeps: recorded runs only, without large files.
     #[arg(long)]
     record: bool,
 }

@@ -32,48 +32,53 @@ use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// `table2`, `figure1`, …, or `all`.
+    /// Artifacts to reproduce: `table2`, `figure1`, …, or `all`; lists them if omitted.
     artifacts: Vec<String>,
-    /// Change a value of the artifacts' grids, for example `--set calibration.sequences=16`. The results go to their
-    /// own folder; they are not on the page and not compared with the paper's claims.
+    /// Override a grid value, e.g. `--set calibration.sequences=16`.
+    ///
+    /// The results go to their own folder. They are not part of the report and not compared with the paper's claims.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// `tiny`: on the backbones and data that come with the program; `paper`: on the paper's.
+    /// Profile: `tiny` (bundled models and data) or `paper` (the paper's).
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// The folder of the artifacts' files; by default $GHOSTLAB_EXPERIMENTS, or `experiments` of the checkout.
+    /// Folder of the artifact files [default: $GHOSTLAB_EXPERIMENTS, or experiments in the checkout].
     #[arg(long, value_name = "FOLDER")]
     experiments: Option<PathBuf>,
-    /// Where the artifacts' folders are made; `results` of the checkout by default.
+    /// Parent folder of the results [default: results in the checkout].
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
-    /// Where the page of all artifacts is written; `reports` of the checkout by default.
+    /// Folder of the HTML report [default: reports in the checkout].
     #[arg(long, value_name = "FOLDER")]
     reports: Option<PathBuf>,
-    /// Prune and repair even where the dense backbone misses the paper's dense numbers.
+    /// Continue even if the dense model misses the paper's dense numbers.
     #[arg(long)]
     no_gate: bool,
     /// Download missing inputs from the Hugging Face hub first.
     #[arg(long)]
     fetch: bool,
-    /// Compute nothing: make tables and figures from stored results.
+    /// Use cached results only; do not compute anything.
     #[arg(long)]
     stored: bool,
-    /// Measure latencies again, all that belong to one comparison, and replace the stored ones. Prints which before it
-    /// starts; nothing else is computed again.
+    /// Repeat latency measurements and replace the cached ones.
+    ///
+    /// Repeats all measurements that belong together, and lists them first. Nothing else is recomputed.
     #[arg(long, conflicts_with = "stored")]
     retime: bool,
-    /// Make it the recorded run that the repository keeps: it replaces the previous one, and the page shows recorded
-    /// runs. Without this, a recorded run stays and different results go next to it.
+    /// Replace the recorded run in the repository with this one.
+    ///
+    /// The report shows recorded runs. Without --record, a recorded run is kept and different results go next to it.
     #[arg(long, conflicts_with_all = ["overrides", "stored", "frozen", "no_gate"])]
     record: bool,
-    /// Record times although they are unstable. Without this a record of times needs an idle machine.
+    /// Record latencies even if they are unstable.
+    ///
+    /// Otherwise recording latencies needs an idle machine.
     #[arg(long, requires = "record")]
     record_noisy: bool,
-    /// For an artifact: its grid as frozen by `submit`.
+    /// Grid of an artifact as frozen by `submit`.
     #[arg(long, value_name = "FILE")]
     frozen: Option<PathBuf>,
-    /// Print every event as a line of JSON instead of progress and tables.
+    /// Print events as JSON lines instead of progress and tables.
     #[arg(long, conflicts_with = "json")]
     events: bool,
     #[command(flatten)]

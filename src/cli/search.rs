@@ -30,16 +30,16 @@ use crate::search::{Found, Laboratory, parts, search, took};
 pub(super) struct Arguments {
     #[command(flatten)]
     asked: SearchArgs,
-    /// Write the winner as a Hugging Face folder, with the evidence in its model card.
+    /// Export the winner as a Hugging Face model, with the evidence in its model card.
     #[arg(long, value_name = "FOLDER")]
     export: Option<PathBuf>,
-    /// Download missing inputs from the hub first.
+    /// Download missing inputs from the Hugging Face hub first.
     #[arg(long)]
     fetch: bool,
-    /// For a grid file: change a value, for example `--set search.seed=1`.
+    /// Override a value of a grid file, e.g. `--set search.seed=1`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Where the report's folder is made; `results` of the checkout by default.
+    /// Parent folder of the report [default: results in the checkout].
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     #[command(flatten)]

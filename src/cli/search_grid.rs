@@ -22,51 +22,58 @@ use crate::tasks::Bos;
 /// The models and settings of a search.
 #[derive(Args)]
 pub(super) struct SearchArgs {
-    /// A folder with config.json, tokenizer.json and *.safetensors; `org/name[@revision]` of the hub's cache; the name of a
-    /// file in `backbones/`; or a grid file that says `search` instead of `evaluate`.
+    /// Model folder, `org/name[@revision]` in the hub cache, a name from `backbones/`, or a grid file.
+    ///
+    /// A model folder contains config.json, tokenizer.json and *.safetensors. A grid file has `search` instead of
+    /// `evaluate`.
     pub(super) model: String,
-    /// Requirements on every candidate: `layers=8` (number of removed layers), `speedup=1.3`, `latency=25ms`,
-    /// `memory=12GB`, `params=0.8`, `kv_cache=0.5` (shares of the dense model's); several must hold together.
+    /// Bounds that every candidate must meet, e.g. `layers=8` or `speedup=1.3,memory=12GB`.
+    ///
+    /// `layers=8` is the number of removed layers; `latency=25ms` is the time over --prompt; `params=0.8` and
+    /// `kv_cache=0.5` are shares of the dense model. All bounds must hold.
     #[arg(long, value_name = "BOUND", num_args = 1.., value_delimiter = ',')]
     pub(super) budget: Vec<String>,
-    /// Tasks by name, or their files, as `score` has them: the objective is their mean accuracy.
+    /// Tasks by name or file, as in `score`; their mean accuracy is maximised.
     #[arg(long, value_name = "TASK", num_args = 1.., value_delimiter = ',')]
     pub(super) tasks: Vec<String>,
-    /// Texts by name or files, as `score --perplexity` has them: the objective is their mean loss. With tasks as well, a
-    /// candidate leaves only where one rival is better in both.
+    /// Texts by name or file, as in `score --perplexity`; their mean loss is minimised.
+    ///
+    /// With --tasks as well, a candidate is eliminated only if one rival is better in both objectives.
     #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',')]
     pub(super) texts: Vec<String>,
-    /// Texts that layers are chosen by and repairs are solved on, by name or files, with their size where it is not
-    /// 128 sequences of --length tokens: `c4-train:64x1024@0` (sequences, tokens, seed).
+    /// Calibration texts with optional size, e.g. `c4-train:64x1024@0` (sequences, tokens, seed).
+    ///
+    /// Texts are given by name or file. They are used to select layers and to solve recoveries. The default size is 128
+    /// sequences of --length tokens, with seed 0.
     #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',')]
     pub(super) calibration: Vec<String>,
-    /// Criteria by name; by default those of the paper, and those of sublayers, that one pass over the calibration answers.
+    /// Criteria [default: the paper's, and those for sublayers, that need one calibration pass].
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub(super) criteria: Vec<String>,
-    /// Recoveries by name; by default all of the paper's, and those of sublayers.
+    /// Recoveries [default: all of the paper's, and those for sublayers].
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub(super) recoveries: Vec<String>,
-    /// Most documents of all tasks together, and most windows of all texts together; all by default. A fifth of them is kept
-    /// for the judgement.
+    /// Maximum number of documents, and of windows [default: all].
+    ///
+    /// The limit covers all tasks, or all texts, together. A fifth of the items is held out for the final evaluation.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX as i64))]
     items: Option<u32>,
-    /// The chance of any false exit from the race.
+    /// Family-wise error rate of the elimination tests.
     #[arg(long, default_value_t = 0.05, value_parser = alpha)]
     alpha: f64,
     /// Seed for the order of items.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Tokens of a window, and of a calibration sequence; 2048 by default, or the model's context where that is less.
+    /// Tokens per window and calibration sequence [default: 2048, or the model's context if shorter].
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..=MAX as i64))]
     length: Option<u32>,
-    /// The prompt that speed is counted and measured over: tokens, sequences that are read together, and new tokens of each that
-    /// are decoded behind it.
+    /// Prompt for latency: tokens, batch size and decoded tokens per sequence, e.g. `512x4+64`.
     #[arg(long, value_name = "TOKENS[xBATCH][+NEW]", default_value = "512", value_parser = prompt)]
     pub(super) prompt: Latency,
-    /// How the rows of text files are joined and their windows drawn.
+    /// Rule for joining the rows of text files and drawing windows from them.
     #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
     rule: String,
-    /// The profile whose texts and tasks are meant by their names; of a grid file the profile that is laid upon it.
+    /// Profile that defines the names of texts and tasks; for a grid file, the profile to use.
     #[arg(long, value_name = "NAME")]
     pub(super) profile: Option<String>,
 }

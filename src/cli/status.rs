@@ -22,7 +22,9 @@ use crate::quantity::counted;
 pub(super) struct Arguments {
     #[command(flatten)]
     store: StoreArgs,
-    /// Show all runs, not only active ones and the newest of each grid; for shared grids every job and worker.
+    /// Show all runs, and every job and worker of shared grids.
+    ///
+    /// By default shows active runs and the newest run of each grid.
     #[arg(long)]
     all: bool,
 }
@@ -181,7 +183,7 @@ fn described(record: &RunView) -> String {
 
 #[derive(Args)]
 pub(super) struct CancelArguments {
-    /// Submissions by their ids, or by the names of grids or artifacts; all of the store by default.
+    /// Submission ids, or names of grids or artifacts [default: all submissions of the store].
     which: Vec<String>,
     #[command(flatten)]
     store: StoreArgs,

@@ -27,11 +27,10 @@ use ghostlab_store::{ClaimResult, Shadow, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
-    /// An array of workers and a report job after it, by Slurm's sbatch.
+    /// Submit an array of workers and a report job with Slurm's `sbatch`.
     ///
-    /// Everything is checked and tokenised here first. Grid, hub.lock, inputs and program are frozen below the store: later
-    /// changes of a file change nothing that is queued. A second submit of the same plan says what is queued and adds
-    /// nothing.
+    /// All inputs are checked and tokenized first. The grid, hub.lock, inputs and program are frozen in the store, so
+    /// later changes to the files do not affect queued jobs. Submitting the same plan again only shows what is queued.
     Slurm(Arguments),
 }
 
@@ -41,28 +40,28 @@ pub(super) struct Arguments {
     asked: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// How many workers; by default what the profile file says, or one for each backbone.
+    /// Number of workers [default: that of the profile file, or one per backbone].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
-    /// How many of them at a time; all by default.
+    /// Maximum number of workers at the same time [default: all].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     at_a_time: Option<u16>,
-    /// Requirements of the cluster: partition, account, time, types of GPUs, … (docs/cluster.md).
+    /// Cluster profile: partition, account, time limit, GPU types, … (see docs/cluster.md).
     #[arg(long, value_name = "FILE")]
     profile_file: Option<PathBuf>,
-    /// Print the job script and the commands, and submit nothing.
+    /// Print the job script and the commands without submitting.
     #[arg(long)]
     dry_run: bool,
-    /// Submit although workers for the same plan are queued: these come in addition.
+    /// Submit additional workers even if workers for the same plan are queued.
     #[arg(long)]
     again: bool,
-    /// For an artifact: prune and repair even if the dense backbone misses the paper's dense numbers.
+    /// For an artifact: continue even if the dense model misses the paper's dense numbers.
     #[arg(long)]
     no_gate: bool,
-    /// Where the report writes; `results` of the checkout by default.
+    /// Parent folder of the results [default: results in the checkout].
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
-    /// Further options of sbatch.
+    /// Additional options for sbatch.
     #[arg(last = true, value_name = "SBATCH OPTIONS")]
     sbatch: Vec<String>,
 }

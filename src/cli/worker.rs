@@ -27,17 +27,18 @@ pub(super) struct Arguments {
     asked: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Exit after this many seconds without work, although others are still working. Without it, a worker stays until
-    /// all is done and takes over abandoned work.
+    /// Exit after this many seconds without work, even if other workers are still running.
+    ///
+    /// By default a worker waits until all jobs are done, and takes over abandoned ones.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=MAX_SECONDS))]
     idle_exit: Option<u64>,
-    /// For an artifact: prune and repair even if the dense backbone misses the paper's dense numbers.
+    /// For an artifact: continue even if the dense model misses the paper's dense numbers.
     #[arg(long)]
     no_gate: bool,
-    /// Slurm runs it: at USR1 it asks `scontrol` to queue its job again before it ends.
+    /// Run as a Slurm job: on USR1, ask `scontrol` to requeue the job before exiting.
     #[arg(long)]
     slurm: bool,
-    /// Print every event as a line of JSON instead of progress.
+    /// Print events as JSON lines instead of progress.
     #[arg(long, conflicts_with = "json")]
     events: bool,
 }

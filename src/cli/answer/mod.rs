@@ -28,7 +28,9 @@ const SCHEMA: u32 = 1;
 /// How answers are shown.
 #[derive(Args)]
 pub(super) struct Form {
-    /// Print the answer as one JSON document, an error as well; `ghostlab schema output` prints its schema.
+    /// Print the result (or error) as JSON.
+    ///
+    /// `ghostlab schema output` prints the schema.
     #[arg(long, global = true)]
     json: bool,
 }
