@@ -19,7 +19,7 @@ use crate::grid::Grid;
 use crate::model::{EngineRequest, FloatType};
 use crate::quantity::Gigabytes;
 
-/// Meaning of `--dtype` here.
+/// Help text of `--dtype`, which has a different meaning for exports.
 pub(super) const DTYPE: &str =
     "Float type of the exported weights: `f32`, `bf16`, `f16`, or `auto` (that of each stored tensor)";
 
@@ -66,7 +66,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     }
     arguments.asked.threads.start()?;
-    // `--dtype` is that of the folder here.
+    // `--dtype` is the type of the exported weights; `--compute` is that of the computation.
     let asked = arguments.asked.engine.request();
     let dtype = asked.dtype;
     let computed = EngineRequest { dtype: arguments.compute, ..asked };
@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         };
         notes.iter().for_each(|text| note!("Note: {text}"));
         if !answer::json() {
-            // Print each line when its export is written: the next may take a while.
+            // Print each line as soon as its export is written, because the next one may take a while.
             println!("{}", line(&exported));
         }
         folders.push(ExportedCell { cell: grid.cells[cell].to_string(), exported });
@@ -105,9 +105,9 @@ fn line(exported: &Exported) -> String {
     )
 }
 
-/// Returns the selected cells with their folders.
+/// Returns the selected cells with their output paths.
 fn chosen<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid, usize, PathBuf)>> {
-    // An artifact's own grid is its last one.
+    // The grid of an artifact itself is the last one.
     let grid = grids.last().ok_or_else(|| Error::bad_input("the grid has no cells"))?;
     if let Some(text) = &arguments.cell {
         return Ok(vec![(grid, find(grid, text)?, arguments.to.clone())]);

@@ -1,4 +1,4 @@
-//! `ghostlab layers MODEL --corpus TEXT`: scores of every layer and sublayer by all criteria that rank them.
+//! `ghostlab layers MODEL --corpus TEXT`: scores layers and sublayers by all criteria that rank them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ pub(super) struct Arguments {
     store: StoreArgs,
 }
 
-/// Name of the grid in messages. It has no file; names are resolved as for a grid in the current folder.
+/// Name of the generated grid in messages. It has no file; names are resolved as for a grid in the current directory.
 const FILE: &str = "layers";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         fetch::bring(&[needs], &store, false, &stop)?;
     }
     let mut grid = Grid::of_text(&text, Path::new(FILE)).map_err(fetchable)?;
-    // Only the criteria's scores are shown, and the dense backbone has none.
+    // Only the scores of criteria are shown; dense cells have none.
     grid.evaluate.perplexity.clear();
     grid.cells.retain(|cell| !cell.is_dense());
     artifact::hold(&mut grid, &work::hash(&store))?;
@@ -130,7 +130,7 @@ impl Arguments {
         Ok(all.into_iter().filter(is_wanted).collect())
     }
 
-    /// Writes the grid as JSON, which is YAML: a cut of one layer or sublayer by each criterion.
+    /// Writes the grid as JSON, which is valid YAML. It removes one layer or sublayer by each criterion.
     fn grid(&self, rankings: &[Ranking]) -> Result<String> {
         let (name, backbones) = backbone(&self.model)?;
         let shared = SharedEntries::of(&self.model, self.profile.as_ref())?;
@@ -153,7 +153,7 @@ impl Arguments {
         Ok(grid.to_string())
     }
 
-    /// Reads the criteria's scores from the results.
+    /// Collects the scores of the criteria from the outcome.
     fn ranked(&self, rankings: &[Ranking], outcome: &GridOutcome) -> Result<RankedLayers> {
         let mut criteria = Vec::new();
         for ranking in rankings {
@@ -180,7 +180,7 @@ impl Arguments {
     }
 }
 
-/// Returns a figure's format, which its file extension names.
+/// Returns the format of a figure by its file extension.
 fn figure_format(path: &Path) -> Result<&'static str> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     Drawing::ENDINGS.into_iter().find(|known| *known == ending).ok_or_else(|| {
@@ -191,7 +191,7 @@ fn figure_format(path: &Path) -> Result<&'static str> {
     })
 }
 
-/// Splits a criterion's scores by what they are of: layers, attentions or MLPs. Ranks are among all of them.
+/// Splits the scores of a criterion into columns for layers, attentions and MLPs. Ranks are over all of them together.
 fn columns_of(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionScores> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     let direction = if ranking.lowest_first { 1.0 } else { -1.0 };
@@ -225,7 +225,7 @@ fn columns_of(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionScores
         .collect()
 }
 
-/// Formats a row per layer and a column per criterion.
+/// Formats the table, with a row per layer and a column per criterion.
 fn table(ranked: &RankedLayers) -> String {
     let mut labels = vec![String::new()];
     let mut heads = vec!["layer".to_owned()];
@@ -250,12 +250,12 @@ fn table(ranked: &RankedLayers) -> String {
     columns(&rows, &right)
 }
 
-/// Formats a score: four decimals below 10, two from 10 on.
+/// Formats a score with four decimals, or two if it is at least 10.
 fn shown(score: f64) -> String {
     if score.abs() >= 10.0 { format!("{score:.2}") } else { format!("{score:.4}") }
 }
 
-/// Draws the ranks over the layers.
+/// Builds the figure of ranks by layer.
 fn figure(ranked: &RankedLayers) -> Figure {
     let lines = ranked.criteria.iter().map(|column| Line {
         method: format!("{} {}", column.criterion, column.of),

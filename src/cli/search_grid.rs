@@ -1,4 +1,4 @@
-//! The grid of `ghostlab search MODEL --budget …`: what the command line names, at the depths that the budget asks for.
+//! Grid of `ghostlab search MODEL --budget …`, built from the command line, with depths derived from the budget.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::recovery::{self, Recovery};
 use crate::search;
 use crate::tasks::Bos;
 
-/// The models and settings of a search.
+/// Command-line arguments for the model and settings of a search.
 #[derive(Args)]
 pub(super) struct SearchArgs {
     /// Model folder, `org/name[@revision]` in the hub cache, a name from `backbones/`, or a grid file.
@@ -78,11 +78,11 @@ pub(super) struct SearchArgs {
     pub(super) profile: Option<String>,
 }
 
-/// Name in messages of a grid from the command line. It has no file.
+/// Name in messages of the generated grid, which has no file.
 const FILE: &str = "command line";
 /// Default number of tokens per window and per calibration sequence.
 const LENGTH: usize = 2048;
-/// Default number of calibration sequences: the paper's.
+/// Default number of calibration sequences, as in the paper.
 const SEQUENCES: usize = 128;
 /// Default calibration corpus.
 const CALIBRATION: &str = "c4-train";
@@ -107,28 +107,29 @@ fn alpha(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "a number above 0 and up to 0.5".to_owned())
 }
 
-/// The milliseconds of a dense backbone: a grid of nothing else, whose prompt is timed.
+/// Function that returns the latency of a dense backbone in milliseconds. Its argument is a grid with only the dense
+/// cell.
 pub(super) type TimeOfDense<'a> = dyn Fn(&Grid) -> Result<Option<f64>> + 'a;
 
 impl SearchArgs {
-    /// Returns the grid's inputs, which may be missing.
+    /// Returns the inputs of the grid, which may be missing.
     ///
     /// # Errors
-    /// Exit code 2: the command line says what cannot be meant.
+    /// Fails with exit code 2 if the arguments are invalid.
     pub(super) fn needs(&self) -> Result<InputList> {
         let bounds = self.bounds()?;
         let depths: Vec<Depth> = self.units(&bounds)?.into_iter().map(|unit| Depth { count: 1, unit }).collect();
         Grid::needs_of_text(&self.text(&bounds, &depths, LENGTH)?, Path::new(FILE))
     }
 
-    /// Builds the grid: resolves names, and derives depths from the budget.
+    /// Builds the grid. Resolves names and derives depths from the budget.
     ///
     /// # Errors
-    /// Exit code 2: the command line says what cannot be meant, or a budget that nothing meets. Exit code 3: something is not
-    /// there.
+    /// Fails with exit code 2 if the arguments are invalid or no depth meets the budget, and with exit code 3 if an
+    /// input is missing.
     pub(super) fn grid(&self, engine: EngineRequest, time: &TimeOfDense<'_>) -> Result<Grid> {
         let bounds = self.bounds()?;
-        // First the model alone: how many layers it has decides how many go.
+        // Read the model first: the depths depend on its number of layers.
         let (name, entry) = backbone(&self.model)?;
         let probe =
             json!({"name": "search", "backbones": entry, "backbone": [name], "evaluate": {"latency": self.prompt}});
@@ -138,7 +139,7 @@ impl SearchArgs {
         let budget = self
             .budget_of(&bounds, &entry, &name)
             .map_err(|error| error.at(format!("--budget {}", self.budget.join(","))))?;
-        // Missing inputs are reported before anything is measured.
+        // Report missing inputs before measuring anything.
         let units = self.units(&bounds)?;
         let any: Vec<Depth> = units.iter().map(|&unit| Depth { count: 1, unit }).collect();
         Grid::of_text(&self.text(&bounds, &any, 2)?, Path::new(FILE)).map_err(fetchable)?;
@@ -165,7 +166,7 @@ impl SearchArgs {
         Grid::of_text(&self.text(&bounds, &depths, length)?, Path::new(FILE)).map_err(fetchable)
     }
 
-    /// Converts the bounds of `--budget` to a grid's.
+    /// Converts the bounds of `--budget` to the `budget` of a grid.
     fn bounds(&self) -> Result<Map<String, Value>> {
         let forms = "`layers=8`, `speedup=1.3`, `latency=25ms`, `memory=12GB`, `params=0.8` or `kv_cache=0.5`";
         if self.tasks.is_empty() && self.texts.is_empty() {
@@ -201,7 +202,7 @@ impl SearchArgs {
         Ok(budget)
     }
 
-    /// Parses and checks the bounds like a grid's.
+    /// Parses and validates the bounds with the grid parser.
     fn budget_of(&self, bounds: &Map<String, Value>, entry: &Value, name: &str) -> Result<Budget> {
         let any = json!({
             "name": "search", "backbones": entry, "backbone": [name], "criterion": "llm-streamline", "depth": 1, "recovery": "none",
@@ -215,7 +216,7 @@ impl SearchArgs {
         }
     }
 
-    /// Writes the grid as JSON, which is YAML.
+    /// Writes the grid as JSON, which is valid YAML.
     fn text(&self, bounds: &Map<String, Value>, depths: &[Depth], length: usize) -> Result<String> {
         let (name, entry) = backbone(&self.model)?;
         let shared = SharedEntries::of(&self.model, self.profile.as_ref())?;
@@ -274,7 +275,7 @@ impl SearchArgs {
         Ok(grid.to_string())
     }
 
-    /// Returns the units in which the criteria count. A budget in layers leaves whole layers only.
+    /// Returns the depth units of the criteria. A budget in layers allows only whole layers.
     fn units(&self, bounds: &Map<String, Value>) -> Result<Vec<DepthUnit>> {
         if bounds.contains_key("layers") {
             return Ok(vec![DepthUnit::Layers]);
@@ -284,7 +285,8 @@ impl SearchArgs {
         Ok(DepthUnit::ALL.into_iter().filter(is_counted).collect())
     }
 
-    /// Builds the criteria: those that are named, or all that need no options and no trials, of the paper or of sublayers.
+    /// Returns the requested criteria. By default these are all criteria of the paper and for sublayers that need
+    /// neither options nor trials.
     fn criteria(&self) -> Result<Vec<(String, Box<dyn Criterion>)>> {
         let none = Options::new();
         if !self.criteria.is_empty() {

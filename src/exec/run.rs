@@ -64,7 +64,7 @@ pub fn work(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<Worked> {
-    // All workers together count attempts.
+    // Workers count attempts together in the store, so a single worker does not retry.
     let settings = RunSettings { retries: 0, ..settings };
     run_all(grid, Conditions { settings, store, reporter, stop, terms: Some(terms) }, |_, context| {
         let complete = context.complete();

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// A unit of work with progress in tokens.
+/// Job with progress in tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobStarted {
     /// Job id, which is unique within the run. Several jobs may run at a time.
@@ -64,7 +64,7 @@ pub enum Event {
         /// Id of the stored plan outline.
         plan: String,
     },
-    /// A message for the user.
+    /// Message for the user.
     Note {
         text: String,
     },

@@ -221,8 +221,8 @@ fn read_json(path: &Path) -> Result<Value> {
     })
 }
 
-/// Returns warnings: cuts that a search cannot select, texts used for calibration and evaluation, and calibrations with
-/// too few tokens.
+/// Returns warnings about cuts that a search cannot select, texts used for both calibration and evaluation, and
+/// calibrations with too few tokens.
 pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
     let unselectable = grid.search.iter().flat_map(|search| &search.unselectable);
     let mut warnings: Vec<String> = unselectable
