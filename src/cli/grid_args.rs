@@ -41,7 +41,7 @@ pub(super) struct GridArgs {
     pub(super) threads: Threads,
 }
 
-/// How many threads compute.
+/// Option for the number of threads.
 #[derive(Args)]
 pub(super) struct Threads {
     /// Number of compute threads [default: all cores].
@@ -61,7 +61,7 @@ fn grid_file(named: OsString) -> PathBuf {
     artifact.filter(|found| found.is_file()).unwrap_or(file)
 }
 
-/// Device and float type of the computation.
+/// Options for engine, device and float type.
 #[derive(Args)]
 pub(super) struct EngineArgs {
     /// Device: `cpu`, `cuda`, `cuda:1`, …, `metal`, or `auto` for the best available one.
@@ -99,7 +99,7 @@ impl EngineArgs {
     }
 }
 
-/// Limits on parallel work.
+/// Options that limit memory, disk space and parallelism.
 #[derive(Args)]
 pub(super) struct LimitArgs {
     /// Number of parallel jobs; each uses all threads where it can.
@@ -126,7 +126,7 @@ pub(super) struct LimitArgs {
     pub(super) retries: u32,
 }
 
-/// Prints the grid's file, profile and entries in verbose mode.
+/// Prints the file, profile and entries of a grid in verbose mode.
 fn detailed(grid: &Grid) {
     if !out::details() {
         return;
@@ -149,7 +149,7 @@ fn detailed(grid: &Grid) {
     }
 }
 
-/// Maximum threads per core. Thousands of threads would turn seconds of work into minutes of waiting.
+/// Maximum number of threads per core. Thousands of threads would mostly wait for each other.
 const THREADS_PER_CORE: usize = 4;
 
 impl Threads {
@@ -189,7 +189,7 @@ impl GridArgs {
         Grid::load(&self.grid, self.profile.as_deref(), &[])
     }
 
-    /// Returns the grids to run: the file's own, or for an artifact those of `reproduce`.
+    /// Returns the grids to run: that of the file, or for an artifact those that `reproduce` runs.
     pub(super) fn work(&self) -> Result<(Vec<Grid>, Option<Artifact>)> {
         self.is_there()?;
         if let Some(submission) = self.submission()? {
@@ -271,8 +271,8 @@ impl LimitArgs {
             ..RunSettings::default()
         };
         if let Some(limit) = store_limit {
-            // Reserve at most half of the limit for spooled data. Beyond that, a second pass writes only the data in
-            // use.
+            // Limit spooled data to half of the store limit. If that is too little, a second pass writes only what is
+            // used.
             settings.spool_bytes = settings.spool_bytes.min(limit / 2);
         }
         settings

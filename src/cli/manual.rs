@@ -101,7 +101,7 @@ pub(super) fn run_schema(arguments: &SchemaArguments) -> Result<ExitCode> {
 mod tests {
     use super::*;
 
-    /// Returns commands and options without help text.
+    /// Lists commands and options without help text.
     fn mute(command: &clap::Command, path: &str) -> Vec<String> {
         let path = format!("{path} {}", command.get_name());
         let undocumented =
@@ -114,7 +114,7 @@ mod tests {
         undocumented.into_iter().chain(arguments).chain(inner).collect()
     }
 
-    /// Finds arguments of subcommands that reuse the name of a global argument.
+    /// Collects arguments of subcommands that have the name of a global argument.
     fn taken(command: &clap::Command, all: &[&clap::Arg], found: &mut Vec<String>) {
         for inner in command.get_subcommands() {
             let inner_arguments =

@@ -1,6 +1,6 @@
 //! Layer 5: command-line arguments, exit codes and all printing.
 
-/// These macros replace those of the standard library, which panic if the output is closed or full (see `out`).
+/// Replacements for the standard library's macros, which panic if the output is closed or full (see `out`).
 macro_rules! print {
     ($($text:tt)*) => { $crate::cli::out::say(format_args!($($text)*)) };
 }
@@ -11,11 +11,11 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// Prints a note, unless `-q` is given.
+/// Prints a note to stderr, unless `-q` is given.
 macro_rules! note {
     ($($text:tt)*) => { if $crate::cli::out::notes() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
 }
-/// Prints a detail, if `-v` is given.
+/// Prints a detail to stderr if `-v` is given.
 macro_rules! detail {
     ($($text:tt)*) => { if $crate::cli::out::details() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
 }
@@ -185,7 +185,7 @@ pub fn main() -> ExitCode {
     execute(&std::env::args_os().collect::<Vec<_>>())
 }
 
-/// Result of an in-process command.
+/// Result of a command that ran within this process.
 #[derive(Debug)]
 pub struct Called {
     pub code: ExitCode,
@@ -201,7 +201,7 @@ pub fn call(words: &[OsString]) -> Called {
     Called { code, output, errors }
 }
 
-/// Returns the name of the command and its subcommand.
+/// Returns the name of the command with its subcommand.
 fn called(matches: &ArgMatches) -> String {
     let inner = matches.subcommand();
     let names = std::iter::successors(inner, |(_, matches)| matches.subcommand()).map(|(name, _)| name);

@@ -1,4 +1,4 @@
-//! `ghostlab record` packs the results of runs into one file, and `ghostlab verify FOLDER` checks results.
+//! `ghostlab record` packs results into one file, and `ghostlab verify` checks results.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -69,7 +69,8 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     })
 }
 
-/// Returns whether the first entry of a zip archive has the name that `record pack` writes first.
+/// Returns whether a file was written by `record pack`: the first entry of the zip archive has the name of the
+/// metadata.
 fn is_ours(bytes: &[u8]) -> bool {
     const NAME: usize = 30;
     bytes.starts_with(b"PK") && bytes.get(NAME..).is_some_and(|rest| rest.starts_with(METADATA.as_bytes()))
@@ -102,7 +103,7 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Describes the planned recomputation and its expected duration.
+/// Formats the planned recomputation and its estimated duration.
 fn before(work: &Work) -> String {
     let Work { cells, backbones, calibrations, chunks, flop } = work;
     if *cells == 0 {
@@ -124,7 +125,8 @@ fn scratch(name: &str) -> Result<TempDir> {
     folder.map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))
 }
 
-/// Unpacks an archive to a temporary directory and checks its hash list. Returns `None` for a directory.
+/// Unpacks an archive to a temporary directory and checks its list of hashes. Returns `None` if the path is a
+/// directory.
 fn unpacked(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
     if !path.is_file() {
         return Ok(None);

@@ -147,7 +147,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     for artifact in &chosen {
         match call.made_one(artifact, &runner) {
             Ok(one) => made.push(one),
-            // With several artifacts, a failure of one does not stop the others.
+            // A failure of one artifact does not stop the others.
             Err(error) if chosen.len() > 1 && error.kind() != ErrorKind::Interrupted => {
                 eprintln!("{}: {error}\n", artifact.name);
                 errors.push((artifact.name.clone(), error));
@@ -160,7 +160,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         made.iter().map(|outcome| outcome.differs.join(", ")).filter(|text| !text.is_empty()).collect();
     if apart.is_empty() {
         let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();
-        // Lists have no profile. Without any other artifact, no claims are judged.
+        // Lists have no profile and no claims.
         let quiet = arguments.events || answer::json();
         let judged = made.iter().find_map(|outcome| outcome.profile.as_deref()).filter(|_| !quiet);
         let (claims, written) = call.paged(&names, judged, &store)?;
@@ -225,7 +225,7 @@ impl Call<'_> {
         let claims = judged.map(|profile| self.claims_about(names, profile)).transpose()?.unwrap_or_default();
         let (page, left_out) = report::write(results, reports, arguments.record)?;
         let done = (claims, page);
-        // Do not cache a page with omissions, so that they are reported each time.
+        // Do not cache an incomplete page, so that its omissions are reported each time.
         if let Some(finished) = finished().filter(|_| !left_out) {
             let pages = report::pages(reports);
             finished.keep(&pages.iter().map(PathBuf::as_path).collect::<Vec<_>>(), &done);
@@ -345,7 +345,7 @@ impl Call<'_> {
     }
 
     /// Returns the up-to-date check of an artifact, with notes about its inputs. Returns `None` if the call does more
-    /// than produce files: measure times, record, evict, print events or run a gate.
+    /// than write files: time, record, evict, print events or check a gate.
     fn finished<'a>(
         &self,
         artifact: &Artifact,
@@ -369,7 +369,7 @@ impl Call<'_> {
     }
 }
 
-/// Returns whether a run measures latencies, either all of them or the missing ones.
+/// Returns whether a run will measure latencies, because some are missing or must be repeated.
 fn will_time(grid: &Grid, runner: &Runner<'_>) -> bool {
     let Runner { store, settings, .. } = runner;
     if grid.evaluate.latency.is_empty() || settings.retime {
@@ -379,7 +379,7 @@ fn will_time(grid: &Grid, runner: &Runner<'_>) -> bool {
     plan.variants().any(|(_, variant)| variant.latencies.iter().any(|key| !store.has(key)))
 }
 
-/// Refuses to record times on a machine where the times of one computation vary too much.
+/// Fails if latencies of identical computations vary too much to be recorded.
 fn quiet_enough(artifact: &str, spread: TimeSpread) -> Result<()> {
     if !spread.is_noise() {
         return Ok(());

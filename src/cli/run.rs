@@ -160,7 +160,7 @@ fn lacking(grid: &Grid, outcome: &GridOutcome, why: fn(&CellResult) -> Option<&S
         .collect()
 }
 
-/// Summarizes which objects of the grid are cached and why the others are missing, like `plan`.
+/// Formats which objects of the grid are stored, and why the others are missing, like `plan`.
 fn missing(grid: &Grid, store: &Store, settings: &RunSettings) -> Result<String> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let state = StoreState::read(&plan, store);

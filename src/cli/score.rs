@@ -174,7 +174,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Returns the inputs of a grid that come from the hub or replace a hub input.
+/// Returns the inputs of the grid that come from the hub, or local copies of such inputs.
 fn of_the_hub(grid: &Grid) -> Vec<HubInput> {
     let backbones = grid.backbones.iter().map(|(name, backbone)| (name, &backbone.hub));
     let corpora = grid.corpora.iter().map(|(name, corpus)| (name, &corpus.hub));
@@ -199,7 +199,7 @@ fn read(HubInput { name, repository, commit, pinned }: &HubInput) -> String {
     format!("{name}: {repository}, {commit}, {}", if *pinned { "pinned" } else { "not pinned" })
 }
 
-/// Builds the grid, with windows that fit the model's context.
+/// Builds the grid. Windows are shortened to the model's context.
 fn grid(arguments: &Arguments) -> Result<Grid> {
     let grid = load_grid(arguments, arguments.length.map_or(LENGTH, |length| length as usize))?;
     let context =
@@ -214,7 +214,7 @@ fn load_grid(arguments: &Arguments, length: usize) -> Result<Grid> {
     Grid::of_text(&text(arguments, length)?, Path::new(FILE)).map_err(fetchable).map_err(in_options)
 }
 
-/// Removes the location of the generated grid, which is not a file of the user.
+/// Removes the location in the generated grid from an error, because the user has no such file.
 fn in_options(error: Error) -> Error {
     let line = format!("{FILE}:");
     let Some(position) = error.parts().place.clone().filter(|position| position.contains(&line)) else { return error };
@@ -272,7 +272,7 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
     Ok(grid.to_string())
 }
 
-/// Returns the entry of a task if it is given by a definition.
+/// Returns the grid entry of a task if it is given by a definition.
 fn definition(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
     let path = Path::new(given);
     let file = path.is_file() && is_yaml(path) || path.is_dir() && given.contains(['/', '.']) && has_yaml(path);

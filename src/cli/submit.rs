@@ -71,7 +71,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let profile = arguments.profile_file.as_deref().map(SlurmProfile::read).transpose()?.unwrap_or_default();
     cluster::check_options(&arguments.sbatch)?;
     arguments.asked.threads.start()?;
-    // A dry run keeps the store unchanged, so its objects go to a temporary directory.
+    // A dry run does not change the store: tokens go to a temporary directory.
     let store = if arguments.dry_run { arguments.asked.look()? } else { arguments.asked.store()? };
     let shadow = if arguments.dry_run { Some(Shadow::of(&store, &[stage::tokens::KIND])?) } else { None };
     let tried = shadow.as_ref().map_or(&store, Shadow::store);
@@ -164,15 +164,15 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Reports the submission, with `message` as the human-readable form.
+/// Prints the answer, with `message` as the text form.
 fn told(answer: Submitted, message: &str) -> Result<ExitCode> {
     answer::show(answer, Answer::SubmitSlurm, |_| println!("{message}"))
 }
 
 /// Checks and tokenizes everything, as a run does before its first job.
 ///
-/// Returns the submission, the answer for the case that nothing is submitted, and the memory required on another
-/// device. The memory estimates assume that a worker holds all weights of the largest backbone.
+/// Returns the submission, its answer before any job is submitted, and the required GPU memory. The memory estimates
+/// assume that a worker holds all weights of the largest backbone.
 fn prepared(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Submission, Submitted, u64)> {
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
@@ -222,8 +222,8 @@ fn prepared(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(S
     Ok((submission, answer, device_memory))
 }
 
-/// Returns the queued workers of the same plan, one per line, and the array without a report job, if an earlier
-/// submit was interrupted.
+/// Returns the queued workers of the same plan, one per line. Also returns an array that has no report job, because an
+/// earlier `submit` was interrupted.
 fn queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>, Option<String>)>> {
     let before: Vec<Submission> =
         Submission::all(store).into_iter().filter(|earlier| earlier.plan == submission.plan).collect();
@@ -249,7 +249,7 @@ fn queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>,
             ));
             array = array.or(job.id.split_once('_').map(|(array, _)| array.to_owned()));
         }
-        // Jobs are listed in submission order, with a report after its array.
+        // Jobs are in submission order; the report job follows its array.
         let known = earlier.found(store, &queue)?.jobs;
         let last = known.last().filter(|(what, number)| what == SubmittedJobs::ARRAY && array.as_ref() == Some(number));
         if let Some((_, number)) = last.filter(|_| earlier.id == submission.id) {
@@ -290,7 +290,7 @@ fn words(engine: EngineRequest) -> Vec<String> {
     [device, dtype, name, kernels].into_iter().flatten().flatten().collect()
 }
 
-/// Returns the GPU to request. `None` on the CPU.
+/// Returns the `--gres` value of the GPU to request, or `None` on the CPU.
 fn gres(engine: EngineRequest, bytes: u64, settings: RunSettings, profile: &SlurmProfile) -> Result<Option<String>> {
     let on_cpu = engine.device.is_none_or(|device| device.to_string() == CPU.device);
     if on_cpu {
@@ -314,7 +314,7 @@ fn asked_of_slurm(gres: Option<&str>, profile: &SlurmProfile, sbatch: &[String])
     named.chain(profile.options()).chain(sbatch.iter().cloned()).collect()
 }
 
-/// Returns the program for jobs: a frozen copy, if the store's file system allows execution.
+/// Returns the path of the program for jobs: a frozen copy, if the store's file system allows execution.
 fn program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
     if dry_run {
         return Ok(binary.frozen_at(store));

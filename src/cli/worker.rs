@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     events: bool,
 }
 
-/// Runner of this worker's part of a grid.
+/// Runner of this worker's share of a grid.
 struct WorkedGrid<'a> {
     store: &'a Store,
     settings: RunSettings,
@@ -61,8 +61,8 @@ impl WorkedGrid<'_> {
         worked.inspect_err(|error| recorder.end(error))
     }
 
-    /// Runs the dense grid of an artifact's gate, without a store limit, because the grid after it uses the same
-    /// store.
+    /// Runs the dense grid of an artifact's gate. It has no store limit, because eviction would not know what the main
+    /// grid needs.
     fn before(&self, dense: &Grid) -> Result<GridOutcome> {
         let settings = RunSettings { store_limit: None, ..self.settings };
         if self.work(settings, dense)? == Worked::Left {
@@ -154,7 +154,7 @@ fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<Worked> {
     part.work(part.settings, &open)
 }
 
-/// Runs this worker's part of each search round. All workers read the same scores and so agree on the next round.
+/// Runs this worker's share of each search round. All workers read the same scores, so they agree on the next round.
 fn raced(part: &WorkedGrid<'_>, grid: &Grid) -> Result<Worked> {
     let WorkedGrid { store, settings, reporter, stop, .. } = *part;
     let lab = Laboratory { store, settings, reporter, stop: &stop.any, run: &|grid| part.before(grid), times: false };
@@ -174,7 +174,7 @@ fn said(worked: Worked) -> String {
     match worked {
         Worked::Left => "others work on the rest; this worker exited".to_owned(),
         Worked::Done { cells: all, failed: 0, complete } if complete == all => format!("all {} are stored", cells(all)),
-        // The rest are latencies, or cells that failed on another worker.
+        // The remaining objects are latencies, or belong to cells that failed on another worker.
         Worked::Done { cells: all, failed: 0, complete } => {
             format!(
                 "{} of {} need objects that no worker makes; `ghostlab status` lists them",

@@ -1,4 +1,4 @@
-//! Overview of the work on a store, collected from the store alone.
+//! Overview of all runs and workers on a store. Uses only data in the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -249,7 +249,7 @@ fn plan(
         .collect();
     let views: Vec<WorkerView> = alive.iter().map(|worker| view(worker)).collect();
     let rate: f64 = views.iter().filter_map(|worker| worker.flop_per_second).sum();
-    // Completed share of a running job. Each worker counts the work of all, so take the maximum.
+    // Completed share of a running job. Each worker counts the progress of all workers, so take the maximum.
     let under_way = |label: &str| {
         let jobs = alive.iter().flat_map(|worker| worker.jobs.values()).filter(|(job, ..)| job == label);
         jobs.map(|(_, done, tokens)| *done as f64 / (*tokens).max(1) as f64).fold(0.0, f64::max).min(1.0)

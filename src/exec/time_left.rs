@@ -21,13 +21,13 @@ pub struct TimeLeft {
 struct PlanPiece {
     group: RateGroup,
     planned: f64,
-    /// Work of the started jobs, and its completed part.
+    /// Work of started jobs, and the completed part of it.
     begun: f64,
     done: f64,
     over: bool,
 }
 
-/// Work of this process and its duration.
+/// Work that this process has done, and the time it took.
 #[derive(Debug, Clone, Copy, Default)]
 struct MeasuredRate {
     flops: f64,
@@ -40,7 +40,7 @@ struct RunningJob {
     flops_per_token: f64,
 }
 
-/// Minimum remaining share of an unfinished piece.
+/// Minimum remaining share of a piece until it is finished.
 const AT_LEAST: f64 = 0.02;
 
 impl TimeLeft {
