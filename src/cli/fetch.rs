@@ -26,7 +26,7 @@ use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// `table2`, …, `all`, a grid file, a backbone such as `smollm2`, or `[datasets/]org/name[@revision]`.
+    /// Targets: `table2`, `all`, a grid file, a backbone (`smollm2`), or `[datasets/]org/name[@revision]`.
     #[arg(required = true, value_name = "TARGET")]
     targets: Vec<String>,
     /// Profile of artifacts and grids; `paper` needs the paper's models and data.

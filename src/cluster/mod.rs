@@ -1,7 +1,7 @@
 //! Layer 3: submission of a grid to a scheduler, which starts many workers.
 //!
-//! The scheduler starts, stops and lists jobs. Progress comes only from the store. This module manages the frozen
-//! copies of the program that jobs run, which are kept as long as a job may run them.
+//! The scheduler only starts, stops and lists jobs; progress is read from the store. This module manages the frozen
+//! copies of the program, which are kept as long as a job may run them.
 
 mod options;
 mod profile;

@@ -92,7 +92,7 @@ pub fn stored(grid: &Grid, settings: RunSettings, store: &Store, reporter: &dyn 
     Ok(outcome)
 }
 
-/// Returns the reasons for missing cells: failed attempts at an object, its calibration, or a chunk of scores.
+/// Returns the recorded failures of incomplete cells: failed attempts at their objects, calibrations or score chunks.
 pub(super) fn told_failures(
     plan: &Plan<'_>,
     state: &StoreState,

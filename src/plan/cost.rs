@@ -213,7 +213,7 @@ fn of_backbone(
     let matrix = operator::matrix_bytes(config);
     let lacking = backbone.keys().filter(|key| !state.has(key));
     let lacking: BTreeSet<(ObjectKind, &str)> = lacking.map(|key| (key.kind(), key.hash())).collect();
-    // Upper bound for the regions of a cut: four matrices.
+    // Assume that an object has at most four operator matrices, one per region of the cut.
     let small = 4 * matrix <= Store::SMALL;
     for (kind, _) in &lacking {
         total.cost.inodes += (Stage::of(*kind)?.inodes)(small);

@@ -126,7 +126,7 @@ pub(crate) enum PlannedJob {
     Time {
         /// Name of the backbone.
         backbone: String,
-        /// Prompt: length and batch size.
+        /// Prompt, such as `512×1`.
         prompt: String,
         /// Number of cells to time.
         cells: usize,
