@@ -73,7 +73,7 @@ pub struct RunView {
     pub engine: Option<String>,
 }
 
-/// A failed cell, or a failure of the whole run.
+/// Failed cell, or failure of the whole run.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct FailedCell {
     /// Cell name, or `the run`.
@@ -82,7 +82,7 @@ pub struct FailedCell {
     pub reason: String,
 }
 
-/// A running job.
+/// Running job.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct JobView {
     /// Description of the job.
@@ -162,7 +162,7 @@ pub struct PlanView {
     pub failures: Vec<FailureView>,
 }
 
-/// A running worker.
+/// Running worker.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct WorkerView {
     /// Process id used in the store.

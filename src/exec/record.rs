@@ -30,7 +30,7 @@ pub enum RunState {
     Complete,
     /// Some cells or the whole run failed.
     Failed,
-    /// The user interrupted the run.
+    /// Interrupted by the user.
     Interrupted,
 }
 

@@ -354,7 +354,8 @@ fn items(
                 .map(|span| drawn[2 * span.start..2 * span.end].iter().all(|is_drawn| *is_drawn))
                 .collect();
             let task = documents.task(definition)?;
-            // A perplexity is normalized by the length of all documents. Only generated documents are filtered.
+            // A perplexity is normalized by the length of all documents. With generation, filters apply only to
+            // documents with a generated answer.
             let noted_of = |at: &usize| generations.is_none() || complete[*at];
             let places: Vec<usize> = (0..documents.len()).filter(noted_of).collect();
             let answered = places.iter().map(|&at| (at, answers[at].as_slice()));

@@ -87,7 +87,7 @@ pub fn job_costs(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<JobCost>> {
 pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
     let config = &backbone.config;
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
-    // Solving holds at most four f64 matrices and the mapped activations.
+    // Solving holds at most four f64 matrices. Scoring holds an operator per variant.
     let matrices = (4 * config.hidden * config.hidden) as u64 * left.max(8) as u64;
     let left = memory.saturating_sub(PROGRAM + batch_bytes(plan, backbone, state, memory) + matrices);
     // For rounded weights, the unquantized weights are also held for calibration.
@@ -222,7 +222,7 @@ fn of_backbone(
     total.cost.inodes += if lacking.is_empty() { 0 } else { KINDS.len() as u64 + 1 };
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
     if left > 0 {
-        // Solving holds at most four matrices in f64, besides the activations that it maps.
+        // Solving holds at most four f64 matrices and the mapped activations.
         let solving = if operators > 0 { 8 * matrix + mapped } else { 0 };
         let weights = backbone.engine.held_bytes(config, weights_budget(plan, backbone, state, memory));
         let weights = if backbone.full.is_some() { 2 * weights } else { weights };

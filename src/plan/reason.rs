@@ -21,9 +21,9 @@ use ghostlab_store::{Found, InventoryItem, Key, Store};
 pub enum Reason {
     /// No similar object is stored.
     First,
-    /// The closest stored object differs in these fields.
+    /// Differs in these fields from the closest stored object.
     Changed(Vec<Change>),
-    /// The stored object is damaged. Contains the error.
+    /// Stored but damaged. Contains the error.
     Damaged(String),
 }
 

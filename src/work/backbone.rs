@@ -121,7 +121,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Returns the scored sample, or `None` if all items are scored.
+    /// Returns which sample is scored, and whether variants are compared with the dense model.
     pub(crate) fn extent(&self) -> ScoredExtent {
         ScoredExtent { draw: self.draw(), damage: matches!(self, Self::Windows(text) if text.damage) }
     }
@@ -134,12 +134,12 @@ impl Subject {
         self.extent().damage.then(|| whole(&backbone.config, &backbone.folder)).transpose()
     }
 
-    /// Returns the scored sample. `None` if everything is scored.
+    /// Returns the scored sample, or `None` if all items are scored.
     pub fn draw(&self) -> Option<Draw> {
         match self {
             Self::Windows(text) => text.draw,
             Self::Task(used) => used.draw,
-            // A search does not support definitions.
+            // Only searches draw samples, and they do not support definitions.
             Self::Defined(_) => None,
         }
     }

@@ -46,7 +46,7 @@ impl KindSum {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
-    /// Usable: all files have the recorded sizes.
+    /// Usable: all payloads have the recorded sizes.
     Whole,
     /// Damaged: the content differs from what was written.
     Damaged,

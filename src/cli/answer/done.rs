@@ -139,7 +139,7 @@ pub(crate) enum WorkEnd {
     Done,
     /// Other workers hold the remaining work.
     Left,
-    /// The worker was interrupted.
+    /// Interrupted by the user or the scheduler.
     Stopped,
 }
 
