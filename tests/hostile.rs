@@ -243,7 +243,7 @@ fn fine_tuned(count: &str) -> String {
     format!("recovery={{name: ghosted, finetune: {{sequences: {count}, length: 64}}}}")
 }
 
-/// How much is free may change from one to the other.
+/// Drops the amount of free memory, which may change between two runs.
 fn without_free_memory((code, log): (Option<i32>, String)) -> (Option<i32>, Vec<String>) {
     (code, log.lines().filter(|line| !line.contains("found:")).map(str::to_owned).collect::<Vec<_>>())
 }

@@ -131,7 +131,7 @@ fn killed_calibration_resumes_at_the_next_shard() {
     assert_eq!(undisturbed.path("data/store").join("drafts").read_dir().unwrap().count(), 0);
 }
 
-/// 320 sequences of 1024 tokens and 64 channels are five shards.
+/// Creates a world whose calibration has five shards: 320 sequences of 1024 tokens, with 64 channels.
 fn long_world() -> World {
     let world = World::new();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();

@@ -321,7 +321,7 @@ impl Drawer<'_> {
         let baseline = self.channel_errors(backbone, recovery::NONE);
         let (ours, others): (Vec<String>, Vec<String>) =
             self.recoveries().into_iter().partition(|recovery| recovery::is_ours(recovery));
-        // Draw our method on top.
+        // Draw our method last, so that it is on top.
         let mut recoveries = [others, ours].concat();
         let is_relative = !baseline.is_empty() && recoveries.iter().any(|recovery| recovery != recovery::NONE);
         recoveries.retain(|recovery| !is_relative || recovery != recovery::NONE);

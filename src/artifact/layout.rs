@@ -237,7 +237,7 @@ fn tell_apart(table: &TableEntry, rows: &mut [Laid]) {
     }
 }
 
-/// With several criteria, a repaired row is below the row of its criterion.
+/// Returns the key of the unrepaired row above a repaired one: backbone, block and criterion.
 fn head_of(laid: &Laid) -> (usize, usize, String) {
     (laid.row.backbone, laid.row.block, laid.first.record.condition.criterion.clone())
 }

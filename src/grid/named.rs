@@ -173,7 +173,7 @@ fn put(root: &mut YamlNode, kind: EntryKind, name: String, node: YamlNode) {
             Some(known) => *known = entry,
             None => entries.push(entry),
         },
-        // `typed` refuses malformed entries such as `corpora: 3`.
+        // `typed` rejects malformed entries such as `corpora: 3`.
         Some(_) => {}
         None => {
             let key = kind.key().to_owned();

@@ -1,4 +1,4 @@
-//! Results of a grid, read from the store, which alone determines what is done.
+//! Reader of a grid's results in the store.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,10 +24,11 @@ use crate::work::backbone::{BackbonePlan, Evaluation, Subject, Variant};
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 impl GridOutcome {
-    /// Reads the stored results of a plan. A cell with a reason has failed; others with missing parts are unfinished.
+    /// Reads the stored results of a plan. Cells in `failures` count as failed; other cells with missing parts are
+    /// incomplete.
     ///
     /// # Errors
-    /// Damage that appeared since the run looked.
+    /// Fails if stored objects were damaged after the run checked them.
     pub fn read(plan: &Plan<'_>, store: &Store, failures: &BTreeMap<usize, String>) -> Result<Self> {
         let inputs = plan.inputs.by_path();
         let mut cells = Vec::new();
@@ -51,7 +52,7 @@ impl GridOutcome {
     }
 }
 
-/// Information from the stored tokens of an evaluation, the same for all variants.
+/// Data about an evaluation's stored tokens, shared by all variants.
 struct TokensRead {
     text: Option<TextExtent>,
     solutions: Option<Arc<Solutions>>,
@@ -75,15 +76,15 @@ impl TokensRead {
     }
 }
 
-/// Reads one backbone's results; what tokens tell is read once.
+/// Reader of one backbone's results. Data about tokens is read once for all variants.
 struct BackboneReader<'a> {
     grid: &'a Grid,
     backbone: &'a BackbonePlan,
     store: &'a Store,
-    /// One per evaluation.
+    /// Token data of each evaluation.
     scored: Vec<TokensRead>,
     errors: Vec<DrawnErrors<'a>>,
-    /// The paths of the input files, by their hashes.
+    /// Paths of the input files, by hash.
     files: BTreeMap<&'a str, Vec<&'a str>>,
 }
 
@@ -118,7 +119,7 @@ impl<'a> BackboneReader<'a> {
             (result.removed, result.scores) = (selection.removed, selection.scores);
             result.selection_notes = selection::notes(&artifact)?;
         }
-        // A cut of sublayers without a repair has no boundaries.
+        // Sublayer cuts without a repair have no boundaries and need no operator.
         let mut is_solved = variant.operator.is_none();
         if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, &mut result)) {
             result.boundaries = operator::figures(&artifact)?;
@@ -131,13 +132,13 @@ impl<'a> BackboneReader<'a> {
             result.seconds += artifact.meta().seconds;
             is_solved = true;
         }
-        // The sources of scores may have been removed to make room.
+        // Operators may have been evicted after scoring.
         if variant.scores.is_empty() && variant.latencies.is_empty() && !is_solved {
             result.missing = Some("its operator is not solved".to_owned());
         }
         let evaluations = self.backbone.evaluations.iter().zip(self.scored.iter().zip(&self.errors));
         for ((evaluation, (known, errors)), key) in evaluations.zip(&variant.scores) {
-            // A variant without operators cannot have been scored: what is under the key is of another time.
+            // A failed cell cannot have been scored, so any stored scores are stale.
             let artifact = if result.failure.is_none() { self.find(key, &mut result) } else { None };
             if artifact.is_none() {
                 result.missing.get_or_insert_with(|| format!("not scored on {}", evaluation.subject));
@@ -177,7 +178,7 @@ impl<'a> BackboneReader<'a> {
                     });
                     let sample = match scores.transpose() {
                         Ok(sample) => sample,
-                        // Metrics that cannot be computed depend on this variant's answers.
+                        // Whether a metric can be computed depends on the variant's answers.
                         Err(error) => {
                             result.failure = Some(error.one_line());
                             None
@@ -245,13 +246,14 @@ impl<'a> BackboneReader<'a> {
 }
 
 impl BackboneReader<'_> {
-    /// Notes the input files whose hashes are in a key or in its parents. Weights and config are one hash over several
-    /// files: those of the backbone's folder count for every cell.
+    /// Adds the input files whose hashes occur in a key or in its parents. Weights and config share one hash over
+    /// several files, so the files of the backbone's folder count for every cell.
     fn read_by(&self, key: &Value, result: &mut CellResult) {
         match key {
             Value::String(hash) => {
                 let files = self.files.get(hash.as_str()).map(Vec::as_slice).unwrap_or_default();
-                // Another backbone's file may have the same bytes: then the own one was read.
+                // Another backbone's file may have the same content. If the backbone's own folder contains such a file,
+                // that file counts.
                 let is_own = files.iter().any(|path| Path::new(path).starts_with(&self.backbone.folder));
                 let others = files.iter().filter(|_| !is_own);
                 result.inputs.extend(others.map(|path| (*path).to_string()));

@@ -88,7 +88,7 @@ struct ScreenTable {
     blocks: Vec<(usize, String)>,
     above: String,
     below: Vec<String>,
-    /// Whether headers may span several lines.
+    /// Whether headers may be broken into several lines.
     tall_heads: bool,
 }
 

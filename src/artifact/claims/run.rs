@@ -64,7 +64,7 @@ pub type Artifacts = BTreeMap<String, ArtifactNumbers>;
 /// Settings that must agree between two runs, and the part of the condition that names them.
 type Level = (fn(&Aspect) -> bool, fn(&Record) -> Option<String>);
 
-/// Every setting belongs to exactly one level.
+/// Levels at which two runs are compared. Every setting belongs to exactly one level.
 const LEVELS: [Level; 4] = [
     (|path| path.is_of("model") || path.is_of("engine"), |record| Some(record.condition.backbone.clone())),
     (|path| path.is_of("measure"), |record| Some(format!("{}, {}", record.condition.backbone, record.metric))),

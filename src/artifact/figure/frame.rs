@@ -256,7 +256,7 @@ pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right,
     top + rows as f64 * ROW
 }
 
-/// Width of the widest cell in each column.
+/// Returns the width of the widest cell in each column.
 fn column_widths(cells: &[f64], count: usize) -> Vec<f64> {
     (0..count).map(|c| cells.iter().skip(c).step_by(count).copied().fold(0.0, f64::max)).collect()
 }

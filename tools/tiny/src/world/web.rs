@@ -19,7 +19,7 @@ const GENRES: [Genre; 12] = [
     (9, forum),
     (8, product),
     (9, questions),
-    // Subjects with a common property.
+    // Paragraphs about subjects with a common property.
     (6, |voice| vec![voice.paragraph(story::common), voice.paragraph(story::common)]),
     (8, |voice| vec![voice.paragraph(story::journey)]),
     (10, |voice| vec![voice.paragraph(story::handovers), voice.paragraph(story::counts)]),
