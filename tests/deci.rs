@@ -117,10 +117,12 @@ fn llama_cpp_matches_sublayer_cuts_and_normed_repairs() {
              {{name: ghosted, input: normed}}, {{name: ghosted, input: normed, bias: true}}]}}\n\
              \x20 - {{criterion: {{name: explicit, layers: [0, 14, 15]}}, depth: 3, recovery: [mean, \
              {{name: ghosted, input: normed}}, {{name: ghosted, input: normed, bias: true}}]}}\n\
+             \x20 - {{criterion: {{name: nbl, input: normed}}, depth: {{attention: 3}}, \
+             recovery: {{name: nbl, input: normed}}}}\n\
              evaluate: {{perplexity: [{{corpus: test, length: 128}}]}}\n"
         ),
     );
-    assert_eq!(compare(&world, &python, &[("f32", LOGITS), ("q8_0", 5e-2)]), 9);
+    assert_eq!(compare(&world, &python, &[("f32", LOGITS), ("q8_0", 5e-2)]), 10);
 }
 
 /// Covers scaled rotary embeddings, and biases of queries, keys and values. Only one attention or MLP remains, so the

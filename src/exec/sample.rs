@@ -1,4 +1,4 @@
-//! Part of a grid's numbers, recomputed: some chunks of each evaluation, with the selections and operators of its
+//! Recomputes a sample of a grid's scores: some chunks of each evaluation, with the selections and operators of its
 //! cells. Stored scores are not read.
 
 use std::collections::{BTreeMap, HashMap};
@@ -32,49 +32,49 @@ use ghostlab_definitions::aggregate::{Aggregation, Item};
 use ghostlab_definitions::results::{Noted, noted};
 use ghostlab_store::{Lookup, Store};
 
-/// A cell of which a part was computed.
+/// Cell with recomputed scores.
 #[derive(Debug)]
 pub struct SampledCell {
-    /// Its place in the grid.
+    /// Index of the cell in the grid.
     pub cell: usize,
     pub identity: Arc<Identity>,
-    /// Which layers were chosen; none of a dense backbone.
+    /// Selected layers. `None` for a dense backbone.
     pub selection: Option<Selection>,
     pub boundaries: Vec<BoundaryResult>,
     pub scores: Vec<SampledScores>,
-    /// Why the rest is missing.
+    /// Reason why other parts are missing.
     pub failure: Option<String>,
 }
 
-/// The sampled scores of a variant in one evaluation.
+/// Sampled scores of a variant in one evaluation.
 #[derive(Debug, Clone)]
 pub struct SampledScores {
     pub measure: Arc<MeasureId>,
-    /// The value as written in the grid.
+    /// Text or task, as written in the grid.
     pub label: String,
     pub items: SampledItems,
-    /// Drawn chunks, and all.
+    /// Number of drawn chunks, and of all chunks.
     pub chunks: [usize; 2],
-    /// All its windows, or documents.
+    /// Total number of windows or documents.
     pub all: usize,
 }
 
-/// Items by their places among all of an evaluation.
+/// Sampled items with their indices in the evaluation.
 #[derive(Debug, Clone)]
 pub enum SampledItems {
-    /// Values of each window: its loss in nats per token, and how it compares with the dense model.
+    /// Values of each window: its loss in nats per token, and differences from the dense model.
     Windows(Vec<(usize, Vec<f64>)>),
     Documents(Vec<(usize, DocumentResult)>, AccuracyKind),
-    /// The metrics of a definition (`acc,none`) that are computed per document.
+    /// Metrics of a definition (`acc,none`) that are computed per document.
     Defined(BTreeMap<String, DefinedItems>),
 }
 
 /// Values of documents under one metric of a definition.
 #[derive(Debug, Clone)]
 pub enum DefinedItems {
-    /// Whether each is answered rightly.
+    /// Whether each document is answered correctly.
     Right(Vec<(usize, bool)>),
-    /// Contributions to a perplexity.
+    /// Losses of the documents, for a perplexity.
     Losses {
         items: Vec<DocumentLoss>,
         aggregation: Aggregation,
@@ -83,38 +83,38 @@ pub enum DefinedItems {
     },
 }
 
-/// How unlikely a document is.
+/// Negative log-likelihood of a document.
 #[derive(Debug, Clone, Copy)]
 pub struct DocumentLoss {
-    /// Its place among all.
+    /// Index of the document.
     pub index: usize,
     pub nats: f64,
     /// Number of scored tokens.
     pub tokens: usize,
 }
 
-/// Selects chunks of an evaluation, given their number.
+/// Function that selects chunks of an evaluation, given their total number.
 pub type Draw<'a> = dyn Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + 'a;
 
-/// Scores of chunks, by the scores' key and the chunk: samples of one caller compute each only once.
+/// Computed scores by score key and chunk. Sharing it between samples avoids computing a chunk twice.
 #[derive(Debug, Default)]
 pub struct Computed(HashMap<(String, usize), Vec<f64>>);
 
-/// Work that a sample will do.
+/// Estimated work of a sample.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SampleCost {
-    /// Calibrations, each a pass over its text.
+    /// Number of calibration passes.
     pub calibrations: usize,
-    /// Batches of windows or documents.
+    /// Number of chunks of windows or documents.
     pub chunks: usize,
-    /// Estimated by the cost model.
+    /// FLOPs by the cost model.
     pub flops: f64,
 }
 
-/// Estimates [`sample`] without computing anything but tokens, which stay in the store.
+/// Estimates the work of [`sample`]. Computes only tokens, which are stored.
 ///
 /// # Errors
-/// As of [`sample`].
+/// Fails like [`sample`].
 pub fn sample_cost(
     grid: &Grid,
     settings: RunSettings,
@@ -151,11 +151,11 @@ pub fn sample_cost(
     Ok(all)
 }
 
-/// Computes the selections and operators of a grid's cells and their scores in the drawn chunks. Stored selections and
-/// operators in `store`, the caller's own, are reused.
+/// Computes the selections and operators of a grid's cells, and their scores in the drawn chunks. Reuses selections and
+/// operators in `store`, which should therefore be the caller's own store.
 ///
 /// # Errors
-/// What stops a whole run. What one cell suffers from is its failure.
+/// Fails if the whole run fails. A failure of one cell is reported in its result.
 pub fn sample(
     grid: &Grid,
     settings: RunSettings,
@@ -238,7 +238,7 @@ fn scores(
                 return Ok(());
             }
             let key = |variant: &Variant, chunk: usize| (variant.scores[index].hash().to_owned(), chunk);
-            // Chunks by whose scores of them are not known yet: one trie for all of the same.
+            // Group the chunks by the variants whose scores are missing, to run each group in one trie.
             let mut lacking: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
             for &chunk in &drawn {
                 lacking
@@ -289,8 +289,8 @@ fn scores(
     Ok(all)
 }
 
-/// Returns the items of the chunks with values by index, and their total. `scored` has the tokens of each of a task's
-/// texts.
+/// Returns the items of the computed chunks with their indices, and the total number of items. `scored` has the number
+/// of scored tokens of each text of a task.
 fn items(
     context: &Context<'_>,
     evaluation: &Evaluation,
@@ -299,8 +299,7 @@ fn items(
     scored: &[usize],
     key: Option<&Arc<Solutions>>,
 ) -> Result<(SampledItems, usize)> {
-    // Assembling twice tells which places the drawn chunks have: zeros stand for the others. A text has two, however many
-    // values its tokens are.
+    // Assemble the values, then a mask of the computed items. Missing chunks are filled with zeros.
     let filled = |fill_row: &dyn Fn(usize, &[f64]) -> Vec<f64>| -> Vec<Vec<f64>> {
         chunks
             .iter()
@@ -342,7 +341,7 @@ fn items(
             };
             let (documents, definition) =
                 (defined::documents(&object)?, &context.grid.definitions[&used.name].definition);
-            // Where nothing was drawn, nothing was generated.
+            // Chunks that were not drawn have no generations.
             let generations = eval_set.generations(&values)?;
             let answers = match &generations {
                 Some(all) => {
@@ -355,7 +354,8 @@ fn items(
                 .map(|span| drawn[2 * span.start..2 * span.end].iter().all(|is_drawn| *is_drawn))
                 .collect();
             let task = documents.task(definition)?;
-            // The length of text of a perplexity comes from all documents; filters apply only to generated ones.
+            // A perplexity is normalized by the length of all documents. With generation, filters apply only to
+            // documents with a generated answer.
             let noted_of = |at: &usize| generations.is_none() || complete[*at];
             let places: Vec<usize> = (0..documents.len()).filter(noted_of).collect();
             let answered = places.iter().map(|&at| (at, answers[at].as_slice()));
@@ -378,8 +378,8 @@ fn items(
     }
 }
 
-/// Computes one metric of some documents. `None` for metrics that are not per document. `drawn` gives each one's index
-/// among all, if sampled, and `tokens` the number scored there.
+/// Computes one metric for the sampled documents. Returns `None` if the metric is not computed per document. `drawn`
+/// maps a document to its index among all documents, if sampled. `tokens` returns its number of scored tokens.
 fn defined_items(
     aggregation: Aggregation,
     items: &[Item],

@@ -10,7 +10,7 @@ use crate::files::parts;
 use crate::linalg::hadamard;
 use crate::model::{Config, check_weights};
 
-/// Model that can be pruned.
+/// Model to prune.
 #[derive(Debug, Clone)]
 pub(super) struct Model {
     pub(super) name: String,
@@ -23,7 +23,7 @@ pub(super) struct Model {
     pub(super) rotates: bool,
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) config: Config,
-    /// Depths in the grid, in layers.
+    /// Depths in the grid, in removed layers.
     pub(super) depths: Vec<usize>,
 }
 
@@ -87,7 +87,7 @@ pub(super) fn own_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
     Ok(texts)
 }
 
-/// Returns the last part of a directory's path, resolving `.`.
+/// Returns the last component of a directory's absolute path.
 fn name_of(folder: &Path) -> String {
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let last = absolute.components().rev().find_map(|part| match part {
@@ -104,7 +104,7 @@ pub(super) fn stem(path: &Path) -> String {
     name.split('.').find(|part| !part.is_empty()).unwrap_or("text").to_owned()
 }
 
-/// Unusable directories, with reasons.
+/// Directories with unusable models, and the reasons.
 pub(super) type LeftOut = Vec<(PathBuf, Error)>;
 
 /// Depth of the search below the given directory: `models/org/name`.

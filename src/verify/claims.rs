@@ -1,4 +1,4 @@
-//! Judges the recorded claims again from the folder and its siblings.
+//! Check of the recorded verdicts on claims: recomputes them from the numbers of the folder and its siblings.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub(super) struct Judge(Mutex<HashMap<ProfilePlace, Arc<Verdicts>>>);
 
 type ProfilePlace = (Vec<PathBuf>, String);
 
-/// Verdicts on all claims, and the artifacts with results.
+/// Verdicts on all claims, and names of the artifacts that have results.
 struct Verdicts {
     there: BTreeSet<String>,
     judged: Vec<JudgedClaim<'static>>,

@@ -45,7 +45,7 @@ pub struct VerifyRequest<'a> {
 /// Lists the results folders in or below `root`.
 ///
 /// # Errors
-/// Never fails.
+/// Fails if there are none.
 pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
     /// Depth of `results/ARTIFACT/PROFILE`, plus one for collections.
     const DEPTH: usize = 4;
@@ -73,7 +73,7 @@ pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// A results folder after all checks that need no model, with its sample.
+/// Results folder after all checks that need no model, with its sample.
 pub struct Prepared {
     folder: PathBuf,
     recorded: Recorded,
@@ -117,7 +117,7 @@ impl Prepared {
         Ok(Self { folder: folder.to_owned(), recorded, drawn, checks, notes })
     }
 
-    /// Estimates the work for the sample, which requires reading texts.
+    /// Estimates the work for the sample. Reads and tokenizes texts.
     ///
     /// # Errors
     /// Fails if the user interrupts.

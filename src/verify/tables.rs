@@ -1,4 +1,4 @@
-//! Checks the formats of a folder's table against its numbers and each other.
+//! Checks of a folder's table: each format against the numbers and the other formats.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -177,7 +177,7 @@ fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
     }
     let heads = table.heads.iter().enumerate().filter(|(_, head)| is_known_column(&cells, head));
     let text_cells: Vec<(usize, &str)> = heads.map(|(at, head)| (at, head.as_str())).collect();
-    // A row over seeds is a mean of several cells.
+    // Rows over seeds are means of several cells.
     if table.heads.iter().any(|head| head.ends_with(" n")) {
         return;
     }
@@ -250,12 +250,12 @@ fn line_of(line: usize, text: &str) -> String {
 
 /// Parses a printed number and its maximum rounding error.
 fn printed(text: &str) -> Option<(f64, f64)> {
-    // A noisy timing is marked before the number.
+    // Noisy latencies have a mark before the number.
     let text = text.trim().trim_start_matches(NOISY).replace('−', "-").replace(',', "");
     let end = text.find(|c: char| !c.is_ascii_digit() && !".-+".contains(c)).unwrap_or(text.len());
     let (number, rest) = text.split_at(end);
     let decimals = number.split_once('.').map_or(0, |(_, after)| after.len());
-    // A large number has an exponent: `2.09e7`.
+    // Large numbers have an exponent: `2.09e7`.
     let digits = rest.strip_prefix('e').unwrap_or_default();
     let digits = digits.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
     let exponent: i32 = digits.parse().unwrap_or(0);
@@ -322,7 +322,8 @@ fn row_label(row: usize, key: &str) -> String {
     format!("page.json, row {}: {key}", row + 1)
 }
 
-/// Checks the LaTeX table, which may be transposed: each number of a row must occur in a row or column of the page.
+/// Checks the LaTeX table, which may be transposed. Each number of a row must appear in the corresponding row or column
+/// of the page.
 fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<()> {
     let file = name(latex);
     let body = latex_rows(latex)?;
@@ -341,7 +342,7 @@ fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Che
         return Ok(());
     }
     for (line, cells) in body.iter().enumerate() {
-        // A transposed row contains a column of the page, and other metrics of the same prompt.
+        // A transposed row has the numbers of a column of the page, and other metrics of the same prompt.
         let texts = match as_rows {
             true => rows[line].clone(),
             false => rows.iter().flat_map(|row| row.iter().skip(line).step_by(body.len()).cloned()).collect(),
@@ -359,7 +360,7 @@ fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Che
 /// Shading of LaTeX rows, and of cells in older versions.
 const SHADES: [&str; 2] = ["\\rowcolor{gray!15}", "\\cellcolor{gray!15}"];
 
-/// Returns the cells with numbers that no text shows.
+/// Returns the cells whose numbers appear in none of `texts`. Each text matches at most one cell.
 fn strangers(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec<String> {
     let mut strange = Vec::new();
     for cell in cells {
@@ -386,7 +387,7 @@ fn numbers(text: &str) -> Vec<String> {
     words.filter(|word| word.contains(|c: char| c.is_ascii_digit())).collect()
 }
 
-/// Returns whether a cell shows the numbers of a text in order.
+/// Returns whether a cell contains the numbers of a text in the same order.
 fn shows(cell: &str, text: &str) -> bool {
     let mut shown = numbers(cell).into_iter();
     numbers(text).iter().all(|number| shown.any(|known| known == *number))

@@ -1,4 +1,4 @@
-//! How much a criterion removes: a number of whole layers, or of sublayers of a kind.
+//! Pruning depth: a number of whole layers, or of sublayers of one kind.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,7 +25,7 @@ pub enum DepthUnit {
 named!(DepthUnit: Layers = "layers", Attention = "attention", Mlp = "mlp", Sublayers = "sublayers");
 
 impl DepthUnit {
-    /// The units of a cut that need not consist of whole layers.
+    /// Units that count sublayers instead of whole layers.
     pub const OF_SUBLAYERS: &'static [Self] = &[Self::Attention, Self::Mlp, Self::Sublayers];
 
     /// Whether the unit is a whole layer.
@@ -33,13 +33,13 @@ impl DepthUnit {
         *self == Self::Layers
     }
 
-    /// Returns the number of units in a backbone.
+    /// Returns how many of this unit a backbone has.
     pub fn available(self, layers: usize) -> usize {
         if self == Self::Sublayers { 2 * layers } else { layers }
     }
 
-    /// Returns the sublayers that a cut in this unit may remove: all attentions, then all MLPs. The order decides ties, as
-    /// in the published codes.
+    /// Returns the sublayers that a cut in this unit may remove: all attentions, then all MLPs. Ties are resolved in
+    /// this order, as in the published code.
     pub fn candidates(self, layers: usize) -> Vec<(usize, Sublayer)> {
         let kinds = Sublayer::BOTH.into_iter().filter(|kind| match self {
             Self::Attention => *kind == Sublayer::Attention,
@@ -79,7 +79,7 @@ impl Depth {
         self.unit == DepthUnit::Layers
     }
 
-    /// Returns a cut of this depth in the middle of the candidates, for estimates before layers are selected.
+    /// Returns a cut of this depth in the middle of the candidates, for cost estimates before the selection.
     pub fn middle(self, layers: usize) -> Cut {
         let start = self.unit.available(layers).saturating_sub(self.count) / 2;
         if self.is_in_layers() {
@@ -88,7 +88,7 @@ impl Depth {
         self.unit.candidates(layers).into_iter().skip(start).take(self.count).collect()
     }
 
-    /// Returns the part of a cell's name: `7`, or `attention-8`.
+    /// Returns the depth as it appears in cell names: `7`, or `attention-8`.
     pub fn word(self) -> String {
         match self.unit {
             DepthUnit::Layers => self.count.to_string(),
@@ -97,7 +97,7 @@ impl Depth {
     }
 }
 
-/// `7`, or `8 attention`.
+/// Formats as `7` or `8 attention`.
 impl fmt::Display for Depth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.unit {
@@ -113,7 +113,7 @@ impl From<usize> for Depth {
     }
 }
 
-/// Whether the depth is this number of whole layers.
+/// Compares the depth with a number of whole layers.
 impl PartialEq<usize> for Depth {
     fn eq(&self, layers: &usize) -> bool {
         *self == Self::layers(*layers)
@@ -146,7 +146,7 @@ impl JsonSchema for Depth {
     }
 }
 
-/// The two forms of a depth in JSON.
+/// JSON forms of a depth.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum DepthForm {

@@ -1,4 +1,5 @@
-//! LLM-Drop: the sublayers that change the residual stream least (arXiv 2406.15786), beyond the paper.
+//! LLM-Drop (arXiv 2406.15786), an extension beyond the paper: removes the sublayers that change the residual stream
+//! least.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -68,7 +69,7 @@ mod tests {
         for (unit, depth, expected) in [
             (DepthUnit::Attention, 2, r#"["attention 0","attention 2"]"#),
             (DepthUnit::Mlp, 1, r#"["mlp 1"]"#),
-            // The attention of layer 2 and the MLP of layer 1 are equal: the attention is removed first.
+            // The attention of layer 2 and the MLP of layer 1 have equal scores, so the attention is removed first.
             (DepthUnit::Sublayers, 1, r#"["attention 2"]"#),
             (DepthUnit::Sublayers, 3, r#"["attention 0","mlp 1","attention 2"]"#),
         ] {
