@@ -120,7 +120,7 @@ fn vector_features(run: &Value) -> Option<String> {
 struct FindingDifference {
     /// Path and size of the largest relative difference.
     largest: Option<(String, f64)>,
-    /// Path of the first value that is not a number, or that only one run has, and that differs.
+    /// Path of the first difference that is not between two floating-point numbers.
     structure: Option<String>,
 }
 

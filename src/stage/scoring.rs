@@ -32,7 +32,7 @@ pub(crate) const GROUP: Group = Group {
     tell,
 };
 
-/// Scores some variants on an evaluation. A variant without a program fails alone.
+/// Scores some variants on an evaluation. A variant without a program fails only its own cells.
 ///
 /// # Errors
 /// Fails on errors that stop the run or concern all variants.
