@@ -272,7 +272,7 @@ pub(super) fn any_regions(cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
     (0..layers).flat_map(|start| (start + 1..=(start + depth).min(layers)).map(move |end| (start, end))).collect()
 }
 
-/// Axis of the cosine, an option of two rules.
+/// Axis over which the cosine is computed.
 #[derive(Debug, Default, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Cosine {
