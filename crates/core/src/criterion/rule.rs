@@ -22,7 +22,6 @@ pub struct PruneSpec<'a> {
     pub layers: usize,
     /// Number of layers or sublayers to remove.
     pub depth: usize,
-    /// Unit of the depth.
     pub unit: DepthUnit,
 }
 

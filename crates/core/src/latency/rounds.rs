@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn rounds_go_on_while_they_are_noise_and_the_quiet_ones_count() {
         let patience = Patience { rounds: 60, seconds: 60.0 };
-        // One pass of 200 ms among two of 40 ms has a deviation as large as the mean.
+        // Times of 40, 200 and 40 ms deviate by about as much as their mean, so they are unstable.
         let (made, first, beyond) = adapted(&[40, 200, 40, 200, 40], patience);
         assert!(made >= 6 && first == made - 3, "{made} rounds, from {first}");
         assert_eq!(beyond, made - 3);

@@ -18,7 +18,6 @@ pub enum Direction {
     Neither,
 }
 
-/// Unit of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     Percent,
@@ -199,7 +198,7 @@ impl Spread {
     }
 }
 
-/// Properties of a metric.
+/// Registry entry of a metric.
 pub struct MetricEntry {
     /// Prefix of the metric's ids, such as `ppl` in `ppl_c4`. Empty if the id is only the name of the measured object.
     pub id: &'static str,

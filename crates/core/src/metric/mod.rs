@@ -243,7 +243,6 @@ impl Metric {
         if self.is_latency() { self.entry.id } else { &self.id }
     }
 
-    /// Returns the registry entry.
     pub fn entry(&self) -> &'static MetricEntry {
         self.entry
     }

@@ -45,7 +45,7 @@ pub struct Biases {
     pub mlp: bool,
 }
 
-/// Config of a backbone.
+/// Parsed config of a backbone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     pub architecture: &'static Architecture,

@@ -96,7 +96,7 @@ impl Cut {
     }
 }
 
-/// One entry of a cut's list.
+/// Entry of a serialized cut.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum CutEntry {

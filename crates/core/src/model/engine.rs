@@ -335,7 +335,6 @@ impl HostRows {
         tensor(values, &[length]).map(Self)
     }
 
-    /// Borrows the values.
     pub fn values(&self) -> Result<impl Deref<Target = [f32]> + Sync + '_> {
         elements(&self.0)
     }

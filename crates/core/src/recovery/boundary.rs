@@ -76,7 +76,6 @@ impl Placement {
 
 /// A span of a selection with the surrounding calibration activations, in sequences of equal length.
 pub struct Boundary<'a> {
-    /// The dense backbone.
     pub backbone: &'a dyn Engine,
     pub activations: &'a Activations,
     pub span: Span,
