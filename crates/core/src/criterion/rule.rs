@@ -174,8 +174,8 @@ pub trait Criterion: Send + Sync {
         any_regions(cut)
     }
 
-    /// Whether the rule always removes one block. Rules that only happen to select adjacent layers return `false`, as
-    /// in the reference code.
+    /// Returns whether the rule always removes one block of adjacent layers. As in the reference code, rules that only
+    /// happen to select adjacent layers return `false`.
     fn one_block(&self, cut: &PruneSpec<'_>) -> bool {
         let _ = cut;
         false
@@ -202,7 +202,7 @@ pub trait Criterion: Send + Sync {
         Ok(None)
     }
 
-    /// Whether the rule removes one layer or sublayer at a time and measures the repaired backbone again
+    /// Returns whether the rule removes one layer or sublayer at a time and measures the repaired backbone again
     /// ([`iterative`](crate::iterative)). It then ranks the candidates that are not in [`CalibrationStats::removed`].
     fn is_iterative(&self) -> bool {
         false

@@ -38,7 +38,7 @@ pub trait EvalSet: Sync {
     /// Returns the number of values per program in a chunk, or a lower bound if it depends on the program.
     fn count(&self, chunk: usize) -> usize;
 
-    /// Whether `values` is a complete set of values of a chunk for one program.
+    /// Returns whether `values` is a complete set of values of a chunk for one program.
     fn fits(&self, chunk: usize, values: &[f64]) -> bool {
         values.len() == self.count(chunk)
     }

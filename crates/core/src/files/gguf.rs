@@ -17,7 +17,7 @@ const MAX_HEADER: u64 = 1 << 25;
 /// Supported tensor types.
 pub const TYPES: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K or Q6_K";
 
-/// Whether a path has the extension of a GGUF file.
+/// Returns whether a path has the extension of a GGUF file.
 pub fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) && !path.is_dir()
 }

@@ -47,7 +47,7 @@ pub enum Timed {
 pub struct Session {
     /// Outcome of each variant.
     pub timed: Vec<Timed>,
-    /// Index of the first counted round. The requested number of consecutive rounds counts.
+    /// Index of the first counted round. Only the requested number of consecutive rounds is counted.
     pub first: usize,
 }
 

@@ -231,8 +231,8 @@ impl MetricEntry {
         self
     }
 
-    /// Whether a run has a column for the metric. `unlike` is set if vocabularies differ; `named` lists the metrics
-    /// that the grid names.
+    /// Returns whether a run has a column for the metric. `unlike` is set if vocabularies differ; `named` lists the
+    /// metrics that the grid names.
     pub fn is_column(&self, unlike: bool, named: &[String]) -> bool {
         match self.shown {
             Shown::Always => true,
