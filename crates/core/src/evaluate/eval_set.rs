@@ -14,7 +14,7 @@ pub trait EvalSet: Sync {
     /// Returns the number of tokens of a chunk.
     fn tokens(&self, chunk: usize) -> usize;
 
-    /// Returns the number of tokens that a chunk processed for one program, if it can be less than all.
+    /// Returns the number of tokens actually processed per program in a chunk, or `None` if always all of them.
     fn ran(&self, _chunk: usize, _of_programs: &[&[f64]]) -> Option<usize> {
         None
     }

@@ -60,7 +60,7 @@ impl Gguf {
         let mut head = Vec::new();
         file.seek(SeekFrom::Start(0)).map_err(|error| read_error(&error, path))?;
         file.take(MAX_HEADER).read_to_end(&mut head).map_err(|error| read_error(&error, path))?;
-        // The tensor count of the header is compared, because the map merges duplicate names.
+        // Compare with the tensor count of the header, because the map merges duplicate names.
         let count = head.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let old = head.get(4..8) == Some(&[1, 0, 0, 0]);
         let content = caught::catch(|| Content::read(&mut Cursor::new(&head)))

@@ -94,9 +94,9 @@ pub(super) fn alone(programs: &[Program]) -> Vec<Trie> {
 /// the order varies. `after` runs after each pass and receives whether the pass was requested.
 ///
 /// While the last rounds of any program are unstable ([`TimeSpread::is_noise`]), additional rounds follow up to the
-/// limits of `patience`. The last rounds count. If the times never stabilize, the consecutive rounds with the fewest
-/// unstable programs count, the same for all programs. Source: Georges, Buytaert and Eeckhout, "Statistically rigorous
-/// Java performance evaluation", OOPSLA 2007, section 4.2.
+/// limits of `patience`. Only the last rounds are counted. If the times never stabilize, the consecutive rounds with the
+/// fewest unstable programs are counted instead, the same for all programs. Source: Georges, Buytaert and Eeckhout,
+/// "Statistically rigorous Java performance evaluation", OOPSLA 2007, section 4.2.
 pub(super) fn in_rounds(
     programs: usize,
     rounds: Rounds,
