@@ -86,7 +86,7 @@ impl Aggregation {
         self.item_kind() == other.item_kind()
     }
 
-    /// Returns the number of the kind of items that it takes.
+    /// Returns a number that identifies the variant of [`Item`] that the aggregation takes.
     fn item_kind(self) -> usize {
         match self {
             Self::Mean | Self::Median | Self::NanMean | Self::Perplexity => 0,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::model::{Cut, Sublayer};
 use crate::named::named;
 
-/// Unit in which a depth counts.
+/// Unit of a depth.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DepthUnit {
@@ -28,7 +28,7 @@ impl DepthUnit {
     /// Units that count sublayers instead of whole layers.
     pub const OF_SUBLAYERS: &'static [Self] = &[Self::Attention, Self::Mlp, Self::Sublayers];
 
-    /// Whether the unit is a whole layer.
+    /// Returns whether the unit is a whole layer.
     pub fn is_layers(&self) -> bool {
         *self == Self::Layers
     }
@@ -74,7 +74,7 @@ impl Depth {
         Self { count, unit: DepthUnit::Layers }
     }
 
-    /// Whether the depth counts whole layers.
+    /// Returns whether the depth counts whole layers.
     pub fn is_in_layers(self) -> bool {
         self.unit == DepthUnit::Layers
     }

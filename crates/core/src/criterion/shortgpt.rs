@@ -32,7 +32,7 @@ struct ShortGpt {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum LastLayer {
-    /// Never removes it, as in the reference code.
+    /// Never removes the last layer, as in the reference code.
     #[default]
     Keep,
     Allow,

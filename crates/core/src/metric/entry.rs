@@ -18,7 +18,6 @@ pub enum Direction {
     Neither,
 }
 
-/// Unit of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     Percent,
@@ -199,7 +198,7 @@ impl Spread {
     }
 }
 
-/// Properties of a metric.
+/// Registry entry of a metric.
 pub struct MetricEntry {
     /// Prefix of the metric's ids, such as `ppl` in `ppl_c4`. Empty if the id is only the name of the measured object.
     pub id: &'static str,
@@ -232,8 +231,8 @@ impl MetricEntry {
         self
     }
 
-    /// Whether a run has a column for the metric. `unlike` is set if vocabularies differ; `named` lists the metrics
-    /// that the grid names.
+    /// Returns whether a run has a column for the metric. `unlike` is set if vocabularies differ; `named` lists the
+    /// metrics that the grid names.
     pub fn is_column(&self, unlike: bool, named: &[String]) -> bool {
         match self.shown {
             Shown::Always => true,

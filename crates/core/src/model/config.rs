@@ -45,7 +45,7 @@ pub struct Biases {
     pub mlp: bool,
 }
 
-/// Config of a backbone.
+/// Parsed config of a backbone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     pub architecture: &'static Architecture,
@@ -98,12 +98,12 @@ pub struct Config {
 }
 
 impl Config {
-    /// Whether the branch of a sublayer ends in a norm (OLMo-2).
+    /// Returns whether the branch of a sublayer ends in a norm (OLMo-2).
     pub fn ends_in_norm(&self, half: Sublayer) -> bool {
         self.norm_after(half).is_some()
     }
 
-    /// Whether every layer has both sublayers and no operator is next to the weights.
+    /// Returns whether every layer has both sublayers and no operator is next to the weights.
     pub fn is_plain(&self) -> bool {
         self.attachments.is_empty() && self.dropped.is_empty()
     }
@@ -301,8 +301,8 @@ fn with_defaults(
     Ok(map)
 }
 
-/// Whether the weights contain both an embedding and a separate output projection. Returns `false` for unreadable
-/// files, which cause an error when they are loaded.
+/// Returns whether the weights contain both an embedding and a separate output projection. Returns `false` for
+/// unreadable files, which cause an error when they are loaded.
 fn has_both_tables(folder: &Path) -> bool {
     Weights::open(folder).is_ok_and(|weights| weights.holds(EMBEDDING) && weights.holds(HEAD))
 }

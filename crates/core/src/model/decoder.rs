@@ -27,7 +27,7 @@ use super::trie::Model;
 use crate::error::{Error, Result};
 use crate::linalg::panels::Panels;
 
-/// Loaded backbone.
+/// A backbone on the CPU engine, ready to run.
 #[derive(Clone)]
 pub struct Decoder {
     config: Config,

@@ -32,7 +32,7 @@ pub struct EngineId {
 pub const CPU: EngineId = EngineId { name: "cpu", dtype: "f32", device: "cpu" };
 
 impl EngineId {
-    /// Whether the engine keeps weights and intermediates in host memory.
+    /// Returns whether the engine keeps weights and intermediates in host memory.
     pub fn is_on_cpu(&self) -> bool {
         [KernelFamily::Portable, KernelFamily::Amx].iter().any(|family| family.device_class() == self.device)
     }
@@ -335,7 +335,6 @@ impl HostRows {
         tensor(values, &[length]).map(Self)
     }
 
-    /// Borrows the values.
     pub fn values(&self) -> Result<impl Deref<Target = [f32]> + Sync + '_> {
         elements(&self.0)
     }

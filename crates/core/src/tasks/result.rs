@@ -59,7 +59,7 @@ impl DocumentResult {
         Self { id, gold, choices, pred, pred_norm }
     }
 
-    /// Whether the metric's prediction is correct.
+    /// Returns whether the metric's prediction is correct.
     pub fn right(&self, metric: AccuracyKind) -> bool {
         self.chosen(metric).is_some_and(|pred| i64::try_from(pred) == Ok(self.gold))
     }
@@ -72,12 +72,12 @@ impl DocumentResult {
         }
     }
 
-    /// Whether every log-likelihood is finite.
+    /// Returns whether every log-likelihood is finite.
     pub fn finite(&self) -> bool {
         self.choices.iter().all(|choice| choice.log_likelihood.is_finite())
     }
 
-    /// Whether the index of the correct choice is valid.
+    /// Returns whether the index of the correct choice is valid.
     fn answered(&self) -> bool {
         usize::try_from(self.gold).is_ok_and(|gold| gold < self.choices.len())
     }
