@@ -9,7 +9,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::defined::{Asking, DataEntry, DefinitionEntry, DefinitionUse, GroupUse};
+use super::defined::{DataEntry, DefinitionEntry, GroupUse};
+use super::eval_task::{Asking, EvalTask};
 use super::many::{self, Many};
 use crate::corpus::PythonRandom;
 use crate::error::Result;
@@ -21,11 +22,10 @@ use crate::tasks::Bos;
 pub struct Evaluate {
     /// Perplexity, protocol `windows`; one column of the table each.
     pub perplexity: Vec<Perplexity>,
-    /// Zero-shot multiple choice; one column of the table each, and one for their average.
-    pub tasks: Vec<TaskUse>,
-    /// Tasks by lm-evaluation-harness' definitions; one column for each metric.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub definitions: Vec<DefinitionUse>,
+    /// Built-in tasks, with one column each and one for their average, and then tasks by definitions, with one column
+    /// for each metric.
+    #[serde(flatten, with = "super::eval_task::lists")]
+    pub tasks: Vec<EvalTask>,
     /// Groups of these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupUse>,
@@ -38,9 +38,19 @@ pub struct Evaluate {
 }
 
 impl Evaluate {
-    /// Returns whether anything is scored: a text, a task, a definition.
+    /// Returns whether anything is scored: a text or a task.
     pub fn scores(&self) -> bool {
-        !(self.perplexity.is_empty() && self.tasks.is_empty() && self.definitions.is_empty())
+        !(self.perplexity.is_empty() && self.tasks.is_empty())
+    }
+
+    /// Iterates over the built-in tasks.
+    pub fn native(&self) -> impl Iterator<Item = &EvalTask> {
+        self.tasks.iter().filter(|task| !task.defined)
+    }
+
+    /// Iterates over the tasks by definitions.
+    pub fn defined(&self) -> impl Iterator<Item = &EvalTask> {
+        self.tasks.iter().filter(|task| task.defined)
     }
 }
 
@@ -74,37 +84,6 @@ impl fmt::Display for Perplexity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.corpus, self.length)?;
         self.draw.map_or(Ok(()), |draw| write!(f, "({draw})"))
-    }
-}
-
-/// One task and the protocol that it is scored under.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TaskUse {
-    /// A name in [`Grid::tasks`](super::Grid::tasks).
-    pub name: String,
-    /// Only the first documents: a number, or a fraction below 1.
-    pub limit: Option<f64>,
-    /// Whether contexts begin with the tokenizer's special tokens.
-    pub bos: Bos,
-    /// How many tokens the backbone sees; what its config says where the file does not.
-    pub max_length: Option<usize>,
-    /// Only some of the documents; no file says so, a search does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub draw: Option<Draw>,
-}
-
-/// `hellaswag`, or `hellaswag(bos=never,limit=100)`.
-impl fmt::Display for TaskUse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut options = Vec::new();
-        if self.bos != Bos::default() {
-            options.push(format!("bos={}", self.bos));
-        }
-        options.extend(self.limit.map(|limit| format!("limit={limit}")));
-        options.extend(self.max_length.map(|length| format!("max_length={length}")));
-        options.extend(self.draw.map(|draw| format!("draw={draw}")));
-        f.write_str(&self.name)?;
-        if options.is_empty() { Ok(()) } else { write!(f, "({})", options.join(",")) }
     }
 }
 
@@ -156,7 +135,7 @@ pub(super) struct PerplexityEntry {
 /// A task by its name, or by a map with options; or one or many tasks by a definition.
 #[derive(Debug, Clone)]
 pub(super) enum TaskUseEntry {
-    Known(TaskUse),
+    Known(EvalTask),
     Defined(Box<DefinitionEntry>),
 }
 
@@ -215,8 +194,7 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
 
     fn visit_str<E>(self, name: &str) -> Result<TaskUseEntry, E> {
         let name = name.to_string();
-        let bos = Bos::default();
-        Ok(TaskUseEntry::Known(TaskUse { name, limit: None, bos, max_length: None, draw: None }))
+        Ok(TaskUseEntry::Known(EvalTask { name, how: Asking::default(), defined: false }))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TaskUseEntry, A::Error> {
@@ -238,7 +216,10 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                 ];
                 match written.into_iter().find(|(_, written)| *written) {
                     Some((key, _)) => Err(only(key)),
-                    None => Ok(TaskUseEntry::Known(TaskUse { name, limit, bos, max_length, draw: None })),
+                    None => {
+                        let how = Asking { limit, bos, max_length, ..Asking::default() };
+                        Ok(TaskUseEntry::Known(EvalTask { name, how, defined: false }))
+                    }
                 }
             }
             (None, Some(definition)) => {
@@ -247,7 +228,9 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                 }
                 let chat = task_use.chat.then(|| task_use.multiturn.unwrap_or(true));
                 let seed = task_use.seed.unwrap_or(SEED);
-                let how = Asking { shots: task_use.shots, seed, chat, system: task_use.system, limit, bos, max_length };
+                let shots = task_use.shots;
+                let system = task_use.system;
+                let how = Asking { shots, seed, chat, system, limit, bos, max_length, draw: None };
                 let folder = task_use.folder;
                 let data = task_use.data;
                 let revision = task_use.revision;

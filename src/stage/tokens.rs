@@ -1,7 +1,6 @@
 //! Token ids in the store: the windows of a text, the requests of a task, the prompts that are continued.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -17,13 +16,14 @@ use crate::generate::{LogitsProcessors, Prompt, Sampling, Settings};
 use crate::grid::Draw;
 use crate::identity::TextId;
 use crate::model::Load;
-use crate::tasks::Solutions;
-use crate::work::backbone::{BackbonePlan, Evaluation, Subject};
-use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
+use crate::work::backbone::{BackbonePlan, Subject};
+use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
+mod answer_key;
 pub mod defined;
 mod make;
 
+pub use answer_key::{AnswerKey, Documents};
 pub(crate) use make::{text, tokenise_missing, whole, windows};
 
 // 2: keys say the format that a file is read as. 3: windows say the bytes that they predict. 4: as all kinds, one more without
@@ -37,8 +37,6 @@ pub const STAGE: Stage = Stage { inodes: |_| 7, ..Stage::new(KIND) };
 const IDS: &str = "ids.u32";
 const WINDOWS: &str = "windows.json";
 const REQUESTS: &str = "requests.json";
-/// For a task's tokens: data for judging its documents.
-const SHEET: &str = "sheet.json";
 /// How much text they are.
 const LOAD: &str = "load.json";
 
@@ -70,28 +68,6 @@ pub fn load(object: &StoredObject) -> Result<Load> {
 
 fn load_bytes(load: &Load) -> Vec<u8> {
     json!([load.tokens, load.scored, load.length]).to_string().into_bytes()
-}
-
-/// Reads the data that a stored task's documents are judged by.
-///
-/// # Errors
-/// Damage.
-pub fn solutions(object: &StoredObject) -> Result<Solutions> {
-    from_json(object, SHEET)
-}
-
-/// Reads the solutions of an evaluation. `None` for a text, or a task that is not stored.
-pub(crate) fn sheet(evaluation: &Evaluation, store: &Store) -> Result<Option<Arc<Solutions>>> {
-    match (&evaluation.subject, store.look(&evaluation.tokens)) {
-        (Subject::Task(used), Lookup::Whole(artifact)) => {
-            let all = solutions(&artifact)?;
-            Ok(Some(Arc::new(match used.draw {
-                None => all,
-                Some(draw) => all.only(&draw.of(all.documents())?),
-            })))
-        }
-        _ => Ok(None),
-    }
 }
 
 #[derive(Serialize, Deserialize)]

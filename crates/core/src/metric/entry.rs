@@ -7,7 +7,7 @@ use crate::evaluate::perplexity::Losses;
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::recovery::RepairMetrics;
 use crate::style::Style;
-use crate::tasks::{Answered, Flip, Measure, TaskResult};
+use crate::tasks::{Answered, Flip, Measure};
 
 /// Which way a metric is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +106,6 @@ impl TextSample<'_> {
 /// The documents of a task under one variant.
 #[derive(Debug, Clone, Copy)]
 pub struct TaskSample<'a> {
-    pub result: &'a TaskResult,
     pub answers: &'a Answered,
     /// Answers of the dense model, if the run has them.
     pub dense: Option<&'a Answered>,
@@ -128,7 +127,7 @@ impl TaskSample<'_> {
 
     /// Returns whether each document is answered correctly.
     pub fn right(&self) -> Vec<bool> {
-        let kind = self.result.task.column;
+        let kind = self.answers.result.task.column;
         self.answers.documents().map(|document| document.right(kind)).collect()
     }
 
@@ -136,7 +135,7 @@ impl TaskSample<'_> {
     /// correctly. `None` without the dense model's answers to the same documents.
     pub fn by_document(&self, metric: &MetricEntry) -> Option<Vec<bool>> {
         let Of::Flips(flip) = metric.of else { return Some(self.right()) };
-        let kind = self.result.task.column;
+        let kind = self.answers.result.task.column;
         let pairs = self.dense?.documents().zip(self.answers.documents());
         pairs.map(|(dense, variant)| (dense.id == variant.id).then(|| flip.holds(&dense, &variant, kind))).collect()
     }
