@@ -20,8 +20,8 @@ use crate::stage::group::{Order, Programs, Tools};
 use crate::stage::operator::{BoundaryResult, figures};
 use crate::stage::scores::answered;
 use crate::stage::selection;
-use crate::stage::tokens::{self, defined, sheet};
-use crate::tasks::{AccuracyKind, DocumentResult, Solutions};
+use crate::stage::tokens::{self, AnswerKey};
+use crate::tasks::{AccuracyKind, DocumentResult};
 use crate::work::backbone::{BackbonePlan, Evaluation, Subject, Variant};
 use crate::work::context::{Conditions, Context};
 use crate::work::event::{Reporter, WorkKind};
@@ -30,7 +30,7 @@ use crate::work::progress::Progressed;
 use crate::work::settings::RunSettings;
 use ghostlab_definitions::aggregate::{Aggregation, Item};
 use ghostlab_definitions::results::{Noted, noted};
-use ghostlab_store::{Lookup, Store};
+use ghostlab_store::Store;
 
 /// Cell with recomputed scores.
 #[derive(Debug)]
@@ -272,9 +272,9 @@ fn scores(
                 values
             });
             let values: Vec<Vec<Vec<f64>>> = values.collect();
-            let solutions = sheet(evaluation, context.store)?;
+            let answer_key = AnswerKey::read(evaluation, context.store)?;
             for ((variant, _), values) in members.iter().zip(values) {
-                let (items, all_items) = items(context, evaluation, eval_set, &values, &scored, solutions.as_ref())?;
+                let (items, all_items) = items(context, evaluation, eval_set, &values, &scored, answer_key.as_ref())?;
                 all.entry(variant.cell).or_default().push(SampledScores {
                     measure: Arc::clone(&evaluation.measure),
                     label: evaluation.subject.to_string(),
@@ -297,7 +297,7 @@ fn items(
     eval_set: &dyn EvalSet,
     chunks: &[Vec<f64>],
     scored: &[usize],
-    key: Option<&Arc<Solutions>>,
+    answer_key: Option<&AnswerKey>,
 ) -> Result<(SampledItems, usize)> {
     // Assemble the values, then a mask of the computed items. Missing chunks are filled with zeros.
     let filled = |fill_row: &dyn Fn(usize, &[f64]) -> Vec<f64>| -> Vec<Vec<f64>> {
@@ -313,16 +313,16 @@ fn items(
     let values = eval_set.assemble(&filled(&|_, values| values.to_vec()));
     let drawn: Vec<bool> =
         eval_set.assemble(&filled(&|at, _| vec![1.0; eval_set.count(at)])).into_iter().map(|mark| mark > 0.5).collect();
-    match (&evaluation.subject, key) {
+    match (&evaluation.subject, answer_key) {
         (Subject::Windows(text), _) => {
             let width = if text.damage { WIDTH } else { 1 };
             let windows = values.chunks_exact(width).map(<[f64]>::to_vec).enumerate();
             let drawn_windows = windows.filter(|(at, _)| drawn[width * at]);
             Ok((SampledItems::Windows(drawn_windows.collect()), values.len() / width))
         }
-        (Subject::Task(_), Some(key)) => {
-            let each = values.len() / key.requests().max(1);
-            let (answers, _) = answered(&values, key)?;
+        (Subject::Task(_), Some(AnswerKey::Native(solutions))) => {
+            let each = values.len() / solutions.requests().max(1);
+            let answers = answered(&values, solutions)?;
             let mut at = 0;
             let mut documents_drawn = Vec::new();
             let mut count = 0;
@@ -333,14 +333,10 @@ fn items(
                 }
                 (at, count) = (end, count + 1);
             }
-            Ok((SampledItems::Documents(documents_drawn, key.task()?.column), count))
+            Ok((SampledItems::Documents(documents_drawn, answers.result.task.column), count))
         }
-        (Subject::Defined(used), _) => {
-            let Lookup::Whole(object) = context.store.look(&evaluation.tokens) else {
-                return Err(Error::job("a task's documents are not in the store").at(evaluation.subject.to_string()));
-            };
-            let (documents, definition) =
-                (defined::documents(&object)?, &context.grid.definitions[&used.name].definition);
+        (Subject::Task(task), Some(AnswerKey::Defined(documents))) => {
+            let definition = context.grid.definition(task)?;
             // Chunks that were not drawn have no generations.
             let generations = eval_set.generations(&values)?;
             let answers = match &generations {

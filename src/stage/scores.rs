@@ -17,7 +17,7 @@ use crate::identity::Identity;
 use crate::metric::{Metric, Unit};
 use crate::model::trie::Cost as TrieCost;
 use crate::model::{Config, Cut, Load, Program, Trie};
-use crate::tasks::{Answered, Score, Solutions, TaskResult};
+use crate::tasks::{Answered, Score, Solutions};
 use crate::work::backbone::ScoredExtent;
 use crate::work::event::WorkKind;
 use ghostlab_store::{JournalRecord, Key, ObjectKind, Store, StoredObject};
@@ -220,8 +220,8 @@ pub(crate) fn scale(metric: &Metric) -> f64 {
 }
 
 /// Evaluates the answers to a task from the scores of its choices.
-pub(crate) fn answered(values: &[f64], sheet: &Arc<Solutions>) -> Result<(Answered, TaskResult)> {
+pub(crate) fn answered(values: &[f64], solutions: &Arc<Solutions>) -> Result<Answered> {
     let scored = choices::scored(values);
     let scores = scored.iter().map(|entry| Score { log_likelihood: entry.log_likelihood, greedy: entry.greedy });
-    Answered::new(sheet, scores.collect())
+    Answered::new(solutions, scores.collect())
 }

@@ -260,8 +260,10 @@ fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Chec
         backbones.contains_key(&cell.backbone) && text
     });
     evaluate.perplexity.retain(|text| corpora.contains_key(&text.corpus));
-    evaluate.tasks.retain(|used| tasks.contains_key(&used.name));
-    evaluate.definitions.retain(|used| definitions.contains_key(&used.name));
+    evaluate.tasks.retain(|task| match task.defined {
+        true => definitions.contains_key(&task.name),
+        false => tasks.contains_key(&task.name),
+    });
     evaluate.groups.clear();
 }
 

@@ -54,6 +54,17 @@ impl FileRows {
         let found = splits.iter().map(|split| Ok(((*split).to_owned(), split_below(root, data, split)?)));
         Ok(Self { splits: found.collect::<Result<_>>()? })
     }
+
+    /// Returns the files with the evaluated rows of a definition.
+    pub fn evaluated(&self, definition: &Definition) -> &[PathBuf] {
+        self.splits.get(definition.evaluated()).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Returns the files with few-shot examples. Empty without examples, or if the definition lists them inline.
+    pub fn examples(&self, definition: &Definition, shots: Option<usize>) -> &[PathBuf] {
+        let split = definition.exampled().filter(|_| definition.shots(shots) > 0);
+        split.and_then(|split| self.splits.get(split)).map(Vec::as_slice).unwrap_or_default()
+    }
 }
 
 /// Finds `SPLIT.jsonl`, `SPLIT-00000-of-00002.parquet`, or all files of a folder `SPLIT`. Searches the configuration's

@@ -7,7 +7,7 @@ use crate::evaluate::perplexity::Losses;
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::recovery::RepairMetrics;
 use crate::style::Style;
-use crate::tasks::{Answered, Flip, Measure, TaskResult};
+use crate::tasks::{Answered, Flip, Measure};
 
 /// Direction in which a metric improves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +105,6 @@ impl TextSample<'_> {
 /// Answers of a variant to the documents of a task.
 #[derive(Debug, Clone, Copy)]
 pub struct TaskSample<'a> {
-    pub result: &'a TaskResult,
     pub answers: &'a Answered,
     /// Answers of the dense model, if the run includes it.
     pub dense: Option<&'a Answered>,
@@ -127,7 +126,7 @@ impl TaskSample<'_> {
 
     /// Returns for each document whether it is answered correctly.
     pub fn right(&self) -> Vec<bool> {
-        let kind = self.result.task.column;
+        let kind = self.answers.result.task.column;
         self.answers.documents().map(|document| document.right(kind)).collect()
     }
 
@@ -135,7 +134,7 @@ impl TaskSample<'_> {
     /// is correct. Returns `None` if the dense model's answers to the same documents are missing.
     pub fn by_document(&self, metric: &MetricEntry) -> Option<Vec<bool>> {
         let Of::Flips(flip) = metric.of else { return Some(self.right()) };
-        let kind = self.result.task.column;
+        let kind = self.answers.result.task.column;
         let pairs = self.dense?.documents().zip(self.answers.documents());
         pairs.map(|(dense, variant)| (dense.id == variant.id).then(|| flip.holds(&dense, &variant, kind))).collect()
     }
