@@ -187,12 +187,12 @@ pub(super) fn bytes(values: &[f64]) -> Vec<u8> {
 }
 
 /// A variant that is being scored.
-pub(super) struct ScoredVariant {
-    pub(super) key: Arc<Key>,
+pub(crate) struct ScoredVariant {
+    pub(crate) key: Arc<Key>,
     /// From the first chunk on that is computed here: operators are large.
     pub(super) program: Option<Program>,
     /// Indexed by chunk.
-    pub(super) chunks: Vec<Option<Vec<f64>>>,
+    pub(crate) chunks: Vec<Option<Vec<f64>>>,
     pub(super) seconds: f64,
     /// Another process has stored it meanwhile, or it has no program.
     pub(super) settled: bool,
