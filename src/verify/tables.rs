@@ -1,7 +1,7 @@
 //! Checks the formats of a folder's table against its numbers and each other.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use super::finding::{Check, CheckKind};
 use super::items::ROUNDING;
 use super::record::Recorded;
 use crate::error::{Error, Result};
-use crate::files::regular;
+use crate::files::{self, regular};
 use crate::metric::{Metric, Spread};
 use crate::results::record::Record;
 use crate::results::{NOISY, deviation, mean, read_frame, spread_head, write_csv};
@@ -20,12 +20,8 @@ use crate::results::{NOISY, deviation, mean, read_frame, spread_head, write_csv}
 /// Fails if a file cannot be read.
 pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
     let mut check = Check::new(CheckKind::Tables);
-    let mut tables: Vec<PathBuf> = std::fs::read_dir(folder)
-        .map_err(|error| Error::io("read", folder, &error))?
-        .filter_map(|item| Some(item.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "csv"))
-        .collect();
-    tables.sort();
+    let mut tables = files::entries(folder).map_err(|error| Error::io("read", folder, &error))?;
+    tables.retain(|path| path.extension().is_some_and(|extension| extension == "csv"));
     for path in tables {
         let table = PrintedTable::read(&path)?;
         match table.place("metric").zip(table.place("cell")) {

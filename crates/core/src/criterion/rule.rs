@@ -169,7 +169,11 @@ pub trait Criterion: Send + Sync {
     }
 
     /// Returns the regions `[start, end)` that a selection may contain. The pass spools the activations around them.
+    /// Defaults to the pairs of a rule that always removes one block, and to any region of another rule.
     fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+        if self.one_block(cut) {
+            return self.pairs(cut).iter().map(|pair| (pair.from, pair.to)).collect();
+        }
         any_regions(cut)
     }
 

@@ -3,7 +3,7 @@
 //! The hub's older dialect has `rope_theta` and `rope_scaling` at the top level and `torch_dtype`; the newer one has one map
 //! `rope_parameters` and `dtype`. Whatever this program cannot compute faithfully is an error here, before weights load.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -23,7 +23,7 @@ use super::weights::Weights;
 use super::window::{self, MAX_TOKENS};
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
-use crate::files::{parts, regular};
+use crate::files::{self, parts, regular};
 use crate::quantity::counted;
 
 /// No backbone is near these; they keep products of a config's numbers far below what overflows or cannot be planned.
@@ -334,9 +334,7 @@ fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Res
 
 /// Creates the error for a folder without a config, with its content and the subfolder that may be meant.
 fn no_backbone(folder: &Path) -> Error {
-    let inside = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
-    let mut inside: Vec<PathBuf> = inside.collect();
-    inside.sort();
+    let inside = files::entries(folder).unwrap_or_default();
     let some = inside
         .iter()
         .take(5)
