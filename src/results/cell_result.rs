@@ -309,7 +309,8 @@ impl CellResult {
     pub fn lm_eval(&self) -> Result<Vec<Value>> {
         let mut files: Vec<Vec<&TaskScores>> = Vec::new();
         for scores in self.scored() {
-            match files.iter_mut().find(|file| !has_it(scores, file)) {
+            let name = scores.result.task.name;
+            match files.iter_mut().find(|file| file.iter().all(|entry| entry.result.task.name != name)) {
                 Some(file) => file.push(scores),
                 None => files.push(vec![scores]),
             }
@@ -338,10 +339,6 @@ impl CellResult {
             (None, None) => Ok(self),
         }
     }
-}
-
-fn has_it(scores: &TaskScores, file: &Vec<&TaskScores>) -> bool {
-    file.iter().any(|entry| entry.result.task.name == scores.result.task.name)
 }
 
 fn perplexities<S: Serializer>(

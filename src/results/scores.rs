@@ -159,7 +159,8 @@ pub fn with_definitions(native: Vec<Value>, grid: &Grid, result: &CellResult, mo
         let uses: Vec<&DefinitionUse> =
             grid.evaluate.definitions.iter().filter(|definition| definition.how == *how).collect();
         let groups: Vec<&GroupUse> = grid.evaluate.groups.iter().filter(|group| group.how == *how).collect();
-        let found = files.iter().position(|file| at == 0 && !is_taken(&uses, file));
+        let is_free = |file: &Value| uses.iter().all(|task_use| file["results"][&task_use.name].is_null());
+        let found = files.iter().position(|file| at == 0 && is_free(file));
         let index = found.unwrap_or_else(|| {
             let labels: Vec<String> = uses.iter().map(ToString::to_string).collect();
             files.push(json!({
@@ -172,10 +173,6 @@ pub fn with_definitions(native: Vec<Value>, grid: &Grid, result: &CellResult, mo
     }
     files.retain(|file| file["results"].as_object().is_some_and(|results| !results.is_empty()));
     files
-}
-
-fn is_taken(uses: &[&DefinitionUse], file: &Value) -> bool {
-    uses.iter().any(|task_use| !file["results"][&task_use.name].is_null())
 }
 
 fn add(file: &mut Value, grid: &Grid, result: &CellResult, uses: &[&DefinitionUse], groups: &[&GroupUse]) {

@@ -195,7 +195,8 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result
     let plan = lab.plan(&dense_grid)?;
     exec::preflight(&plan, &lab.settings, Where::Here, lab.store, lab.reporter, lab.stop)?;
     let outcome = GridOutcome::read(&plan, lab.store, &BTreeMap::new())?;
-    let tasks = grid.evaluate.tasks.iter().map(|used| (On::Task(used.clone()), document_count(&outcome, used)));
+    let tasks = grid.evaluate.tasks.iter();
+    let tasks = tasks.map(|used| (On::Task(used.clone()), outcome.task(used).map_or(0, |task| task.documents)));
     let texts = grid.evaluate.perplexity.iter().map(|text| (On::Text(text.clone()), window_count(&outcome, text)));
     let track = |name, strata: Vec<(On, usize)>, first, scale| {
         let share = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
@@ -217,10 +218,6 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result
             .found(format!("{} of {}", stratum.used, stratum.all))
             .hint("more --items, or fewer tasks and texts")),
     }
-}
-
-fn document_count(outcome: &GridOutcome, used: &TaskUse) -> usize {
-    outcome.task(used).map_or(0, |task| task.documents)
 }
 
 fn window_count(outcome: &GridOutcome, text: &Perplexity) -> usize {

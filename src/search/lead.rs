@@ -31,11 +31,13 @@ pub(super) fn in_race(tracks: &[Track], racers: &[Racer], at: usize, winner: Opt
 
 /// Returns the gains on the first items, as many per stratum as `like` has.
 fn first_items(gains: &[Gains], like: &[Gains]) -> Vec<Gains> {
-    gains.iter().zip(like).map(|(gains, like)| gains.iter().zip(like).map(cut_to).collect()).collect()
-}
-
-fn cut_to((values, like): (&Vec<f64>, &Vec<f64>)) -> Vec<f64> {
-    values[..like.len().min(values.len())].to_vec()
+    gains
+        .iter()
+        .zip(like)
+        .map(|(gains, like)| {
+            gains.iter().zip(like).map(|(values, like)| values[..like.len().min(values.len())].to_vec()).collect()
+        })
+        .collect()
 }
 
 /// Returns the winner's lead over plain removal on the raced and held-out items. Each pair contains the gains

@@ -148,7 +148,9 @@ fn tidy(table: &PrintedTable, recorded: &Recorded, metric: usize, cell: usize, c
                 }
             }
         };
-        compare(value, expected.iter().map(|record| record.value).collect(), recorded_failure(recorded, &cells));
+        let mut of_cells = recorded.numbers.numbers.iter().filter(|number| cells.contains(&number.cell.as_str()));
+        let has_failure = of_cells.any(|number| number.failure.is_some());
+        compare(value, expected.iter().map(|record| record.value).collect(), has_failure);
         for &(column, kind) in &kinds {
             compare(column, expected.iter().map(|record| record.error(kind)).collect(), false);
         }
@@ -156,10 +158,6 @@ fn tidy(table: &PrintedTable, recorded: &Recorded, metric: usize, cell: usize, c
             compare(column, expected.iter().map(|record| record.error.map(|(_, error)| error)).collect(), false);
         }
     }
-}
-
-fn recorded_failure(recorded: &Recorded, cells: &[&str]) -> bool {
-    recorded.numbers.numbers.iter().any(|number| cells.contains(&number.cell.as_str()) && number.failure.is_some())
 }
 
 /// Checks a table with one row per cell.
@@ -171,7 +169,8 @@ fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
         columns.insert(spread_head(&number.column, spread(&number.record)), number.record.error);
         columns.insert(format!("{} {OLD_SPREAD}", number.column), number.record.error);
     }
-    let heads = table.heads.iter().enumerate().filter(|(_, head)| is_known_column(&cells, head));
+    let heads = table.heads.iter().enumerate();
+    let heads = heads.filter(|(_, head)| cells.values().any(|cell| cell.contains_key(*head)));
     let text_cells: Vec<(usize, &str)> = heads.map(|(at, head)| (at, head.as_str())).collect();
     // A row over seeds is a mean of several cells.
     if table.heads.iter().any(|head| head.ends_with(" n")) {
@@ -191,10 +190,6 @@ fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
             table.differs(format!("{}, line {}, {}", table.name, row + 2, table.heads[at]), (row, at), made, check);
         }
     }
-}
-
-fn is_known_column(cells: &BTreeMap<&str, BTreeMap<String, Option<f64>>>, head: &String) -> bool {
-    cells.values().any(|cell| cell.contains_key(head))
 }
 
 fn missing_columns(
@@ -424,7 +419,8 @@ fn run_markdown(table: &PrintedTable, recorded: &Recorded, path: &Path, check: &
         return Ok(());
     }
     for (at, head) in heads.iter().enumerate() {
-        let Some(column) = table.place(head).filter(|_| has_column(recorded, head)) else { continue };
+        let is_recorded = recorded.numbers.numbers.iter().any(|number| number.column == *head);
+        let Some(column) = table.place(head).filter(|_| is_recorded) else { continue };
         for (row, cells) in rows.iter().enumerate() {
             let (Some(value), Some(text)) = (table.number(row, column), cells.get(at)) else { continue };
             let bare = text.replace("**", "").replace("<u>", "").replace("*", "");
@@ -435,10 +431,6 @@ fn run_markdown(table: &PrintedTable, recorded: &Recorded, path: &Path, check: &
         }
     }
     Ok(())
-}
-
-fn has_column(recorded: &Recorded, head: &str) -> bool {
-    recorded.numbers.numbers.iter().any(|number| number.column == head)
 }
 
 fn cell_position(path: &Path, head: &&str, row: usize) -> String {

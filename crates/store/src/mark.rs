@@ -98,7 +98,7 @@ impl Mark {
 
     /// Handles a folder whose marker is missing.
     fn unmarked(root: &Path, words: StoreWords) -> Result<Option<Self>> {
-        match (is_free(root)?, root.join(MARK).exists()) {
+        match (names(root)?.is_empty(), root.join(MARK).exists()) {
             (true, _) => Ok(None),
             // Another process created the store in the meantime.
             (false, true) => Self::read(root, words),
@@ -200,10 +200,6 @@ fn read_refused(found: String, root: &Path) -> Error {
         .expected("a folder")
         .found(found)
         .hint("name another folder with --store")
-}
-
-fn is_free(root: &Path) -> Result<bool> {
-    names(root).map(|names| names.is_empty())
 }
 
 /// Returns whether a folder is nonempty and contains only entries of a store.
