@@ -306,9 +306,6 @@ impl TaskHooks for GridHead<'_> {
     }
 
     fn idle(&self) -> Result<()> {
-        if let Some(spread) = &self.spread {
-            spread.sightings.next_round();
-        }
         self.tools.run.pause()
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ghostlab_definitions::aggregate::Item;
+use ghostlab_definitions::aggregate;
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
@@ -273,13 +273,7 @@ impl Numbers<'_> {
             };
             // The paired test needs a mean of ones and zeros.
             let bits: Option<Vec<bool>> = judged.filter(|_| metric.test.is_some()).and_then(|(score, items)| {
-                let bits: Vec<bool> = items
-                    .iter()
-                    .map(|item| match item {
-                        Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
-                        _ => None,
-                    })
-                    .collect::<Option<_>>()?;
+                let bits = aggregate::bits(items)?;
                 let mean = bits.iter().filter(|bit| **bit).count() as f64 / bits.len().max(1) as f64;
                 ((mean - score.score).abs() < 1e-12).then_some(bits)
             });

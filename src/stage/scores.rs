@@ -189,13 +189,13 @@ pub(super) fn bytes(values: &[f64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
 }
 
-/// Variant that is being scored.
-pub(super) struct ScoredVariant {
-    pub(super) key: Arc<Key>,
-    /// Program, loaded when the first chunk is computed here, because operators are large.
+/// A variant that is being scored.
+pub(crate) struct ScoredVariant {
+    pub(crate) key: Arc<Key>,
+    /// From the first chunk on that is computed here: operators are large.
     pub(super) program: Option<Program>,
-    /// Scores, indexed by chunk.
-    pub(super) chunks: Vec<Option<Vec<f64>>>,
+    /// Indexed by chunk.
+    pub(crate) chunks: Vec<Option<Vec<f64>>>,
     pub(super) seconds: f64,
     /// Whether the variant needs no more work: another process stored it, or it has no program.
     pub(super) settled: bool,

@@ -64,7 +64,9 @@ fn make(
     };
     let (step, scoring) = text.with_eval_set(backbone, &evaluation.subject, |eval_set| {
         let journal = evaluation.journal.clone();
-        let job = ChunkRun { run, models, backbone, eval_set, label: &label, program: &program, journal, within: None };
+        let label = &*label;
+        let program = &program;
+        let job = ChunkRun { run, models, backbone, eval_set, label, program, journal, within: None, sample: None };
         let mut scoring = match begun {
             Some(scoring) => scoring,
             None => {

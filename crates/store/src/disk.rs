@@ -173,14 +173,7 @@ impl SystemDisk {
 
 impl Disk for SystemDisk {
     fn read_from(&self, path: &Path, start: u64) -> io::Result<Vec<u8>> {
-        self.count(1);
-        let mut file = regular::file(path)?;
-        if start > 0 {
-            file.seek(SeekFrom::Start(start))?;
-        }
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        Ok(bytes)
+        self.read_part(path, start, u64::MAX)
     }
 
     fn read_part(&self, path: &Path, start: u64, bytes: u64) -> io::Result<Vec<u8>> {

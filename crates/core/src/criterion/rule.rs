@@ -171,6 +171,9 @@ pub trait Criterion: Send + Sync {
     /// Returns the regions `[start, end)` that the selection may contain. The pass spools the activations at their
     /// boundaries.
     fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+        if self.one_block(cut) {
+            return self.pairs(cut).iter().map(|pair| (pair.from, pair.to)).collect();
+        }
         any_regions(cut)
     }
 

@@ -4,7 +4,7 @@
 //! `rope_parameters`, and `dtype`. Settings that this program cannot compute faithfully are rejected here, before
 //! weights are loaded.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -24,7 +24,7 @@ use super::weights::Weights;
 use super::window::{self, MAX_TOKENS};
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
-use crate::files::{parts, regular};
+use crate::files::{self, parts, regular};
 use crate::quantity::counted;
 
 /// Upper bounds far above any real backbone, which keep products of config values from overflowing. The actual values
@@ -339,9 +339,7 @@ fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Res
 
 /// Creates the error for a folder without a config. It lists the folder's content and suggests a subfolder.
 fn no_backbone(folder: &Path) -> Error {
-    let inside = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
-    let mut inside: Vec<PathBuf> = inside.collect();
-    inside.sort();
+    let inside = files::entries(folder).unwrap_or_default();
     let some = inside
         .iter()
         .take(5)
