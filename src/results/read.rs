@@ -14,8 +14,10 @@ use crate::corpus::Rule;
 use crate::error::{Error, Result};
 use crate::grid::Grid;
 use crate::machine;
-use crate::model::rounding_told;
+use crate::metric::{self, Savings};
+use crate::model::{Cut, Program, deployed, rounding_told};
 use crate::plan::Plan;
+use crate::stage::group::stored_program;
 use crate::stage::tokens::defined::{self, Documents};
 use crate::stage::tokens::{extent, sheet};
 use crate::stage::{distilled, latency, operator, scores, selection};
@@ -131,6 +133,9 @@ impl<'a> BackboneReader<'a> {
             result.seconds += artifact.meta().seconds;
             is_solved = true;
         }
+        if is_solved && self.grid.evaluate.metrics.iter().any(|name| metric::is_size(name)) {
+            result.savings = self.savings(variant, &result.removed)?;
+        }
         // The sources of scores may have been removed to make room.
         if variant.scores.is_empty() && variant.latencies.is_empty() && !is_solved {
             result.missing = Some("its operator is not solved".to_owned());
@@ -228,6 +233,20 @@ impl<'a> BackboneReader<'a> {
             result.prompts.push(Measured { asked: *prompt, measure: Arc::clone(measure), extent: None, sample });
         }
         Ok(result)
+    }
+
+    /// Returns what a variant saves, as it is deployed. `None` if its selection or an operator is not stored.
+    fn savings(&self, variant: &Variant, removed: &Cut) -> Result<Option<Savings>> {
+        let config = &self.backbone.config;
+        let stored = [&variant.selection, &variant.repair().cloned()];
+        if stored.into_iter().flatten().any(|key| !matches!(self.store.look(key), Lookup::Whole(_))) {
+            return Ok(None);
+        }
+        let program = match variant.repair() {
+            None => Program::without(config.layers, removed),
+            Some(_) => stored_program(self.store, self.backbone, variant)?,
+        };
+        Ok(Some(Savings::of(&deployed(&program, config).program, config)))
     }
 
     fn find(&self, key: &Key, result: &mut CellResult) -> Option<StoredObject> {

@@ -78,6 +78,8 @@ pub enum Question {
     /// All tasks together.
     Tasks(&'static MetricEntry),
     Prompt(&'static MetricEntry, Latency),
+    /// The size of the variant.
+    Size(&'static MetricEntry),
     /// A number that is in no table of a run, by its metric's id.
     Besides(String),
 }
@@ -100,7 +102,7 @@ impl fmt::Display for Question {
             Self::Task(metric, used) => write(metric, used),
             Self::Prompt(metric, prompt) => write(metric, prompt),
             Self::Defined(column) => f.write_str(&column.metric().label),
-            Self::Tasks(metric) => f.write_str(metric.head),
+            Self::Tasks(metric) | Self::Size(metric) => f.write_str(metric.head),
             Self::Besides(metric) => f.write_str(metric),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::size::Savings;
 use crate::evaluate::damage::{Damage, Damages, Stretch};
 use crate::evaluate::perplexity::Losses;
 use crate::latency::{DecodeResult, LatencyResult};
@@ -167,6 +168,8 @@ pub enum Of {
     /// Tokens decoded after a prompt.
     Decode(fn(&DecodeResult) -> Option<Measure>),
     Repair(fn(&RepairSample<'_>) -> Option<f64>),
+    /// The program itself, compared with the dense model.
+    Size(fn(&Savings) -> f64),
     /// A task or group by a definition of lm-evaluation-harness, which says itself how that is.
     Defined,
 }
