@@ -16,7 +16,7 @@ use crate::files::parts;
 use crate::grid::{Cell, EvalTask, Grid, GroupUse, Latency, Perplexity};
 use crate::identity::{Identity, MeasureId};
 use crate::latency::LatencyResult;
-use crate::metric::TextSample;
+use crate::metric::{Savings, TextSample};
 use crate::model::Cut;
 use crate::model::EngineId;
 use crate::stage::operator::BoundaryResult;
@@ -188,7 +188,10 @@ pub struct CellResult {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub selection_notes: Vec<String>,
     pub boundaries: Vec<BoundaryResult>,
-    /// Window losses of each text. The run's record contains only the perplexities.
+    /// What the variant saves of the dense model; `None` unless the grid asks for it and all operators are stored.
+    #[serde(skip)]
+    pub savings: Option<Savings>,
+    /// The windows' losses of each text. The run's record has the perplexities alone.
     #[serde(rename = "perplexity", serialize_with = "perplexities")]
     pub texts: Vec<Measured<Perplexity, TextExtent, Losses>>,
     /// Comparisons with the dense model, by text; `None` for texts without one.

@@ -51,6 +51,7 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
         numbers.tasks(&shown);
         numbers.defined(&columns);
         numbers.latencies();
+        numbers.sizes(&shown);
         for (metric, value) in repairs(result, reference(outcome, &result.cell)) {
             let value = value.map(|value| Measure { value, stderr: None });
             numbers.push(metric, None, &numbers.setup.clone(), value, None);
@@ -284,6 +285,16 @@ impl Numbers<'_> {
                 Some(Sample::Losses(aggregation.losses(judged?.1)?.0))
             });
             self.push(metric, Some(protocol.asked()), &setup, value, sample);
+        }
+    }
+
+    /// Adds the shown metrics of the variant's size.
+    fn sizes(&mut self, shown: &[&'static MetricEntry]) {
+        for entry in shown {
+            let Of::Size(estimate) = entry.of else { continue };
+            let value = self.result.savings.as_ref().map(estimate).filter(|value| value.is_finite());
+            let estimate = value.map(|value| Measure { value, stderr: None });
+            self.push(entry.metric(), Some(Question::Size(entry)), &self.setup.clone(), estimate, None);
         }
     }
 

@@ -110,7 +110,12 @@ pub enum Protocol {
         /// Machine of the measurement.
         machine: String,
     },
-    /// Additional metric of windows or documents that another column scores.
+    /// The size of a variant, which follows from its program.
+    Size {
+        #[serde(serialize_with = "by_name")]
+        metric: &'static MetricEntry,
+    },
+    /// Another metric of the same windows or documents.
     #[serde(untagged)]
     Derived {
         #[serde(rename = "protocol", serialize_with = "by_name")]
@@ -152,6 +157,7 @@ impl Protocol {
                     scored.iter().map(|used| derived(Subject::Task((*used).clone()))).collect()
                 }
                 Of::Tasks(_) if scored.len() > 1 => vec![Self::Average { tasks: scored.len() }],
+                Of::Size(_) => vec![Self::Size { metric }],
                 Of::Tasks(_) | Of::Texts(_) | Of::Prompt(_) | Of::Decode(_) | Of::Repair(_) | Of::Defined => Vec::new(),
             }
         };
@@ -291,6 +297,7 @@ impl Protocol {
                 Question::Defined(DefinedColumn { label: label.clone(), metric, filter: filter.clone() })
             }
             Self::Average { .. } => Question::Tasks(&metric::ACCURACY),
+            Self::Size { metric } => Question::Size(metric),
             Self::Latency { metric, length, batch, decode, .. } => {
                 Question::Prompt(metric, Latency { length: *length, batch: *batch, decode: *decode })
             }
@@ -306,6 +313,7 @@ impl Protocol {
             Self::Derived { metric, scored_on: Subject::Task(used) } => metric.on(&used.name),
             Self::Defined { label, metric, filter, .. } => Metric::defined(label, metric, filter),
             Self::Average { .. } => metric::ACCURACY.metric(),
+            Self::Size { metric } => metric.metric(),
             Self::Latency { metric, length, batch, decode, several, .. } => match several {
                 true => metric.metric().at_prompt(Latency { length: *length, batch: *batch, decode: *decode }),
                 false => metric.metric(),
@@ -326,7 +334,7 @@ impl Protocol {
                 "`{column}`: perplexity, protocol `windows`, {}, joined and cut by the rule `{rule}`",
                 self.amount()
             ),
-            Self::Derived { metric, .. } => format!("`{column}`: {}", metric.note),
+            Self::Derived { metric, .. } | Self::Size { metric } => format!("`{column}`: {}", metric.note),
             Self::MultipleChoice { task, version, metric, bos, .. } => format!(
                 "`{column}`: {metric} in %, {task} version {version} of lm-evaluation-harness, zero-shot, BOS `{bos}`, {}",
                 self.amount()
@@ -396,6 +404,7 @@ impl Protocol {
             Self::Derived { scored_on: Subject::Windows(text), .. } => format!("windows of {} tokens", text.length),
             Self::Derived { scored_on: Subject::Task(_), .. } => "the same documents".to_owned(),
             Self::Average { tasks } => format!("{tasks} tasks"),
+            Self::Size { .. } => "no data".to_owned(),
             Self::Latency { metric, decode, warmups, rounds, machine, .. } => {
                 let how = match (metric.of, decode) {
                     (Of::Decode(_), Some(new)) => format!("{new} tokens of each sequence decoded greedily behind it"),
@@ -430,7 +439,7 @@ impl Protocol {
             Self::Derived { scored_on: Subject::Task(used), .. } => &used.name,
             Self::Defined { label, .. } => label,
             Self::Average { .. } => "average",
-            Self::Latency { metric, .. } => metric.id,
+            Self::Latency { metric, .. } | Self::Size { metric } => metric.id,
         }
     }
 }

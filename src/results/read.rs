@@ -12,8 +12,10 @@ use crate::corpus::Rule;
 use crate::error::Result;
 use crate::grid::{EvalTask, Grid};
 use crate::machine;
-use crate::model::rounding_told;
+use crate::metric::{self, Savings};
+use crate::model::{Cut, Program, deployed, rounding_told};
 use crate::plan::Plan;
+use crate::stage::group::stored_program;
 use crate::stage::tokens::{AnswerKey, extent};
 use crate::stage::{distilled, latency, operator, scores, selection};
 use crate::work::backbone::{BackbonePlan, Evaluation, Subject, Variant};
@@ -123,7 +125,10 @@ impl<'a> BackboneReader<'a> {
             result.seconds += artifact.meta().seconds;
             is_solved = true;
         }
-        // Operators may have been evicted after scoring.
+        if is_solved && self.grid.evaluate.metrics.iter().any(|name| metric::is_size(name)) {
+            result.savings = self.savings(variant, &result.removed)?;
+        }
+        // The sources of scores may have been removed to make room.
         if variant.scores.is_empty() && variant.latencies.is_empty() && !is_solved {
             result.missing = Some("its operator is not solved".to_owned());
         }
@@ -211,6 +216,20 @@ impl<'a> BackboneReader<'a> {
             scores,
             answers: Answers::Defined { answers, items },
         })
+    }
+
+    /// Returns what a variant saves, as it is deployed. `None` if its selection or an operator is not stored.
+    fn savings(&self, variant: &Variant, removed: &Cut) -> Result<Option<Savings>> {
+        let config = &self.backbone.config;
+        let stored = [&variant.selection, &variant.repair().cloned()];
+        if stored.into_iter().flatten().any(|key| !matches!(self.store.look(key), Lookup::Whole(_))) {
+            return Ok(None);
+        }
+        let program = match variant.repair() {
+            None => Program::without(config.layers, removed),
+            Some(_) => stored_program(self.store, self.backbone, variant)?,
+        };
+        Ok(Some(Savings::of(&deployed(&program, config).program, config)))
     }
 
     fn find(&self, key: &Key, result: &mut CellResult) -> Option<StoredObject> {

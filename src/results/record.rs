@@ -79,7 +79,9 @@ pub enum Question {
     /// Average over all tasks.
     Tasks(&'static MetricEntry),
     Prompt(&'static MetricEntry, Latency),
-    /// Metric id of a number that appears in no table of a run.
+    /// The size of the variant.
+    Size(&'static MetricEntry),
+    /// A number that is in no table of a run, by its metric's id.
     Besides(String),
 }
 
@@ -101,7 +103,7 @@ impl fmt::Display for Question {
             Self::Task(metric, used) => write(metric, used),
             Self::Prompt(metric, prompt) => write(metric, prompt),
             Self::Defined(column) => f.write_str(&column.metric().label),
-            Self::Tasks(metric) => f.write_str(metric.head),
+            Self::Tasks(metric) | Self::Size(metric) => f.write_str(metric.head),
             Self::Besides(metric) => f.write_str(metric),
         }
     }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::{Cut, Sublayer};
 use crate::named::named;
+use crate::quantity::counted;
 
 /// Unit of a depth.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -33,7 +34,21 @@ impl DepthUnit {
         *self == Self::Layers
     }
 
-    /// Returns how many of this unit a backbone has.
+    /// Returns what one unit is called in tables and figures.
+    pub fn noun(self) -> &'static str {
+        match self {
+            Self::Layers => "layer",
+            Self::Attention => "attention",
+            Self::Mlp => "MLP",
+            Self::Sublayers => "sublayer",
+        }
+    }
+
+    pub fn plural(self) -> String {
+        format!("{}s", self.noun())
+    }
+
+    /// Returns the number of units in a backbone.
     pub fn available(self, layers: usize) -> usize {
         if self == Self::Sublayers { 2 * layers } else { layers }
     }
@@ -88,7 +103,12 @@ impl Depth {
         self.unit.candidates(layers).into_iter().skip(start).take(self.count).collect()
     }
 
-    /// Returns the depth as it appears in cell names: `7`, or `attention-8`.
+    /// Returns the count with its unit in words: `3 layers`, `8 attentions`, `1 MLP`.
+    pub fn words(self) -> String {
+        counted(self.count, self.unit.noun())
+    }
+
+    /// Returns the part of a cell's name: `7`, or `attention-8`.
     pub fn word(self) -> String {
         match self.unit {
             DepthUnit::Layers => self.count.to_string(),
@@ -180,6 +200,7 @@ mod tests {
         for wrong in [r#"{"heads": 8}"#, r#"{"attention": 8, "mlp": 2}"#, "{}", r#""7""#] {
             assert!(serde_json::from_str::<Depth>(wrong).is_err(), "{wrong}");
         }
+        assert_eq!([attention, Depth::layers(1)].map(Depth::words), ["8 attentions", "1 layer"]);
         assert_eq!((attention.word(), attention.to_string()), ("attention-8".to_owned(), "8 attention".to_owned()));
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::size::Savings;
 use crate::evaluate::damage::{Damage, Damages, Stretch};
 use crate::evaluate::perplexity::Losses;
 use crate::latency::{DecodeResult, LatencyResult};
@@ -166,7 +167,9 @@ pub enum Of {
     /// Decoding of tokens after a prompt.
     Decode(fn(&DecodeResult) -> Option<Measure>),
     Repair(fn(&RepairSample<'_>) -> Option<f64>),
-    /// Task or group defined as in lm-evaluation-harness, which also defines the computation.
+    /// The program itself, compared with the dense model.
+    Size(fn(&Savings) -> f64),
+    /// A task or group by a definition of lm-evaluation-harness, which says itself how that is.
     Defined,
 }
 

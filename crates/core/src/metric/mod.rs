@@ -16,6 +16,7 @@ mod entry;
 mod flips;
 mod latency;
 mod repair;
+mod size;
 mod task;
 #[cfg(test)]
 #[path = "../../templates/metric.rs"]
@@ -36,6 +37,7 @@ pub use entry::{
 };
 pub use latency::{DECODE, DECODE_SPEEDUP, MEMORY, MEMORY_SIZE, PREFILL, SPEEDUP};
 pub use repair::{ANTISYMMETRIC, BOUNDARY_ERROR, CHANNEL_ERROR, CHANNELS_REDUCED, SYMMETRIC};
+pub use size::{PARAMETERS_REMOVED, Savings};
 pub use task::{ACCURACY, TASK};
 pub use text::{BITS_PER_BYTE, PERPLEXITY, TEXT};
 
@@ -77,6 +79,9 @@ pub static ENTRIES: &[&MetricEntry] = &[
     &SYMMETRIC,
     &ANTISYMMETRIC,
     &CHANNELS_REDUCED,
+    &PARAMETERS_REMOVED,
+    &size::KV_CACHE,
+    &size::OPERATIONS,
 ];
 
 /// Texts of the paper's tables with their column headers, in the paper's order.
@@ -317,6 +322,11 @@ impl Metric {
 /// Returns whether the metric called `name` compares variants with the dense model.
 pub fn is_damage(name: &str) -> bool {
     ENTRIES.iter().any(|entry| entry.name == name && matches!(entry.of, Of::Damage(..)))
+}
+
+/// Returns whether the metric of a name is a share of the dense model's size.
+pub fn is_size(name: &str) -> bool {
+    ENTRIES.iter().any(|entry| entry.name == name && matches!(entry.of, Of::Size(_)))
 }
 
 /// Returns the metrics that a run shows only if its grid names them.
