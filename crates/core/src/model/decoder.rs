@@ -41,6 +41,8 @@ pub struct Decoder {
 
 /// Attention of the rows of a stream, with or without cached rows.
 trait Seen {
+    /// Computes attention of the rows.
+    ///
     /// # Shapes
     /// `qkv [tokens, (H + 2K)·D]`; result `[tokens, H·D]`.
     fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch>;
