@@ -188,10 +188,10 @@ pub struct CellResult {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub selection_notes: Vec<String>,
     pub boundaries: Vec<BoundaryResult>,
-    /// What the variant saves of the dense model; `None` unless the grid asks for it and all operators are stored.
+    /// Savings relative to the dense model; `None` unless the grid asks for it and all operators are stored.
     #[serde(skip)]
     pub savings: Option<Savings>,
-    /// The windows' losses of each text. The run's record has the perplexities alone.
+    /// Window losses of each text. The run's record contains only the perplexities.
     #[serde(rename = "perplexity", serialize_with = "perplexities")]
     pub texts: Vec<Measured<Perplexity, TextExtent, Losses>>,
     /// Comparisons with the dense model, by text; `None` for texts without one.

@@ -110,12 +110,12 @@ pub enum Protocol {
         /// Machine of the measurement.
         machine: String,
     },
-    /// The size of a variant, which follows from its program.
+    /// Size of a variant, computed from its program.
     Size {
         #[serde(serialize_with = "by_name")]
         metric: &'static MetricEntry,
     },
-    /// Another metric of the same windows or documents.
+    /// Additional metric of windows or documents that another column scores.
     #[serde(untagged)]
     Derived {
         #[serde(rename = "protocol", serialize_with = "by_name")]

@@ -128,7 +128,7 @@ impl<'a> BackboneReader<'a> {
         if is_solved && self.grid.evaluate.metrics.iter().any(|name| metric::is_size(name)) {
             result.savings = self.savings(variant, &result.removed)?;
         }
-        // The sources of scores may have been removed to make room.
+        // Operators may have been evicted after scoring.
         if variant.scores.is_empty() && variant.latencies.is_empty() && !is_solved {
             result.missing = Some("its operator is not solved".to_owned());
         }
@@ -218,7 +218,7 @@ impl<'a> BackboneReader<'a> {
         })
     }
 
-    /// Returns what a variant saves, as it is deployed. `None` if its selection or an operator is not stored.
+    /// Computes the savings of a variant as deployed. `None` if its selection or an operator is not stored.
     fn savings(&self, variant: &Variant, removed: &Cut) -> Result<Option<Savings>> {
         let config = &self.backbone.config;
         let stored = [&variant.selection, &variant.repair().cloned()];

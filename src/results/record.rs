@@ -79,9 +79,9 @@ pub enum Question {
     /// Average over all tasks.
     Tasks(&'static MetricEntry),
     Prompt(&'static MetricEntry, Latency),
-    /// The size of the variant.
+    /// Size of the variant.
     Size(&'static MetricEntry),
-    /// A number that is in no table of a run, by its metric's id.
+    /// Metric id of a number that appears in no table of a run.
     Besides(String),
 }
 

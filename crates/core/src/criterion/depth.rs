@@ -34,7 +34,7 @@ impl DepthUnit {
         *self == Self::Layers
     }
 
-    /// Returns what one unit is called in tables and figures.
+    /// Returns the name of one unit in tables and figures.
     pub fn noun(self) -> &'static str {
         match self {
             Self::Layers => "layer",
@@ -108,7 +108,7 @@ impl Depth {
         counted(self.count, self.unit.noun())
     }
 
-    /// Returns the part of a cell's name: `7`, or `attention-8`.
+    /// Returns the depth as it appears in cell names: `7`, or `attention-8`.
     pub fn word(self) -> String {
         match self.unit {
             DepthUnit::Layers => self.count.to_string(),

@@ -167,9 +167,9 @@ pub enum Of {
     /// Decoding of tokens after a prompt.
     Decode(fn(&DecodeResult) -> Option<Measure>),
     Repair(fn(&RepairSample<'_>) -> Option<f64>),
-    /// The program itself, compared with the dense model.
+    /// Program of the variant, compared with the dense model.
     Size(fn(&Savings) -> f64),
-    /// A task or group by a definition of lm-evaluation-harness, which says itself how that is.
+    /// Task or group defined as in lm-evaluation-harness, which also defines the computation.
     Defined,
 }
 
