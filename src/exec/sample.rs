@@ -337,7 +337,7 @@ fn items(
             Ok((SampledItems::Documents(documents_drawn, answers.result.task.column), count))
         }
         (Subject::Task(task), Some(AnswerKey::Defined(documents))) => {
-            let definition = context.grid.definition(task)?;
+            let definition = context.grid.task(task).definition()?;
             // Where nothing was drawn, nothing was generated.
             let generations = eval_set.generations(&values)?;
             let answers = match &generations {
@@ -390,13 +390,7 @@ fn defined_items(
             .collect();
         return Some(DefinedItems::Losses { items, aggregation, units });
     }
-    let bits: Vec<bool> = items
-        .iter()
-        .map(|item| match item {
-            Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
-            _ => None,
-        })
-        .collect::<Option<_>>()?;
+    let bits: Vec<bool> = items.iter().map(Item::is_hit).collect::<Option<_>>()?;
     let flags = bits.into_iter().enumerate().filter_map(|(at, right)| Some((drawn(at)?, right)));
     Some(DefinedItems::Right(flags.collect()))
 }

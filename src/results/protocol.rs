@@ -1,11 +1,12 @@
 //! Named protocols: a number may only be compared with another one made the same way, so each column says how it was made.
 
+use ghostlab_definitions::Definition;
 use serde::{Serialize, Serializer};
 
 use super::Question;
 use super::cell_result::{GridOutcome, TaskExtent, TextExtent};
 use crate::corpus::ShardOrder;
-use crate::grid::{Asking, DefinedColumn, EvalTask, Grid, Latency, Perplexity, TaskDefinition, defined_columns};
+use crate::grid::{Asking, DefinedColumn, EvalTask, Grid, Latency, Perplexity, defined_columns};
 use crate::latency::Rounds;
 use crate::metric::{self, ENTRIES, Metric, MetricEntry, Of};
 use crate::tasks::Bos;
@@ -121,7 +122,7 @@ pub enum Protocol {
 }
 
 /// A task by its definition, and how much of it is scored.
-type Member<'a> = (TaskExtent, &'a TaskDefinition);
+type Member<'a> = (TaskExtent, &'a Definition, bool);
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
 fn by_name<S: Serializer>(metric: &&'static MetricEntry, serializer: S) -> Result<S::Ok, S::Error> {
@@ -163,10 +164,13 @@ impl Protocol {
 
     /// Returns every metric of each defined group and task.
     fn defined(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
-        let known = |task: &EvalTask| Some((outcome.task(task)?, grid.definitions.get(&task.name)?));
+        let known = |task: &EvalTask| {
+            let data = grid.task(task);
+            Some((outcome.task(task)?, data.definition().ok()?, data.generated))
+        };
         // A group's label omits options that its tasks state themselves.
         let protocol = |column: DefinedColumn, name: &str, how: &Asking, members: &[Member<'_>], is_group: bool| {
-            let task = members.first().filter(|_| !is_group).map(|(_, task)| &task.definition);
+            let task = members.first().filter(|_| !is_group).map(|(_, definition, _)| definition);
             Self::Defined {
                 label: column.label,
                 name: name.to_owned(),
@@ -177,9 +181,9 @@ impl Protocol {
                 filter: column.filter,
                 shots: task.map(|task| task.shots(how.shots)),
                 how: how.clone(),
-                documents: members.iter().map(|(extent, _)| extent.documents).sum(),
-                original: members.iter().map(|(extent, _)| extent.original).sum(),
-                generated: members.iter().any(|(_, task)| task.generated),
+                documents: members.iter().map(|(extent, ..)| extent.documents).sum(),
+                original: members.iter().map(|(extent, ..)| extent.original).sum(),
+                generated: members.iter().any(|(.., generated)| *generated),
             }
         };
         let mut all = Vec::new();
@@ -189,7 +193,7 @@ impl Protocol {
             let Some(members) = members else { continue };
             for metric in &group_use.group.metrics {
                 let tasks =
-                    members.iter().flat_map(|(_, task)| defined_columns(&group_use.to_string(), &task.definition));
+                    members.iter().flat_map(|(_, definition, _)| defined_columns(&group_use.to_string(), definition));
                 let mut columns: Vec<DefinedColumn> = tasks.filter(|column| column.metric == metric.metric).collect();
                 columns.retain(|column| metric.filters.as_ref().is_none_or(|filters| filters.contains(&column.filter)));
                 columns.sort_by(|a, b| a.filter.cmp(&b.filter));
@@ -202,7 +206,7 @@ impl Protocol {
         }
         for used in grid.evaluate.defined() {
             let Some(entry) = known(used) else { continue };
-            let columns = defined_columns(&used.to_string(), &entry.1.definition).into_iter();
+            let columns = defined_columns(&used.to_string(), entry.1).into_iter();
             all.extend(columns.map(|column| protocol(column, &used.name, &used.how, &[entry], false)));
         }
         all
@@ -254,8 +258,9 @@ impl Protocol {
 
     /// Describes how a built-in task is scored. `None` for a task by a definition, which has a protocol for each metric.
     pub fn task(grid: &Grid, task: &EvalTask, TaskExtent { documents, original }: TaskExtent) -> Option<Self> {
-        let native = grid.native(task).ok()??;
-        let generated = grid.is_generated(task);
+        let data = grid.task(task);
+        let native = data.native()?;
+        let generated = data.generated;
         let Asking { limit, bos, max_length, .. } = task.how;
         Some(Self::MultipleChoice {
             name: task.name.clone(),

@@ -31,6 +31,11 @@ impl Item {
         Self::Number(f64::from(u8::from(hit)))
     }
 
+    /// Returns whether a document is a hit, or `None` for other values than one and zero.
+    pub fn is_hit(&self) -> Option<bool> {
+        self.number().filter(|number| [0.0, 1.0].contains(number)).map(|number| number == 1.0)
+    }
+
     fn number(&self) -> Option<f64> {
         if let Self::Number(number) = self { Some(*number) } else { None }
     }
