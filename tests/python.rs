@@ -123,7 +123,7 @@ fn python_and_ghostlab_share_one_hub_cache() {
         "the same locks, so that neither brings what the other does"
     );
 
-    // Each offline, with the cache of the other.
+    // Run both libraries offline, each with the cache that the other one wrote.
     server.forget();
     let cache = ours.path().to_str().unwrap();
     let printed = run(

@@ -158,7 +158,10 @@ impl FinishedRun<'_> {
         files.extend(write_latencies(folder, &outcome.cells)?);
         let stored = StoredResults::of(&target.description().name, grid, outcome, gated, results, &machine::program())?;
         files.push(stored.write(folder)?);
-        let kept = (results.protocols.clone(), cells_json(outcome, target.records())?);
+        // A recorded run keeps only the keys of stored objects.
+        let cells: Value =
+            outcome.cells.iter().map(|result| cell_json(result, target.records())).collect::<Result<_>>()?;
+        let kept = (results.protocols.clone(), cells);
         self.record(kept, files, folder)
     }
 
@@ -233,12 +236,6 @@ fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
             Ok((file.file_name().unwrap_or_default().to_string_lossy().into_owned(), hash))
         })
         .collect()
-}
-
-/// Serializes the cells without derived values and per-channel errors. A recorded run keeps only the keys of stored
-/// objects.
-fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
-    outcome.cells.iter().map(|result| cell_json(result, recorded)).collect()
 }
 
 fn cell_json(result: &CellResult, recorded: bool) -> Result<Value> {

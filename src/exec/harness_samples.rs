@@ -112,7 +112,7 @@ fn responses(answer: &Answer) -> Value {
     }
 }
 
-/// Formats an answer with numbers as text, as lm-evaluation-harness does.
+/// Formats an answer like lm-evaluation-harness, with numbers as strings.
 fn said(answer: &Answer) -> Value {
     match answer {
         Answer::LogLikelihood(likelihood, greedy) => {

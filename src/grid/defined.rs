@@ -115,7 +115,7 @@ enum RowsOrigin {
     Folder(Box<Need>),
 }
 
-/// Resolved entries of a grid.
+/// Resolved task definitions of a grid.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Meant {
     pub(super) uses: Vec<EvalTask>,

@@ -1,5 +1,5 @@
-//! Identities of a backbone's cells and evaluations, independent of names in the grid: from cells, file hashes and the
-//! engine.
+//! Identities of a backbone's cells and evaluations. They depend on contents, file hashes and the engine, but not on
+//! names in the grid.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,13 +28,13 @@ use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::rows::format as row_format;
 use ghostlab_store::Key;
 
-/// A backbone's grid, the hashes of its inputs, and what its numbers are computed with.
+/// Builder of the identities for one backbone of a grid.
 pub(super) struct BackboneContents<'a> {
     grid: &'a Grid,
     inputs: &'a Inputs,
     files: &'a BackboneFiles,
     folder: PathBuf,
-    /// The whole backbone, and the one that repairs are computed with.
+    /// Identity of the dense backbone.
     pub(super) dense: Identity,
     pub(super) calibrated: Identity,
     batch_tokens: usize,
@@ -67,7 +67,8 @@ impl<'a> BackboneContents<'a> {
         files.iter().map(|file| self.inputs.of(file).map(str::to_owned)).collect()
     }
 
-    /// Identifies a text, with the seed that shuffles its shards if it is streamed.
+    /// Returns the identity of a text. For a streamed text it includes the order of the shards, which depends on the
+    /// seed.
     fn text(&self, corpus: &str, seed: u64) -> Result<TextId> {
         let entry = &self.grid.corpora[corpus];
         let files = entry.files_of(seed)?;
@@ -85,7 +86,7 @@ impl<'a> BackboneContents<'a> {
         })
     }
 
-    /// Identifies a calibration, and returns the key of its windows.
+    /// Returns the identity of a calibration and the key of its tokenized windows.
     pub(super) fn calibration(&self, calibration: &Calibration) -> Result<(CalibrationId, Key)> {
         let &Calibration { ref corpus, sequences, length, seed, .. } = calibration;
         let text = self.text(corpus, seed)?;
@@ -95,7 +96,7 @@ impl<'a> BackboneContents<'a> {
         Ok((CalibrationId { text, sequences, length, seed, weights }, tokens))
     }
 
-    /// Identifies the measurement of a text, and returns the key of its windows.
+    /// Returns the identity of a perplexity measurement and the key of its tokenized windows.
     pub(super) fn windows(&self, perplexity: &Perplexity) -> Result<(MeasureId, Key)> {
         let &Perplexity { ref corpus, length, draw, .. } = perplexity;
         let text = self.text(corpus, EVALUATION_SEED)?;
@@ -105,13 +106,13 @@ impl<'a> BackboneContents<'a> {
         Ok((MeasureId::Windows { text, length, limit, draw, batch: self.batch_tokens }, tokens))
     }
 
-    /// Returns the token that stands for an empty context.
+    /// Returns the token that replaces an empty context.
     fn prefix<'v>(&self, tokenizer_config: &'v Value, config: &'v Value) -> Result<Option<PrefixToken<'v>>> {
         let tokenizer = parts::tokenizer(&self.folder);
         prefix_token(tokenizer_config, config, |text| corpus::token_id(&tokenizer, text))
     }
 
-    /// Returns what a reader has to know of the token that stands for an empty context, where a task may ask for it.
+    /// Returns a note on the token that replaces an empty context, if the grid has tasks and the token is unusual.
     pub(super) fn prefix_note(&self) -> Result<Option<String>> {
         let evaluate = &self.grid.evaluate;
         if evaluate.tasks.is_empty() || is_gguf(&self.folder) {
@@ -174,7 +175,7 @@ impl<'a> BackboneContents<'a> {
             batch: self.batch_tokens,
         };
         let mut asked = json!(measure)["defined"].take();
-        // Affects the last digits of scores, but not the request.
+        // The batch size affects the last digits of scores, but not the requests.
         asked.as_object_mut().and_then(|object_mut| object_mut.remove("batch"));
         asked["tokenizer"] = json!(self.files.tokenizer);
         if definition.output == Output::Generate {
@@ -205,8 +206,8 @@ fn formats(files: &[PathBuf]) -> Result<Vec<String>> {
     files.iter().map(|file| row_format(file).map(str::to_owned)).collect()
 }
 
-/// Identifies a prompt's timing on this machine's device, among the variants with a common hash
-/// ([`identity::beside`](crate::identity::beside)).
+/// Returns the identity of a latency measurement on this machine's device. `among` is the hash of the variants that are
+/// timed together ([`identity::beside`](crate::identity::beside)).
 pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> MeasureId {
     let Rounds { warmups, timed } = Rounds::PAPER;
     MeasureId::Prefill {
@@ -220,7 +221,7 @@ pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> Measure
     }
 }
 
-/// Identifies how a criterion cuts a backbone. A criterion that removes layers one by one depends on their repair.
+/// Returns the identity of a cut. For criteria that remove layers one by one it includes the repair.
 pub(super) fn cut(criterion: &Method<dyn Criterion>, spec: &PruneSpec<'_>, repair: Option<&RepairId>) -> Result<CutId> {
     Ok(CutId {
         criterion: criterion.name.clone(),
@@ -232,7 +233,7 @@ pub(super) fn cut(criterion: &Method<dyn Criterion>, spec: &PruneSpec<'_>, repai
     })
 }
 
-/// Identifies how a cell's cut is repaired.
+/// Returns the identity of a cell's repair.
 pub(super) fn repair(
     calibration: &Calibration,
     criterion: &Method<dyn Criterion>,

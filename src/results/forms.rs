@@ -1,5 +1,5 @@
-//! A cell's accuracies and perplexities in the forms that others collect results in: Hugging Face's `.eval_results` and
-//! the schema of Every Eval Ever.
+//! Export of a cell's accuracies and perplexities to public results formats: Hugging Face's `.eval_results` and the
+//! Every Eval Ever schema.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,25 +14,25 @@ use crate::grid::{EvalTask, Grid, TaskData};
 use crate::metric::{Direction, ENTRIES, Metric, MetricEntry, Of, PERPLEXITY, TEXT, Unit};
 use crate::tasks::Answered;
 
-/// The folders of these forms in a results folder.
+/// Subfolders of a results folder for these formats.
 pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
 pub const EVAL_RESULTS: &str = "eval_results";
-/// The folders of all that is written for other programs.
+/// Subfolders of all formats for other programs.
 pub const FORMS: [&str; 3] = [LM_EVAL, EVERY_EVAL_EVER, EVAL_RESULTS];
-/// Returns whether a record may omit a file: bulk, bitmaps of vector drawings, and formats for other programs that derive
-/// from kept numbers (docs/results.md).
+/// Returns whether an archived record may omit a file: bulk data, bitmaps of vector drawings, and exports that can be
+/// regenerated from the kept numbers (docs/results.md).
 pub fn may_be_left_out(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|ending| ending == "png")
         || [DOCUMENTS, CHANNELS, LATENCY].contains(&name)
         || FORMS.iter().any(|form| Path::new(name).starts_with(form))
 }
-/// The version of Every Eval Ever's schema (github.com/evaleval/every_eval_ever, `eval.schema.json`).
+/// Version of the Every Eval Ever schema (github.com/evaleval/every_eval_ever, `eval.schema.json`).
 const SCHEMA: &str = "0.3.0";
 
-/// Writes both forms of every cell that has any score; the folders.
+/// Writes both formats for every cell with scores, and returns the folders.
 ///
 /// # Errors
-/// Exit code 3 when the folder cannot be written to.
+/// Fails with exit code 3 if the folder cannot be written.
 pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     for result in &outcome.cells {
@@ -58,7 +58,7 @@ pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -
     Ok(written)
 }
 
-/// Converts a cell to a record of Every Eval Ever, with accuracies as proportions. `None` without a score.
+/// Converts a cell to an Every Eval Ever record, with accuracies as proportions. `None` without scores.
 fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &CellResult) -> Option<Value> {
     let cell = &result.cell;
     let shown = ENTRIES.iter().filter(|metric| metric.is_column(false, &grid.evaluate.metrics));
@@ -162,17 +162,16 @@ fn evaluated(id: &str, name: &str, source: &Value, metric: &Value, score: &Value
     })
 }
 
-/// Returns the least and the greatest possible value of a metric of a text. The greatest is `None` if there is none.
+/// Returns the minimum and maximum of a metric of a text. The maximum is `None` if the metric is unbounded.
 fn range(metric: &MetricEntry) -> (f64, Option<f64>) {
     match metric.of {
         Of::Damage(damage, _) => damage.range(),
-        // Perplexities are at least 1.
         _ if metric.unit == Unit::One => (1.0, None),
         _ => (0.0, None),
     }
 }
 
-/// Formats a score in that schema; `method` names the source of its error.
+/// Formats a score of an Every Eval Ever record. `method` names the method behind the standard error.
 fn score(value: f64, error: Option<f64>, method: &str, items: usize, details: &Value) -> Value {
     let mut score = json!({"score": value, "details": details});
     if let Some(error) = error {
@@ -181,7 +180,7 @@ fn score(value: f64, error: Option<f64>, method: &str, items: usize, details: &V
     score
 }
 
-/// Formats the origin of documents in that schema.
+/// Formats the data source of an Every Eval Ever record.
 fn data(name: &str, of_hub: Option<(String, Option<String>)>, generated: bool, samples: Option<usize>) -> Value {
     let mut data = match of_hub.filter(|_| !generated) {
         Some((repository, _)) => json!({"dataset_name": name, "source_type": "hf_dataset", "hf_repo": repository}),
@@ -196,8 +195,9 @@ fn data(name: &str, of_hub: Option<(String, Option<String>)>, generated: bool, s
     data
 }
 
-/// Formats a cell's accuracies in percent as a file of `.eval_results/` (huggingface.co/docs/hub/eval-results), for
-/// complete splits of hub data sets, because a part is no benchmark result. `None` without such.
+/// Formats a cell's accuracies in percent as a file of `.eval_results/` (huggingface.co/docs/hub/eval-results). Only
+/// complete splits of Hugging Face datasets count, because partial splits are not benchmark results. `None` if there
+/// are none.
 fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {
     let scored = result.tasks.iter().filter_map(|task| Some((&task.asked, task.sample.as_ref()?.answers.native()?)));
     let entries: String = scored.filter_map(|(task, answered)| result_entry(grid, result, task, answered)).collect();
@@ -211,7 +211,7 @@ fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &An
     if data.generated || task_result.effective < task_result.original {
         return None;
     }
-    // Texts of JSON are texts of YAML.
+    // JSON strings are valid YAML strings.
     let text = |text: &str| Value::from(text).to_string();
     let revision = revision.map(|commit| format!("\n    revision: {}", text(&commit))).unwrap_or_default();
     let notes = format!(
@@ -230,7 +230,7 @@ fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &An
     ))
 }
 
-/// Returns the repository without its kind, and the commit that was read.
+/// Returns the repository without its type prefix, and the resolved commit.
 fn hub(source: Option<&crate::grid::HubSource>) -> Option<(String, Option<String>)> {
     let hub = source?;
     let repository = hub.repository.split('@').next().unwrap_or_default();

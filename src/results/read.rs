@@ -1,4 +1,4 @@
-//! Results of a grid, read from the store, which alone determines what is done.
+//! Reader of a grid's results in the store.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,18 +12,21 @@ use crate::corpus::Rule;
 use crate::error::Result;
 use crate::grid::{EvalTask, Grid};
 use crate::machine;
-use crate::model::rounding_told;
+use crate::metric::{self, Savings};
+use crate::model::{Cut, Program, deployed, rounding_told};
 use crate::plan::Plan;
+use crate::stage::group::stored_program;
 use crate::stage::tokens::{AnswerKey, extent};
 use crate::stage::{distilled, latency, operator, scores, selection};
 use crate::work::backbone::{BackbonePlan, Evaluation, Subject, Variant};
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 impl GridOutcome {
-    /// Reads the stored results of a plan. A cell with a reason has failed; others with missing parts are unfinished.
+    /// Reads the stored results of a plan. Cells in `failures` count as failed; other cells with missing parts are
+    /// incomplete.
     ///
     /// # Errors
-    /// Damage that appeared since the run looked.
+    /// Fails if stored objects were damaged after the run checked them.
     pub fn read(plan: &Plan<'_>, store: &Store, failures: &BTreeMap<usize, String>) -> Result<Self> {
         let inputs = plan.inputs.by_path();
         let mut cells = Vec::new();
@@ -47,7 +50,7 @@ impl GridOutcome {
     }
 }
 
-/// Information from the stored tokens of an evaluation, the same for all variants.
+/// Data about an evaluation's stored tokens, shared by all variants.
 struct TokensRead {
     text: Option<TextExtent>,
     answer_key: Option<AnswerKey>,
@@ -66,15 +69,15 @@ impl TokensRead {
     }
 }
 
-/// Reads one backbone's results; what tokens tell is read once.
+/// Reader of one backbone's results. Data about tokens is read once for all variants.
 struct BackboneReader<'a> {
     grid: &'a Grid,
     backbone: &'a BackbonePlan,
     store: &'a Store,
-    /// One per evaluation.
+    /// Token data of each evaluation.
     scored: Vec<TokensRead>,
     errors: Vec<DrawnErrors<'a>>,
-    /// The paths of the input files, by their hashes.
+    /// Paths of the input files, by hash.
     files: BTreeMap<&'a str, Vec<&'a str>>,
 }
 
@@ -109,7 +112,7 @@ impl<'a> BackboneReader<'a> {
             (result.removed, result.scores) = (selection.removed, selection.scores);
             result.selection_notes = selection::notes(&artifact)?;
         }
-        // A cut of sublayers without a repair has no boundaries.
+        // Sublayer cuts without a repair have no boundaries and need no operator.
         let mut is_solved = variant.operator.is_none();
         if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, &mut result)) {
             result.boundaries = operator::figures(&artifact)?;
@@ -122,13 +125,16 @@ impl<'a> BackboneReader<'a> {
             result.seconds += artifact.meta().seconds;
             is_solved = true;
         }
-        // The sources of scores may have been removed to make room.
+        if is_solved && self.grid.evaluate.metrics.iter().any(|name| metric::is_size(name)) {
+            result.savings = self.savings(variant, &result.removed)?;
+        }
+        // Operators may have been evicted after scoring.
         if variant.scores.is_empty() && variant.latencies.is_empty() && !is_solved {
             result.missing = Some("its operator is not solved".to_owned());
         }
         let evaluations = self.backbone.evaluations.iter().zip(self.scored.iter().zip(&self.errors));
         for ((evaluation, (known, errors)), key) in evaluations.zip(&variant.scores) {
-            // A variant without operators cannot have been scored: what is under the key is of another time.
+            // A failed cell cannot have been scored, so any stored scores are stale.
             let artifact = if result.failure.is_none() { self.find(key, &mut result) } else { None };
             if artifact.is_none() {
                 result.missing.get_or_insert_with(|| format!("not scored on {}", evaluation.subject));
@@ -212,6 +218,20 @@ impl<'a> BackboneReader<'a> {
         })
     }
 
+    /// Computes the savings of a variant as deployed. `None` if its selection or an operator is not stored.
+    fn savings(&self, variant: &Variant, removed: &Cut) -> Result<Option<Savings>> {
+        let config = &self.backbone.config;
+        let stored = [&variant.selection, &variant.repair().cloned()];
+        if stored.into_iter().flatten().any(|key| !matches!(self.store.look(key), Lookup::Whole(_))) {
+            return Ok(None);
+        }
+        let program = match variant.repair() {
+            None => Program::without(config.layers, removed),
+            Some(_) => stored_program(self.store, self.backbone, variant)?,
+        };
+        Ok(Some(Savings::of(&deployed(&program, config).program, config)))
+    }
+
     fn find(&self, key: &Key, result: &mut CellResult) -> Option<StoredObject> {
         let Lookup::Whole(artifact) = self.store.look(key) else { return None };
         let meta = artifact.meta();
@@ -227,13 +247,14 @@ impl<'a> BackboneReader<'a> {
 }
 
 impl BackboneReader<'_> {
-    /// Notes the input files whose hashes are in a key or in its parents. Weights and config are one hash over several
-    /// files: those of the backbone's folder count for every cell.
+    /// Adds the input files whose hashes occur in a key or in its parents. Weights and config share one hash over
+    /// several files, so the files of the backbone's folder count for every cell.
     fn read_by(&self, key: &Value, result: &mut CellResult) {
         match key {
             Value::String(hash) => {
                 let files = self.files.get(hash.as_str()).map(Vec::as_slice).unwrap_or_default();
-                // Another backbone's file may have the same bytes: then the own one was read.
+                // Another backbone's file may have the same content. If the backbone's own folder contains such a file,
+                // that file counts.
                 let is_own = files.iter().any(|path| Path::new(path).starts_with(&self.backbone.folder));
                 let others = files.iter().filter(|_| !is_own);
                 result.inputs.extend(others.map(|path| (*path).to_string()));

@@ -17,7 +17,7 @@ use crate::work::event::{Event, WorkKind};
 use crate::work::progress::Progressed;
 use ghostlab_store::{Key, Lookup};
 
-/// Scoring a text or a task: all variants in one trie.
+/// Group of scoring jobs. Each scores all variants on one text or task, in one trie.
 pub(crate) const GROUP: Group = Group {
     kind: WorkKind::Score,
     places: |backbone| backbone.evaluations.len(),
@@ -25,17 +25,17 @@ pub(crate) const GROUP: Group = Group {
     claim: |backbone, index| backbone.evaluations[index].journal.clone(),
     on: |backbone, index| Some(backbone.evaluations[index].subject.to_string()),
     made: |variant, index| variant.scores.get(index).into_iter().collect(),
-    // An operator each.
+    // One operator per variant.
     bytes: |backbone, variants| variants.len() as u64 * operator::matrix_bytes(&backbone.config),
     order: Order::Then,
     make,
     tell,
 };
 
-/// Scores some variants on an evaluation. Variants without a program fail alone.
+/// Scores some variants on an evaluation. A variant without a program fails only its own cells.
 ///
 /// # Errors
-/// What stops the whole run, and what all variants suffer from.
+/// Fails on errors that stop the run or concern all variants.
 fn make(
     tools: &Tools<'_>,
     backbone: &BackbonePlan,
@@ -48,7 +48,7 @@ fn make(
     let variants: Vec<&Variant> = variants.iter().copied().filter(|variant| !run.failed(variant.cell)).collect();
     let stored = || run.known_objects.all(run.store, variants.iter().map(|variant| &variant.scores[index]));
     if going.is_none() {
-        // Where others have done it, nothing has to be read to see that.
+        // Skip reading the inputs if other processes have stored everything.
         if stored() {
             return Ok(Progressed::Found);
         }
@@ -64,11 +64,13 @@ fn make(
     };
     let (step, scoring) = text.with_eval_set(backbone, &evaluation.subject, |eval_set| {
         let journal = evaluation.journal.clone();
-        let job = ChunkRun { run, models, backbone, eval_set, label: &label, program: &program, journal, within: None };
+        let label = &*label;
+        let program = &program;
+        let job = ChunkRun { run, models, backbone, eval_set, label, program, journal, within: None, sample: None };
         let mut scoring = match begun {
             Some(scoring) => scoring,
             None => {
-                // Two cells may be one variant: the same key needs one score.
+                // Two cells may be the same variant and share a key. Score each key once.
                 let mut seen = BTreeSet::new();
                 let keys = variants.iter().map(|variant| &variant.scores[index]).filter(|key| seen.insert(key.hash()));
                 job.begin(keys.cloned().collect())?
@@ -82,8 +84,8 @@ fn make(
     Ok(step)
 }
 
-/// Extracts the scores of a sample for variants that are scored completely. On the CPU scores do not depend on their batch.
-/// Returns whether there were any.
+/// Extracts the scores of a subset for variants that are already scored completely. On the CPU, scores do not depend on
+/// the batch. Returns whether there were any such variants.
 fn take_over(run: &Context<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) -> Result<bool> {
     let evaluation = &backbone.evaluations[index];
     let extent = evaluation.subject.extent();
@@ -126,8 +128,8 @@ fn take_over(run: &Context<'_>, backbone: &BackbonePlan, index: usize, variants:
     Ok(true)
 }
 
-/// Reports the scores computed here: perplexities, and accuracies in percent. Damage right after writing is found when
-/// the results are read.
+/// Reports the scores computed here: perplexities, and accuracies in percent. Unreadable scores are ignored, because
+/// damage is reported when the results are read.
 fn tell(run: &Context<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) {
     let evaluation = &backbone.evaluations[index];
     let values = || -> Result<Vec<(usize, f64)>> {
@@ -161,7 +163,7 @@ fn tell(run: &Context<'_>, backbone: &BackbonePlan, index: usize, variants: &[&V
     }
 }
 
-/// Returns the programs of variants with score keys, or records their failure.
+/// Returns the program of the variant with a given score key, or records the failure of its cell.
 fn program(
     run: &Context<'_>,
     programs: &Programs,

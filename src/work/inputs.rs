@@ -21,7 +21,7 @@ use ghostlab_store::{Input, Store};
 
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
-/// Hashes of a grid's input files.
+/// Hashes of the input files of a grid.
 pub struct Inputs {
     by_path: BTreeMap<PathBuf, Input>,
     /// Number of documents of each task with a limit.
@@ -219,8 +219,8 @@ fn read_json(path: &Path) -> Result<Value> {
     })
 }
 
-/// Returns warnings: cuts that a search cannot select, texts used for calibration and evaluation, and calibrations with
-/// too few tokens.
+/// Returns warnings about cuts that a search cannot select, texts used for both calibration and evaluation, and
+/// calibrations with too few tokens.
 pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
     let unselectable = grid.search.iter().flat_map(|search| &search.unselectable);
     let mut warnings: Vec<String> = unselectable
@@ -257,7 +257,7 @@ fn shortages(grid: &Grid) -> Vec<String> {
         if !recovery.rule.repairs() {
             continue;
         }
-        // An unreadable config is reported elsewhere.
+        // Unreadable configs are reported elsewhere.
         let hidden = *channels.entry(&cell.backbone).or_insert_with(|| {
             let backbone = grid.backbones.get(&cell.backbone)?;
             Config::read_with_attachments(&backbone.path).ok().map(|config| config.hidden)

@@ -192,18 +192,18 @@ impl Task {
 
     /// Passes the requests of each document to `take`.
     fn each_request(&self, rows: &dyn Rows, setting: &Setting<'_>, mut take: impl FnMut(Vec<Request>)) -> Result<()> {
-        let of = &self.definition;
+        let definition = &self.definition;
         self.check_answers()?;
         self.check_labels()?;
-        let shots = of.shots(setting.shots);
+        let shots = definition.shots(setting.shots);
         let mut pool =
-            Pool::new(if shots > 0 { self.pool(rows)? } else { Vec::new() }, setting.seed, of.examples.first);
+            Pool::new(if shots > 0 { self.pool(rows)? } else { Vec::new() }, setting.seed, definition.examples.first);
         let all: Vec<usize> = (0..self.documents.len()).collect();
         for some in all.chunks(TOGETHER) {
             // Sampling is sequential because documents share the random state. Rendering is independent per document.
             let drawn = some.iter().map(|at| {
                 // Exclude the document if both splits have the same name or are both unset.
-                let without = (of.examples.split == of.test).then_some(&self.documents[*at]);
+                let without = (definition.examples.split == definition.test).then_some(&self.documents[*at]);
                 (*at, if shots > 0 { pool.sample(shots, without) } else { Ok(Vec::new()) })
             });
             let drawn: Vec<(usize, Result<Vec<Value>>)> = drawn.collect();
@@ -285,13 +285,13 @@ impl Task {
 
     /// Checks the total number of answers, including repeats.
     fn check_answers(&self) -> Result<()> {
-        let of = &self.definition;
-        match self.documents.len().checked_mul(of.repeats) {
+        let definition = &self.definition;
+        match self.documents.len().checked_mul(definition.repeats) {
             Some(0..=MAX_ANSWERS) => Ok(()),
             _ => Err(Error::bad_input("`repeats` asks for too many answers")
-                .at(format!("task {}, {}", of.name, of.place))
+                .at(format!("task {}, {}", definition.name, definition.place))
                 .expected(format!("at most {MAX_ANSWERS} answers of all documents"))
-                .found(format!("{} documents × {}", self.documents.len(), of.repeats))),
+                .found(format!("{} documents × {}", self.documents.len(), definition.repeats))),
         }
     }
 
@@ -313,9 +313,9 @@ impl Task {
     /// # Errors
     /// Fails if they cannot be evaluated or the task has no choices.
     pub fn solution(&self, document: usize) -> Result<(Vec<Value>, Value)> {
-        let of = &self.definition;
+        let definition = &self.definition;
         let row = &self.documents[document];
-        let field = of.choices.as_ref().ok_or_else(|| Error::job("a task without choices has no right one"))?;
+        let field = definition.choices.as_ref().ok_or_else(|| Error::job("a task without choices has no right one"))?;
         let choices = self.columns.choices(field, row);
         choices.and_then(|choices| Ok((choices, self.gold(row)?))).map_err(|error| error.at(self.place(document)))
     }
@@ -330,9 +330,11 @@ impl Task {
 
     /// Returns the examples to sample from.
     fn pool(&self, rows: &dyn Rows) -> Result<Vec<Value>> {
-        let of = &self.definition;
-        match (of.exampled(), &of.examples.samples) {
-            (Some(split), _) => Ok(prepared(of, kept(of, rows, split)?)?.into_iter().map(|row| row.value).collect()),
+        let definition = &self.definition;
+        match (definition.exampled(), &definition.examples.samples) {
+            (Some(split), _) => {
+                Ok(prepared(definition, kept(definition, rows, split)?)?.into_iter().map(|row| row.value).collect())
+            }
             (None, samples) => Ok(samples.clone().unwrap_or_default()),
         }
     }
@@ -345,13 +347,13 @@ impl Task {
         choices: Option<&[Value]>,
         setting: &Setting<'_>,
     ) -> Result<Vec<String>> {
-        let of = &self.definition;
-        let prefix = of.prefix.as_ref().map(|field| Columns::plain(field, document)).transpose()?;
-        let description = of.description.as_ref().map(|field| Columns::plain(field, document)).transpose()?;
+        let definition = &self.definition;
+        let prefix = definition.prefix.as_ref().map(|field| Columns::plain(field, document)).transpose()?;
+        let description = definition.description.as_ref().map(|field| Columns::plain(field, document)).transpose()?;
         let system = delimited(
             setting.system.as_deref().unwrap_or(""),
             description.as_deref().unwrap_or(""),
-            &of.fewshot_delimiter,
+            &definition.fewshot_delimiter,
         );
         let mut messages = Vec::new();
         if !system.is_empty() {
@@ -374,7 +376,7 @@ impl Task {
         let turns = if self.several_contexts {
             choices.into_iter().flatten().map(|text| turn(text, "")).collect::<Result<Vec<_>>>()?
         } else {
-            vec![turn(&self.columns.text(&of.text, document)?, &of.target_delimiter)?]
+            vec![turn(&self.columns.text(&definition.text, document)?, &definition.target_delimiter)?]
         };
         let continued = prefix.as_ref().is_some_and(|prefix| !prefix.is_empty());
         turns
@@ -391,12 +393,12 @@ impl Task {
     }
 
     fn example(&self, example: &Value) -> Result<Vec<Message>> {
-        let of = &self.definition.examples;
-        let mut text = self.columns.text(&of.text, example)?;
-        let mut choices = of.choices.as_ref().map(|field| self.columns.choices(field, example)).transpose()?;
-        let answer = self.columns.target(&of.target, example)?;
+        let fields = &self.definition.examples;
+        let mut text = self.columns.text(&fields.text, example)?;
+        let mut choices = fields.choices.as_ref().map(|field| self.columns.choices(field, example)).transpose()?;
+        let answer = self.columns.target(&fields.target, example)?;
         check_label(choices.as_deref(), &answer).map_err(|error| error.at("an example"))?;
-        let prefix = of.prefix.as_ref().map(|field| Columns::plain(field, example)).transpose()?;
+        let prefix = fields.prefix.as_ref().map(|field| Columns::plain(field, example)).transpose()?;
         if self.several_contexts {
             check_label(choices.as_deref(), &text).map_err(|error| error.at("an example"))?;
             let number = text.as_int().unwrap_or(i64::MAX);
@@ -411,8 +413,8 @@ impl Task {
             choices: choices.as_deref(),
             answer: Some(&answer),
             prefix: prefix.as_deref(),
-            target_delimiter: &of.target_delimiter,
-            delimiter: &of.delimiter,
+            target_delimiter: &fields.target_delimiter,
+            delimiter: &fields.delimiter,
         };
         turn.messages().map_err(|error| error.at("an example"))
     }
@@ -425,10 +427,10 @@ impl Task {
     }
 
     fn asks(&self, document: &Value, contexts: Vec<String>, choices: Option<&[Value]>, chat: bool) -> Result<Vec<Ask>> {
-        let of = &self.definition;
+        let definition = &self.definition;
         let mut contexts = contexts.into_iter();
         let mut first = || contexts.next().unwrap_or_default();
-        match of.output {
+        match definition.output {
             Output::LogLikelihood => Ok(vec![likelihood(first(), self.target_text(document)?)?]),
             Output::Rolling => match self.target_text(document)? {
                 text if text.is_empty() => {
@@ -436,18 +438,21 @@ impl Task {
                 }
                 text => Ok(vec![Ask::Rolling { text }]),
             },
-            Output::Generate => Ok(vec![Ask::Generate { context: first(), settings: of.generation.clone() }]),
+            Output::Generate => Ok(vec![Ask::Generate { context: first(), settings: definition.generation.clone() }]),
             Output::MultipleChoice => {
-                let prefix = match &of.prefix {
+                let prefix = match &definition.prefix {
                     Some(crate::definition::Field::Text(_, prefix)) => prefix.as_str(),
                     _ => "",
                 };
                 // The chat template separates messages itself, except after a partial answer.
-                let delimiter =
-                    if !chat || !prefix.is_empty() && !ends_blank(prefix) { of.target_delimiter.as_str() } else { "" };
+                let delimiter = if !chat || !prefix.is_empty() && !ends_blank(prefix) {
+                    definition.target_delimiter.as_str()
+                } else {
+                    ""
+                };
                 let Some(choices) = choices else { return Ok(Vec::new()) };
                 let mut asks = if self.several_contexts {
-                    let target = self.columns.target(&of.target, document)?.text();
+                    let target = self.columns.target(&definition.target, document)?.text();
                     std::iter::once(first())
                         .chain(contexts)
                         .map(|context| likelihood(context, format!("{delimiter}{target}")))
@@ -458,7 +463,7 @@ impl Task {
                         |choice: &Value| likelihood(context.clone(), format!("{delimiter}{}", choice.text()));
                     choices.iter().map(of_choice).collect::<Result<Vec<_>>>()?
                 };
-                if of.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo) {
+                if definition.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo) {
                     for choice in choices {
                         asks.push(likelihood(String::new(), format!("{delimiter}{}", choice.text()))?);
                     }

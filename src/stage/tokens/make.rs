@@ -226,7 +226,8 @@ impl Sources {
         self.tasks.iter().filter_map(|(name, task)| Some(format!("task {name}: {}", task.unlabelled()?))).collect()
     }
 
-    /// Returns notes about WikiText-2 rules without rows to join. Published perplexities use joined rows.
+    /// Returns notes about texts with a single row whose rule joins rows, because published perplexities of WikiText-2 use
+    /// joined rows.
     fn notes_of_single_rows<'a>(
         &self,
         given: Given<'_>,

@@ -86,7 +86,8 @@ fn main() -> ExitCode {
 fn learn(arguments: &Training) -> Result<()> {
     let name = &arguments.architecture;
     let architecture = trained().find(|architecture| architecture.model_type == name).ok_or_else(|| {
-        Error::bad_input(format!("unknown architecture `{name}`")).none_of(name, trained().map(|of| of.model_type))
+        Error::bad_input(format!("unknown architecture `{name}`"))
+            .none_of(name, trained().map(|architecture| architecture.model_type))
     })?;
     let mut recipe = Recipe::tiny(architecture);
     if let Some(tokens) = arguments.tokens {

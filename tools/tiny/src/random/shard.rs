@@ -56,9 +56,9 @@ impl Tensor {
 /// frequent.
 fn four(bits: u64, step: f32) -> [u8; 8] {
     let mut bytes = [0; 8];
-    for (place, number) in bytes.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-        let whole = (bits >> (16 * place)) as u16 as i16;
-        *number = bf16::from_f32((f32::from(whole) + 0.5) * step).to_le_bytes();
+    for (index, number) in bytes.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+        let integer = (bits >> (16 * index)) as u16 as i16;
+        *number = bf16::from_f32((f32::from(integer) + 0.5) * step).to_le_bytes();
     }
     bytes
 }
@@ -129,12 +129,12 @@ mod tests {
     #[test]
     fn a_part_drawn_by_itself_is_that_part_of_the_whole() {
         let tensor = tensor((SHARE + 11) / 2 * 3, Some(1.0));
-        let mut whole = vec![0; tensor.bytes()];
-        tensor.draw(0, &mut whole);
+        let mut integer = vec![0; tensor.bytes()];
+        tensor.draw(0, &mut integer);
         for offset in [8, SHARE, SHARE + 64] {
             let mut part = vec![0; tensor.bytes() - offset];
             tensor.draw(offset, &mut part);
-            assert!(part == whole[offset..], "{offset}");
+            assert!(part == integer[offset..], "{offset}");
         }
     }
 }

@@ -81,10 +81,10 @@ impl TrainState {
             return Ok(None);
         }
         let bytes = std::fs::read(path).map_err(|error| Error::io("read", path, &error))?;
-        let place = path.display().to_string();
+        let shown = path.display().to_string();
         let damaged = |found: String| {
             Error::damaged("a checkpoint cannot be read")
-                .at(&place)
+                .at(&shown)
                 .expected("what an interrupted training left")
                 .found(found)
                 .hint("delete it to begin anew")
@@ -109,7 +109,7 @@ impl TrainState {
         let progress: Progress = serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
         if progress.fingerprint != fingerprint {
             return Err(Error::bad_input("the checkpoint is of another run")
-                .at(place)
+                .at(shown)
                 .expected(format!("recipe and corpus {fingerprint}"))
                 .found(progress.fingerprint)
                 .hint("choose another folder, or delete the checkpoint to begin anew"));

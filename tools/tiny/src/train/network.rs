@@ -113,8 +113,8 @@ impl Network {
         }
         layers.resize_with(self.config.layers, LayerTape::default);
         for (places, layer) in self.parameters.layers.iter().zip(layers) {
-            let weight = |place: &std::ops::Range<usize>| &weights[place.clone()];
-            let norms = places.norms.clone().map(|place| place.map(|place| &weights[place]));
+            let weight = |range: &std::ops::Range<usize>| &weights[range.clone()];
+            let norms = places.norms.clone().map(|range| range.map(|range| &weights[range]));
 
             copy(&mut layer.before, stream);
             let x = self.normed(norms[0], stream, normed);
@@ -197,9 +197,9 @@ impl Network {
         gemm(d_down, Update::Add, d_rows.t(), MatrixView::rows(inner, rows, f));
 
         let norm = places.norms[2].clone();
-        let x = self.normed(norm.clone().map(|place| &weights[place]), &layer.middle, normed);
-        let place = places.gate_up.clone();
-        project_back(d_normed, &mut gradient[place.clone()], &layer.gate_up, x, &weights[place], c);
+        let x = self.normed(norm.clone().map(|range| &weights[range]), &layer.middle, normed);
+        let range = places.gate_up.clone();
+        project_back(d_normed, &mut gradient[range.clone()], &layer.gate_up, x, &weights[range], c);
         self.merge(norm, weights, &layer.middle, d_normed, d_stream, gradient);
     }
 
@@ -218,9 +218,9 @@ impl Network {
         let Tape { layers, d_stream, normed, d_normed, d_branch, d_inner, d_rotated, d_projected, .. } = tape;
         let layer = &layers[index];
         let d_out = self.split(&places.norms[1], weights, &layer.branches[0], d_stream, d_branch, gradient);
-        let place = places.output.clone();
+        let range = places.output.clone();
         let width = heads.query_width();
-        project_back(d_inner, &mut gradient[place.clone()], d_out, &layer.attended, &weights[place], width);
+        project_back(d_inner, &mut gradient[range.clone()], d_out, &layer.attended, &weights[range], width);
 
         for (gradient, like) in [(&mut *d_rotated, &layer.rotated), (&mut *d_projected, &layer.projected)] {
             gradient.clear();
@@ -249,9 +249,9 @@ impl Network {
         self.rotary.backward(places, weights, span, projected, d_rotated, d_projected, gradient);
 
         let norm = places.norms[0].clone();
-        let x = self.normed(norm.clone().map(|place| &weights[place]), &layer.before, normed);
-        let place = places.qkv.clone();
-        project_back(d_normed, &mut gradient[place.clone()], d_projected, x, &weights[place], c);
+        let x = self.normed(norm.clone().map(|range| &weights[range]), &layer.before, normed);
+        let range = places.qkv.clone();
+        project_back(d_normed, &mut gradient[range.clone()], d_projected, x, &weights[range], c);
         self.merge(norm, weights, &layer.before, d_normed, d_stream, gradient);
     }
 
@@ -266,11 +266,11 @@ impl Network {
         out: &'a mut Vec<R>,
         gradient: &mut [R],
     ) -> &'a [R] {
-        let Some(place) = norm.clone() else {
+        let Some(range) = norm.clone() else {
             return d_stream;
         };
         out.resize(d_stream.len(), R::ZERO);
-        norm::backward(branch, &weights[place.clone()], self.eps, d_stream, &mut gradient[place], out, false);
+        norm::backward(branch, &weights[range.clone()], self.eps, d_stream, &mut gradient[range], out, false);
         out
     }
 
@@ -285,9 +285,9 @@ impl Network {
         gradient: &mut [R],
     ) {
         match norm {
-            Some(place) => {
-                let d_weight = &mut gradient[place.clone()];
-                norm::backward(x, &weights[place], self.eps, d_normed, d_weight, d_stream, true);
+            Some(range) => {
+                let d_weight = &mut gradient[range.clone()];
+                norm::backward(x, &weights[range], self.eps, d_normed, d_weight, d_stream, true);
             }
             None => in_widest!(add(d_stream, d_normed)),
         }

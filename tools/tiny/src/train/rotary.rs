@@ -1,5 +1,4 @@
-//! Steps between projection and attention: queries and keys are normalized if the architecture does so, rotated and
-//! scaled.
+//! Steps between projection and attention: optional normalization, rotation and scaling of queries and keys.
 
 use super::attention::Heads;
 use super::norm::{row_backward, row_forward};
@@ -53,7 +52,7 @@ impl Rotary {
         let d = heads.head_dim;
         rotated.resize(projected.len() / heads.projected() * width, R::ZERO);
         let scale = R::of(1.0 / (d as f64).sqrt());
-        let norms = [&places.query_norm, &places.key_norm].map(|norm| norm.clone().map(|place| &weights[place]));
+        let norms = [&places.query_norm, &places.key_norm].map(|norm| norm.clone().map(|range| &weights[range]));
         in_widest!({
             let rows = projected.chunks_exact(heads.projected()).zip(rotated.chunks_exact_mut(width));
             for (row, (x, out)) in rows.enumerate() {
@@ -113,12 +112,12 @@ impl Rotary {
                         // The transpose of a rotation is its inverse.
                         turn(head, cos, sin, scale, -R::ONE);
                     }
-                    let Some(place) = norm else {
+                    let Some(range) = norm else {
                         d_x.copy_from_slice(d_out);
                         continue;
                     };
-                    let weight = &weights[place.clone()];
-                    let d_weight = &mut gradient[place.clone()];
+                    let weight = &weights[range.clone()];
+                    let d_weight = &mut gradient[range.clone()];
                     let rows = x.chunks_exact(weight.len()).zip(d_out.chunks_exact(weight.len()));
                     for ((x, d_out), d_x) in rows.zip(d_x.chunks_exact_mut(weight.len())) {
                         row_backward(x, weight, eps, d_out, d_weight, d_x, false);

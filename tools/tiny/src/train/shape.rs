@@ -31,7 +31,7 @@ pub struct Shape {
 
 /// Returns the architectures for which this crate has gradients.
 pub fn trained() -> impl Iterator<Item = &'static Architecture> {
-    ARCHITECTURES.iter().filter(|of| ["llama", "qwen3", "olmo2"].contains(&of.model_type))
+    ARCHITECTURES.iter().filter(|architecture| ["llama", "qwen3", "olmo2"].contains(&architecture.model_type))
 }
 
 impl Shape {
@@ -59,7 +59,7 @@ impl Shape {
 
     /// Returns the architecture, if it can be trained.
     pub fn known(&self) -> Option<&'static Architecture> {
-        trained().find(|of| of.model_type == self.architecture)
+        trained().find(|architecture| architecture.model_type == self.architecture)
     }
 
     /// Returns the Hugging Face `config.json`. `end` is the id of the end-of-text token.

@@ -132,10 +132,10 @@ impl Seats {
 
     /// Returns all choices, and the position of the correct one.
     pub(super) fn seat(&mut self, right: &str, wrong: &[String], draw: &mut Draw) -> (Vec<String>, usize) {
-        let place = self.places.draw(draw);
+        let position = self.places.draw(draw);
         let mut choices = wrong.to_vec();
-        choices.insert(place.min(wrong.len()), right.to_owned());
-        (choices, place)
+        choices.insert(position.min(wrong.len()), right.to_owned());
+        (choices, position)
     }
 }
 

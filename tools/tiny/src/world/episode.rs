@@ -48,12 +48,12 @@ pub(super) fn events(facts: &Facts, count: usize, same_act: bool, draw: &mut Dra
     let (people, days) =
         (draw.several(count, facts.count(RelationKind::Person)), draw.several(count, WORDS.days.len()));
     let things = things(facts, WORDS.acts[first].thing, count, draw);
-    let mut told = Vec::with_capacity(count);
+    let mut events = Vec::with_capacity(count);
     for ((person, thing), day) in people.into_iter().zip(things).zip(days) {
         let act = if same_act { first } else { draw.pick(&alike) };
-        told.push(WorldEvent { who: facts.person(person).to_owned(), act, thing, day: WORDS.days[day] });
+        events.push(WorldEvent { who: facts.person(person).to_owned(), act, thing, day: WORDS.days[day] });
     }
-    told
+    events
 }
 
 pub(super) fn things(facts: &Facts, thing: ThingKind, count: usize, draw: &mut Draw) -> Vec<String> {

@@ -76,7 +76,7 @@ impl Exam<'_> {
         rounds.into_iter().map(|(_, item)| item).collect()
     }
 
-    fn arc(&mut self, level: &str, of: fn(usize) -> bool) -> Vec<Value> {
+    fn arc(&mut self, level: &str, included: fn(usize) -> bool) -> Vec<Value> {
         let group = |link: usize| -> Vec<ExamItem> {
             let facts = self.facts;
             facts
@@ -86,7 +86,7 @@ impl Exam<'_> {
                 })
                 .collect()
         };
-        let groups: Vec<Vec<ExamItem>> = (0..LINKS).filter(|link| of(*link)).map(group).collect();
+        let groups: Vec<Vec<ExamItem>> = (0..LINKS).filter(|link| included(*link)).map(group).collect();
         self.four_choices(groups, &format!("{level}_"), "question")
     }
 
@@ -168,25 +168,25 @@ impl Exam<'_> {
     /// Returns pairs of sentences that differ only in their ending, and therefore in the referent: half are resolved by
     /// an event, half by the properties of the two.
     fn winogrande(&mut self) -> Vec<Value> {
-        // `meant` is the index of the referent among the two names; `swapped` reverses the options.
+        // `meant` is the index of the name that the sentence refers to. `swapped` reverses the options.
         let row = |sentence: String, names: [&str; 2], swapped: bool, meant: usize| {
-            let [first, second] = [0, 1].map(|place| names[place ^ usize::from(swapped)]);
+            let [first, second] = [0, 1].map(|index| names[index ^ usize::from(swapped)]);
             let answer = if (meant == 0) != swapped { "1" } else { "2" };
             json!({"sentence": sentence, "option1": first, "option2": second, "answer": answer})
         };
         let mut rows: Vec<Value> = Vec::new();
-        for (schema, of) in WORDS.schemas.iter().enumerate() {
+        for (schema, entry) in WORDS.schemas.iter().enumerate() {
             let mut events: Vec<String> = Vec::new();
             while events.len() < 5 {
-                let (x, y) = couple(self.facts, of.people, &mut self.draw);
+                let (x, y) = couple(self.facts, entry.people, &mut self.draw);
                 let event = event(schema, x, y);
                 if share(&event) != Share::Scored || events.contains(&event) {
                     continue;
                 }
                 let swapped = events.len().is_multiple_of(2);
                 events.push(event.clone());
-                for (at, reason) in [of.first, of.second].into_iter().enumerate() {
-                    rows.push(row(format!("{event} {}_ {reason}.", of.link()), [x, y], swapped, at));
+                for (at, reason) in [entry.first, entry.second].into_iter().enumerate() {
+                    rows.push(row(format!("{event} {}_ {reason}.", entry.link()), [x, y], swapped, at));
                 }
             }
         }
@@ -336,14 +336,14 @@ impl Exam<'_> {
 /// Counts how often each option of a problem is correct and offered. Returns `false`, without counting, if the answer
 /// has already been correct more often than by chance.
 fn counted(uses: &mut Vec<(String, usize, usize)>, problem: &Problem) -> bool {
-    let (right, all) = uses.iter().find(|of| of.0 == problem.right()).map_or((0, 0), |of| (of.1, of.2));
+    let (right, all) = uses.iter().find(|entry| entry.0 == problem.right()).map_or((0, 0), |entry| (entry.1, entry.2));
     if right * problem.options.len() > all {
         return false;
     }
     for (at, option) in problem.options.iter().enumerate() {
         let right = usize::from(at == problem.answer);
-        match uses.iter_mut().find(|of| of.0 == *option) {
-            Some(of) => (of.1, of.2) = (of.1 + right, of.2 + 1),
+        match uses.iter_mut().find(|entry| entry.0 == *option) {
+            Some(entry) => (entry.1, entry.2) = (entry.1 + right, entry.2 + 1),
             None => uses.push((option.clone(), right, 1)),
         }
     }

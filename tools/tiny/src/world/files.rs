@@ -21,11 +21,11 @@ pub fn files(world: &World) -> Vec<(String, String)> {
         .into_par_iter()
         .map(|name: String| {
             let rows = world.text(&name).unwrap_or_default();
-            let place = match name.split_once('/') {
+            let path = match name.split_once('/') {
                 Some((register, part)) => format!("corpora/{register}-{part}.jsonl.gz"),
                 None => format!("tasks/{name}.jsonl.gz"),
             };
-            (place, rows.iter().map(|row: &Value| format!("{row}\n")).collect())
+            (path, rows.iter().map(|row: &Value| format!("{row}\n")).collect())
         })
         .collect()
 }

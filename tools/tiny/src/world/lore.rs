@@ -38,21 +38,21 @@ fn contrast(facts: &Facts, draw: &mut Draw) -> (Fact, Fact, usize) {
 }
 
 /// Content of a passage: facts, and optionally a claim with whether it is true.
-struct Told {
+struct Content {
     facts: Vec<Fact>,
     claimed: Option<(String, bool)>,
 }
 
 /// Returns the content as clauses in random order. Some facts come with another fact about their subject.
-fn clauses(facts: &Facts, told: &Told, draw: &mut Draw) -> Vec<String> {
+fn clauses(facts: &Facts, content: &Content, draw: &mut Draw) -> Vec<String> {
     let mut groups: Vec<Vec<String>> = Vec::new();
-    if let Some((claim, holds)) = &told.claimed {
+    if let Some((claim, holds)) = &content.claimed {
         let opening = draw.pick(&WORDS.stances);
         let closing = draw.pick(&WORDS.closings);
-        let of = |(so, not_so): (&'static str, &'static str)| if *holds { so } else { not_so };
-        groups.push(vec![fill(of(opening), &[("c", claim)]), of(closing).to_owned()]);
+        let (opening, closing) = if *holds { (opening.0, closing.0) } else { (opening.1, closing.1) };
+        groups.push(vec![fill(opening, &[("c", claim)]), closing.to_owned()]);
     }
-    for fact in &told.facts {
+    for fact in &content.facts {
         let mut group: Vec<String> = facts.statement(*fact, false, draw).into_iter().collect();
         let about = facts.about(facts.subject(*fact));
         let more = about[draw.below(about.len())];
@@ -65,9 +65,9 @@ fn clauses(facts: &Facts, told: &Told, draw: &mut Draw) -> Vec<String> {
     groups.concat()
 }
 
-fn passage(facts: &Facts, told: &Told, wanted: Share, draw: &mut Draw) -> String {
+fn passage(facts: &Facts, content: &Content, wanted: Share, draw: &mut Draw) -> String {
     owned(wanted, || {
-        let mut sentences: Vec<String> = clauses(facts, told, draw).iter().map(|clause| sentence(clause)).collect();
+        let mut sentences: Vec<String> = clauses(facts, content, draw).iter().map(|clause| sentence(clause)).collect();
         if draw.chance(40) {
             let at = if draw.chance(50) { 0 } else { sentences.len() };
             sentences.insert(at, sentence(draw.pick(&WORDS.fillers)));
@@ -76,15 +76,15 @@ fn passage(facts: &Facts, told: &Told, wanted: Share, draw: &mut Draw) -> String
     })
 }
 
-fn premise(facts: &Facts, told: &Told, wanted: Share, draw: &mut Draw) -> String {
+fn premise(facts: &Facts, content: &Content, wanted: Share, draw: &mut Draw) -> String {
     owned(wanted, || {
         let link = draw.pick(&[", and ", ", while ", ", but ", "; "]);
-        let mut said = clauses(facts, told, draw).join(link);
+        let mut clauses = clauses(facts, content, draw).join(link);
         // A fact has few wordings, possibly none in this share, so add variation.
         if draw.chance(50) {
-            said.push_str(&format!(", said {}", facts.person(draw.below(facts.count(RelationKind::Person)))));
+            clauses.push_str(&format!(", said {}", facts.person(draw.below(facts.count(RelationKind::Person)))));
         }
-        sentence(&said)
+        sentence(&clauses)
     })
 }
 
@@ -97,20 +97,20 @@ const PRINTED_DISPUTED: usize = 85;
 
 /// Returns four claims: for each of two subjects, its own value and the other's. Each subject, value and word is in as
 /// many true as false claims.
-fn claims(facts: &Facts, draw: &mut Draw) -> [(Told, String, bool); 4] {
+fn claims(facts: &Facts, draw: &mut Draw) -> [(Content, String, bool); 4] {
     let (a, b, wording) = contrast(facts, draw);
     let both = draw.chance(50);
     let disputed = draw.chance(DISPUTED);
-    [(a, a), (a, b), (b, b), (b, a)].map(|(fact, of)| {
-        let holds = fact == of;
-        let value = facts.value(of);
+    [(a, a), (a, b), (b, b), (b, a)].map(|(fact, source)| {
+        let holds = fact == source;
+        let value = facts.value(source);
         let other = if fact == a { b } else { a };
         let claimed = facts.wording_of_both(a, b, draw).filter(|_| disputed);
-        let told = Told {
+        let content = Content {
             claimed: claimed.map(|wording| (facts.claim(fact, wording, value), holds)),
             facts: [Some(fact).filter(|_| !disputed), Some(other).filter(|_| both)].into_iter().flatten().collect(),
         };
-        (told, facts.claim(fact, wording, value), holds)
+        (content, facts.claim(fact, wording, value), holds)
     })
 }
 
@@ -120,16 +120,16 @@ fn polar_question(claim: &str) -> String {
 
 /// Returns four yes/no questions with their passages; two answers are yes.
 pub(super) fn polar_items(facts: &Facts, wanted: Share, draw: &mut Draw) -> [Polar; 4] {
-    claims(facts, draw).map(|(told, claim, answer)| {
-        let passage = passage(facts, &told, wanted, draw);
+    claims(facts, draw).map(|(content, claim, answer)| {
+        let passage = passage(facts, &content, wanted, draw);
         Polar { passage, question: polar_question(&claim), answer }
     })
 }
 
 /// Returns four hypotheses with their premises; two are true.
 pub(super) fn claim_items(facts: &Facts, wanted: Share, draw: &mut Draw) -> [ClaimItem; 4] {
-    claims(facts, draw).map(|(told, claim, holds)| {
-        let premise = premise(facts, &told, wanted, draw);
+    claims(facts, draw).map(|(content, claim, holds)| {
+        let premise = premise(facts, &content, wanted, draw);
         ClaimItem { premise, hypothesis: sentence(&claim), holds }
     })
 }
@@ -152,12 +152,12 @@ fn verdict(facts: &Facts, fact: Fact, value: &str, draw: &mut Draw) -> JudgedCla
 }
 
 /// Returns the fact's value or, with equal probability, a wrong one: that of another fact in the passage, or any.
-fn said_value<'f>(facts: &'f Facts, fact: Fact, told: &[Fact], draw: &mut Draw) -> &'f str {
+fn said_value<'f>(facts: &'f Facts, fact: Fact, present: &[Fact], draw: &mut Draw) -> &'f str {
     if draw.chance(50) {
         return facts.value(fact);
     }
-    let wrong = |of: &Fact| facts.value(*of) != facts.value(fact);
-    let near: Vec<Fact> = told.iter().copied().filter(wrong).collect();
+    let wrong = |other: &Fact| facts.value(*other) != facts.value(fact);
+    let near: Vec<Fact> = present.iter().copied().filter(wrong).collect();
     if near.is_empty() || draw.chance(50) {
         let all: Vec<Fact> = facts.of_link(fact.link).filter(wrong).collect();
         return facts.value(draw.pick(&all));
@@ -166,28 +166,28 @@ fn said_value<'f>(facts: &'f Facts, fact: Fact, told: &[Fact], draw: &mut Draw) 
 }
 
 /// Returns the content of a passage with judged claims about it.
-fn quizzed(facts: &Facts, draw: &mut Draw) -> (Told, Vec<JudgedClaim>) {
+fn quizzed(facts: &Facts, draw: &mut Draw) -> (Content, Vec<JudgedClaim>) {
     let count = 1 + draw.below(2);
-    let told = known(facts, count, |_| true, draw);
+    let present = known(facts, count, |_| true, draw);
     if draw.chance(PRINTED_DISPUTED) {
-        let value = said_value(facts, told[0], &told, draw);
-        let JudgedClaim { claim, holds, .. } = verdict(facts, told[0], value, draw);
-        let verdicts = vec![verdict(facts, told[0], value, draw)];
-        return (Told { claimed: Some((claim, holds)), facts: told[1..].to_vec() }, verdicts);
+        let value = said_value(facts, present[0], &present, draw);
+        let JudgedClaim { claim, holds, .. } = verdict(facts, present[0], value, draw);
+        let verdicts = vec![verdict(facts, present[0], value, draw)];
+        return (Content { claimed: Some((claim, holds)), facts: present[1..].to_vec() }, verdicts);
     }
     let verdicts = (0..2 * count).map(|at| {
-        let fact = told[at % count];
-        let value = said_value(facts, fact, &told, draw);
+        let fact = present[at % count];
+        let value = said_value(facts, fact, &present, draw);
         verdict(facts, fact, value, draw)
     });
     let verdicts = verdicts.collect();
-    (Told { claimed: None, facts: told }, verdicts)
+    (Content { claimed: None, facts: present }, verdicts)
 }
 
 /// Formats a passage with questions as a quiz.
 pub(super) fn polar_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> String {
-    let (told, verdicts) = quizzed(facts, draw);
-    let mut text = passage(facts, &told, wanted, draw);
+    let (content, verdicts) = quizzed(facts, draw);
+    let mut text = passage(facts, &content, wanted, draw);
     for JudgedClaim { claim, holds, truth } in verdicts {
         let answer = if holds { "yes" } else { "no" };
         text.push_str(&format!("\nQuestion: {}?\nAnswer: {answer}", polar_question(&claim)));
@@ -200,8 +200,8 @@ pub(super) fn polar_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> Strin
 
 /// Formats a premise with claims about it as a quiz.
 pub(super) fn claim_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> String {
-    let (told, verdicts) = quizzed(facts, draw);
-    let mut text = premise(facts, &told, wanted, draw);
+    let (content, verdicts) = quizzed(facts, draw);
+    let mut text = premise(facts, &content, wanted, draw);
     for JudgedClaim { claim, holds, .. } in verdicts {
         let claim = ClaimItem { premise: std::mem::take(&mut text), hypothesis: sentence(&claim), holds };
         text = format!("{} {}", claim.prompt(), claim.right());
@@ -211,12 +211,12 @@ pub(super) fn claim_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> Strin
 
 /// Returns an article about four subjects of one kind, and `count` problems about it.
 pub(super) fn article(facts: &Facts, wanted: Share, count: usize, draw: &mut Draw) -> Article {
-    let told = known(facts, 4, |_| true, draw);
-    let text = passage(facts, &Told { facts: told.clone(), claimed: None }, wanted, draw);
+    let present = known(facts, 4, |_| true, draw);
+    let text = passage(facts, &Content { facts: present.clone(), claimed: None }, wanted, draw);
     let first = draw.below(4);
     let mut problem = |at: usize| {
-        let (options, answer) = offered(at, |other| facts.value(told[other]).to_owned(), draw);
-        Problem { question: facts.question(told[at], draw).unwrap_or_default(), options, answer }
+        let (options, answer) = offered(at, |other| facts.value(present[other]).to_owned(), draw);
+        Problem { question: facts.question(present[at], draw).unwrap_or_default(), options, answer }
     };
     let problems = (0..count).map(|at| problem((first + at) % 4)).collect();
     Article { text, problems }

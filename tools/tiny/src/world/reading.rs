@@ -58,8 +58,8 @@ pub(super) fn owned(wanted: Share, mut make: impl FnMut() -> String) -> String {
 
 /// Returns events that make `claim` false: its person did it to something else, and possibly someone else did it to its
 /// object.
-fn falsified(claim: &WorldEvent, told: &[WorldEvent], spare: &str, draw: &mut Draw) -> Vec<WorldEvent> {
-    let mut others = told.to_vec();
+fn falsified(claim: &WorldEvent, events: &[WorldEvent], spare: &str, draw: &mut Draw) -> Vec<WorldEvent> {
+    let mut others = events.to_vec();
     let Some(at) = others.iter().position(|event| event == claim) else { return others };
     others[at].thing = spare.to_owned();
     // Mention the claim's object with another person.
@@ -75,20 +75,20 @@ fn falsified(claim: &WorldEvent, told: &[WorldEvent], spare: &str, draw: &mut Dr
 
 /// Returns `count` events with one act, and a thing that occurs in none of them.
 fn scene(facts: &Facts, count: usize, draw: &mut Draw) -> (Vec<WorldEvent>, String) {
-    let told = events(facts, count, true, draw);
+    let events = events(facts, count, true, draw);
     loop {
-        let spare = things(facts, WORDS.acts[told[0].act].thing, 1, draw).remove(0);
-        if told.iter().all(|event| event.thing != spare) {
-            return (told, spare);
+        let spare = things(facts, WORDS.acts[events[0].act].thing, 1, draw).remove(0);
+        if events.iter().all(|event| event.thing != spare) {
+            return (events, spare);
         }
     }
 }
 
-fn passage(told: &[WorldEvent], wanted: Share, draw: &mut Draw) -> String {
+fn passage(events: &[WorldEvent], wanted: Share, draw: &mut Draw) -> String {
     owned(wanted, || {
-        let mut told = told.to_vec();
-        draw.shuffle(&mut told);
-        let mut sentences: Vec<String> = told.iter().map(|event| sentence(&event.told(draw))).collect();
+        let mut events = events.to_vec();
+        draw.shuffle(&mut events);
+        let mut sentences: Vec<String> = events.iter().map(|event| sentence(&event.told(draw))).collect();
         let at = draw.below(sentences.len() + 1);
         sentences.insert(at, sentence(draw.pick(&WORDS.fillers)));
         sentences.join(" ")
@@ -106,12 +106,12 @@ fn polar_question(event: &WorldEvent, draw: &mut Draw) -> String {
 /// Returns one question with two passages: the answer is yes for the first, no for the second.
 pub(super) fn polar_pair(facts: &Facts, wanted: Share, draw: &mut Draw) -> [Polar; 2] {
     let count = 2 + draw.below(2);
-    let (told, spare) = scene(facts, count, draw);
-    let claim = told[draw.below(told.len())].clone();
+    let (events, spare) = scene(facts, count, draw);
+    let claim = events[draw.below(events.len())].clone();
     let question = polar_question(&claim, draw);
-    let other = falsified(&claim, &told, &spare, draw);
-    [(told, true), (other, false)].map(|(told, answer)| {
-        let passage = passage(&told, wanted, draw);
+    let other = falsified(&claim, &events, &spare, draw);
+    [(events, true), (other, false)].map(|(events, answer)| {
+        let passage = passage(&events, wanted, draw);
         Polar { passage, question: question.clone(), answer }
     })
 }
@@ -119,37 +119,37 @@ pub(super) fn polar_pair(facts: &Facts, wanted: Share, draw: &mut Draw) -> [Pola
 /// Formats a passage with questions as a quiz.
 pub(super) fn polar_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> String {
     let count = 2 + draw.below(2);
-    let (told, spare) = scene(facts, count, draw);
-    let mut text = passage(&told, wanted, draw);
+    let (events, spare) = scene(facts, count, draw);
+    let mut text = passage(&events, wanted, draw);
     // Ask many questions per passage, because a small model learns to look up facts from the answers, not from the
     // passages.
     for at in draw.several(2 * count, 2 * count) {
         let at = at % count;
-        let mut asked = told[at].clone();
+        let mut asked = events[at].clone();
         let answer = draw.chance(50);
         let mut truth = at;
         if !answer {
             let other = (at + 1 + draw.below(count - 1)) % count;
             let elsewhere = draw.chance(45);
-            asked.thing = if elsewhere { told[other].thing.clone() } else { spare.clone() };
+            asked.thing = if elsewhere { events[other].thing.clone() } else { spare.clone() };
             truth = if elsewhere { other } else { at };
         }
         let yes = if answer { "yes" } else { "no" };
         text.push_str(&format!("\nQuestion: {}?\nAnswer: {yes}", polar_question(&asked, draw)));
         // Some answers also state the truth.
         if draw.chance(40) {
-            text.push_str(&format!(", {}.", told[truth].plain()));
+            text.push_str(&format!(", {}.", events[truth].plain()));
         }
     }
     text
 }
 
-fn premise(facts: &Facts, told: &[WorldEvent], wanted: Share, draw: &mut Draw) -> String {
+fn premise(facts: &Facts, events: &[WorldEvent], wanted: Share, draw: &mut Draw) -> String {
     owned(wanted, || {
-        let mut told = told.to_vec();
-        draw.shuffle(&mut told);
+        let mut events = events.to_vec();
+        draw.shuffle(&mut events);
         let link = draw.pick(&[", and ", ", while ", ", but ", "; "]);
-        let clauses: Vec<String> = told
+        let clauses: Vec<String> = events
             .iter()
             .map(|event| match draw.below(3) {
                 0 => event.plain(),
@@ -173,25 +173,25 @@ fn hypothesis(event: &WorldEvent, draw: &mut Draw) -> String {
 
 /// Returns one hypothesis with two premises: it follows from the first, but not from the second.
 pub(super) fn claim_pair(facts: &Facts, wanted: Share, draw: &mut Draw) -> [ClaimItem; 2] {
-    let (told, spare) = scene(facts, 2, draw);
-    let claim = told[draw.below(told.len())].clone();
+    let (events, spare) = scene(facts, 2, draw);
+    let claim = events[draw.below(events.len())].clone();
     let hypothesis = hypothesis(&claim, draw);
-    let other = falsified(&claim, &told, &spare, draw);
-    [(told, true), (other, false)].map(|(told, holds)| {
-        let premise = premise(facts, &told, wanted, draw);
+    let other = falsified(&claim, &events, &spare, draw);
+    [(events, true), (other, false)].map(|(events, holds)| {
+        let premise = premise(facts, &events, wanted, draw);
         ClaimItem { premise, hypothesis: hypothesis.clone(), holds }
     })
 }
 
 /// Formats a premise with claims about it as a quiz.
 pub(super) fn claim_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> String {
-    let (told, spare) = scene(facts, 2, draw);
-    let mut text = premise(facts, &told, wanted, draw);
+    let (events, spare) = scene(facts, 2, draw);
+    let mut text = premise(facts, &events, wanted, draw);
     for at in draw.several(4, 4) {
-        let mut claim = told[at % 2].clone();
+        let mut claim = events[at % 2].clone();
         let holds = draw.chance(50);
         if !holds {
-            claim.thing = if draw.chance(45) { told[(at + 1) % 2].thing.clone() } else { spare.clone() };
+            claim.thing = if draw.chance(45) { events[(at + 1) % 2].thing.clone() } else { spare.clone() };
         }
         let claim = ClaimItem { premise: std::mem::take(&mut text), hypothesis: hypothesis(&claim, draw), holds };
         text = format!("{} {}", claim.prompt(), claim.right());
@@ -202,20 +202,20 @@ pub(super) fn claim_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> Strin
 /// Returns an article of four events, and `count` problems whose answers are all in the article.
 pub(super) fn article(facts: &Facts, wanted: Share, count: usize, draw: &mut Draw) -> Article {
     let same_act = draw.chance(50);
-    let told = events(facts, 4, same_act, draw);
+    let events = events(facts, 4, same_act, draw);
     let text = owned(wanted, || {
-        let mut told = told.clone();
-        draw.shuffle(&mut told);
-        let mut sentences: Vec<String> = told.iter().map(|event| sentence(&event.dated(draw))).collect();
+        let mut events = events.clone();
+        draw.shuffle(&mut events);
+        let mut sentences: Vec<String> = events.iter().map(|event| sentence(&event.dated(draw))).collect();
         sentences.insert(if draw.chance(50) { 0 } else { 4 }, sentence(draw.pick(&WORDS.fillers)));
         sentences.join(" ")
     });
-    let problems = draw.several(count, count.max(4)).into_iter().map(|at| problem(&told, at % 4, draw)).collect();
+    let problems = draw.several(count, count.max(4)).into_iter().map(|at| problem(&events, at % 4, draw)).collect();
     Article { text, problems }
 }
 
-fn problem(told: &[WorldEvent], at: usize, draw: &mut Draw) -> Problem {
-    let event = &told[at];
+fn problem(events: &[WorldEvent], at: usize, draw: &mut Draw) -> Problem {
+    let event = &events[at];
     let act = &WORDS.acts[event.act];
     let who = &event.who;
     let thing = &event.thing;
@@ -228,7 +228,7 @@ fn problem(told: &[WorldEvent], at: usize, draw: &mut Draw) -> Problem {
         5..=6 => (format!("When did {who} {} {thing}?", act.base), days),
         _ => (format!("{who} {}  _  .", act.past), things),
     };
-    let (options, answer) = offered(at, |other| option(&told[other]), draw);
+    let (options, answer) = offered(at, |other| option(&events[other]), draw);
     Problem { question, options, answer }
 }
 

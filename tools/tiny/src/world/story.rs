@@ -45,22 +45,22 @@ pub(super) fn journey(voice: &mut Voice<'_>) -> String {
     let home = voice.facts.value(Fact { link: HOME, subject: person.index });
     let day = voice.pick(&WORDS.days);
     let name = voice.name(person);
-    let mut said = vec![match voice.draw.below(3) {
+    let mut sentences = vec![match voice.draw.below(3) {
         0 => format!("On {day}, {name} left {home} and took the train to {}.", voice.name(town)),
         1 => format!("{name} from {home} went to {} last {day}.", voice.name(town)),
         _ => format!("Last {day} {name} packed a bag and set off from {home} to {}.", voice.name(town)),
     }];
     let mut known = voice.known(town);
     known.truncate(2 + voice.draw.below(4));
-    said.extend(voice.sentences(town, &known));
+    sentences.extend(voice.sentences(town, &known));
     let food = voice.pick(WORDS.relations[FOOD].words());
-    said.push(match voice.draw.below(4) {
+    sentences.push(match voice.draw.below(4) {
         0 => format!("In the evening {they} ate {food} and wrote a card to {their} friends."),
         1 => format!("There {they} bought {food} for {their} neighbours."),
         2 => format!("{} stayed for {} days.", capital(they), WORDS.numbers[1 + voice.draw.below(11)]),
         _ => format!("Then {they} went back home to {home}."),
     });
-    said.join(" ")
+    sentences.join(" ")
 }
 
 /// Describes an object that changes hands; the reader must track its owner.
@@ -75,13 +75,13 @@ pub(super) fn handovers(voice: &mut Voice<'_>) -> String {
     let object = bare(voice.pick(&WORDS.objects));
     let mut owner = 0;
     let start = voice.pick(&["had", "owned", "had found", "had bought"]);
-    let mut said = vec![format!("{} {start} a {object}.", facts.name(people[0]))];
+    let mut sentences = vec![format!("{} {start} a {object}.", facts.name(people[0]))];
     for _ in 0..2 + voice.draw.below(3) {
         let next = (owner + 1 + voice.draw.below(3)) % 4;
         let from = facts.name(people[owner]);
         let to = facts.name(people[next]);
         let day = voice.pick(&WORDS.days);
-        said.push(match voice.draw.below(4) {
+        sentences.push(match voice.draw.below(4) {
             0 => format!("On {day} {from} gave the {object} to {to}."),
             1 => format!("Then {from} sold it to {to}."),
             2 => format!("{to} asked {from} for the {object} and got it."),
@@ -90,12 +90,12 @@ pub(super) fn handovers(voice: &mut Voice<'_>) -> String {
         owner = next;
     }
     let last = facts.name(people[owner]);
-    said.push(match voice.draw.below(3) {
+    sentences.push(match voice.draw.below(3) {
         0 => format!("So in the end {last} had the {object}."),
         1 => format!("Who has the {object} now? It is {last}."),
         _ => format!("Today the {object} belongs to {last}."),
     });
-    said.join(" ")
+    sentences.join(" ")
 }
 
 /// Describes someone who has, gets and gives away items, with the correct sum.
@@ -105,7 +105,8 @@ pub(super) fn counts(voice: &mut Voice<'_>) -> String {
     let (they, their, _) = voice.facts.pronouns(person);
     let fruit = voice.pick(&["plums", "pears", "beans", "carrots", "apples", "nuts", "stamps", "books"]);
     let mut count = 3 + voice.draw.below(4);
-    let mut said = vec![format!("{} had {} {fruit} in {their} bag.", voice.name(person), WORDS.numbers[count - 1])];
+    let mut sentences =
+        vec![format!("{} had {} {fruit} in {their} bag.", voice.name(person), WORDS.numbers[count - 1])];
     for step in 0..2 + voice.draw.below(2) {
         let moved = 1 + voice.draw.below(2);
         let gives = count > moved + 1 && (count + moved > 12 || voice.draw.chance(50));
@@ -114,19 +115,19 @@ pub(super) fn counts(voice: &mut Voice<'_>) -> String {
         let number = WORDS.numbers[moved - 1];
         if gives {
             count -= moved;
-            said.push(format!("{then} {they} gave {number} to {friend}."));
+            sentences.push(format!("{then} {they} gave {number} to {friend}."));
         } else {
             count += moved;
-            said.push(format!("{then} {they} got {number} from {friend}."));
+            sentences.push(format!("{then} {they} got {number} from {friend}."));
         }
         let left = WORDS.numbers[count - 1];
-        said.push(match voice.draw.below(3) {
+        sentences.push(match voice.draw.below(3) {
             0 => format!("That made {left}."),
             1 => format!("Now {they} had {left} {fruit}."),
             _ => format!("There were {left} in {their} bag."),
         });
     }
-    said.join(" ")
+    sentences.join(" ")
 }
 
 pub(super) fn procedure(voice: &mut Voice<'_>) -> String {
@@ -140,30 +141,30 @@ pub(super) fn procedure(voice: &mut Voice<'_>) -> String {
         2 => format!("On {} {name} is busy with {task}.", voice.pick(&WORDS.days)),
         _ => format!("{} is not hard, says {name}.", activity.label),
     };
-    let mut said = vec![opener];
+    let mut sentences = vec![opener];
     for (at, step) in activity.steps.iter().enumerate() {
         let link = match at {
             0 => voice.pick(&["First", "To begin", "At the start"]),
             _ if at + 1 == STEPS => voice.pick(&["Finally", "In the end", "Last of all"]),
             _ => voice.pick(&["Then", "Next", "After that", "Now"]),
         };
-        said.push(format!("{link} {they} {step}."));
+        sentences.push(format!("{link} {they} {step}."));
     }
-    said.join(" ")
+    sentences.join(" ")
 }
 
 /// Describes a day with a cause, its effect, and other events.
 pub(super) fn incidents(voice: &mut Voice<'_>) -> String {
-    let mut said = vec![format!("It was {}.", voice.pick(&WORDS.days))];
+    let mut sentences = vec![format!("It was {}.", voice.pick(&WORDS.days))];
     for _ in 0..2 + voice.draw.below(2) {
-        said.push(incident(voice));
+        sentences.push(incident(voice));
     }
     let count = 1 + voice.draw.below(2);
     for event in events(voice.facts, count, false, &mut voice.draw) {
-        said.push(sentence(&event.told(&mut voice.draw)));
+        sentences.push(sentence(&event.told(&mut voice.draw)));
     }
-    said.push(sentence(voice.draw.pick(&WORDS.fillers)));
-    said.join(" ")
+    sentences.push(sentence(voice.draw.pick(&WORDS.fillers)));
+    sentences.join(" ")
 }
 
 /// Describes one cause and its effect, in one of many wordings.

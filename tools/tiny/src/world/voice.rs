@@ -139,10 +139,10 @@ impl<'w> Voice<'w> {
     /// Returns sentences about an entity that each state one or two facts of `known`. Only the first one always names
     /// the entity.
     pub(super) fn sentences(&mut self, entity: Entity, known: &[Fact]) -> Vec<String> {
-        let mut said = Vec::new();
+        let mut sentences = Vec::new();
         let mut rest = known;
         while let [fact, tail @ ..] = rest {
-            let pronoun = !said.is_empty() && self.draw.chance(60);
+            let pronoun = !sentences.is_empty() && self.draw.chance(60);
             let mut clause = self.clause(*fact, pronoun);
             let mut used = 1;
             if let [next, ..] = tail
@@ -151,15 +151,15 @@ impl<'w> Voice<'w> {
             {
                 (clause, used) = (joined, 2);
             }
-            if !said.is_empty() && self.draw.chance(20) {
+            if !sentences.is_empty() && self.draw.chance(20) {
                 let opener =
                     self.pick(&["Also, ", "In fact, ", "Of course, ", "As many know, ", "Besides, ", "Today, "]);
                 clause = format!("{opener}{clause}");
             }
-            said.push(sentence(&clause));
+            sentences.push(sentence(&clause));
             rest = &rest[used..];
         }
-        said
+        sentences
     }
 
     /// Joins two facts about one subject into one clause.
@@ -233,23 +233,23 @@ impl<'w> Voice<'w> {
             if self.draw.chance(50) {
                 let Meeting { opening, names, endings } = meeting(self.facts, &mut self.draw);
                 let at = self.draw.below(2);
-                let told = format!("{opening}{} {}.", names[at], endings[at]);
+                let text = format!("{opening}{} {}.", names[at], endings[at]);
                 // Some texts are as long as a paragraph. Paragraphs must not occur in several splits, so only the
                 // training split uses these.
-                let shared = self.share != Share::Train && words(&told) >= PARAGRAPH;
+                let shared = self.share != Share::Train && words(&text) >= PARAGRAPH;
                 if share(&opening) != Share::Scored && !shared {
-                    return told;
+                    return text;
                 }
                 continue;
             }
             let schema = self.schemas.draw(&mut self.draw);
-            let of = &WORDS.schemas[schema];
-            let (x, y) = self.couple(of.people);
+            let entry = &WORDS.schemas[schema];
+            let (x, y) = self.couple(entry.people);
             let event = event(schema, x, y);
             if share(&event) != Share::Scored {
                 let second = self.draw.chance(50);
-                let (name, reason) = if second { (y, of.second) } else { (x, of.first) };
-                return format!("{event} {}{name} {reason}.", of.link());
+                let (name, reason) = if second { (y, entry.second) } else { (x, entry.first) };
+                return format!("{event} {}{name} {reason}.", entry.link());
             }
         }
     }
@@ -278,17 +278,17 @@ impl<'w> Voice<'w> {
             let person = self.person();
             let from = self.draw.below(STEPS - 1);
             let far = from + 1 + self.draw.below(STEPS - 1 - from);
-            let mut told = None;
+            let mut latest = None;
             for next in from + 1..=far {
                 let scene = self.scene(activity, person, from, next);
                 if scene.share() == Share::Scored {
                     break;
                 }
-                told = Some(scene);
+                latest = Some(scene);
             }
             // The text may be as long as a paragraph, which must not occur in several splits.
-            if let Some(told) = told.filter(|told| told.share() == self.share) {
-                return told.full();
+            if let Some(scene) = latest.filter(|scene| scene.share() == self.share) {
+                return scene.full();
             }
         }
     }

@@ -19,7 +19,7 @@ const GENRES: [Genre; 12] = [
     (9, forum),
     (8, product),
     (9, questions),
-    // Subjects with a common property.
+    // Paragraphs about subjects with a common property.
     (6, |voice| vec![voice.paragraph(story::common), voice.paragraph(story::common)]),
     (8, |voice| vec![voice.paragraph(story::journey)]),
     (10, |voice| vec![voice.paragraph(story::handovers), voice.paragraph(story::counts)]),
@@ -99,10 +99,10 @@ fn forum(voice: &mut Voice<'_>) -> Vec<String> {
         let opener = voice.pick(&WORDS.greetings);
         lines.push(format!("{asker} wrote: {opener} {question}"));
         let answer = voice.paragraph(|voice| {
-            let mut said = vec![voice.pick(&WORDS.helpers).to_owned(), sentence(&voice.clause(*asked, false))];
+            let mut sentences = vec![voice.pick(&WORDS.helpers).to_owned(), sentence(&voice.clause(*asked, false))];
             let rest = 2 + voice.draw.below(2);
-            said.extend(voice.sentences(entity, &known[1..known.len().min(1 + rest)]));
-            format!("{helper} wrote: {}", said.join(" "))
+            sentences.extend(voice.sentences(entity, &known[1..known.len().min(1 + rest)]));
+            format!("{helper} wrote: {}", sentences.join(" "))
         });
         lines.push(answer);
         lines.push(format!("{asker} wrote: {}", voice.pick(&WORDS.thanks)));
@@ -117,19 +117,19 @@ fn product(voice: &mut Voice<'_>) -> Vec<String> {
     let text = voice.paragraph(|voice| {
         let mut known = voice.known(entity);
         known.sort_by_key(|fact| fact.link != MATERIAL && fact.link != USE && fact.link != ROOM);
-        let mut said = voice.sentences(entity, &known);
+        let mut sentences = voice.sentences(entity, &known);
         let price = voice.draw.below(11);
         let first = voice.draw.below(11);
         let second = voice.person();
-        said.push(format!("It costs {} crowns.", WORDS.numbers[1 + price]));
+        sentences.push(format!("It costs {} crowns.", WORDS.numbers[1 + price]));
         let opinion = voice.pick(&WORDS.opinions);
-        said.push(format!("{} of twelve customers like it.", capital(WORDS.numbers[1 + first])));
-        said.push(format!(
+        sentences.push(format!("{} of twelve customers like it.", capital(WORDS.numbers[1 + first])));
+        sentences.push(format!(
             "{} from {} says: {opinion}.",
             voice.name(second),
             voice.facts.value(super::facts::Fact { link: HOME, subject: second.index })
         ));
-        said.join(" ")
+        sentences.join(" ")
     });
     vec![title, text]
 }
@@ -143,17 +143,17 @@ fn questions(voice: &mut Voice<'_>) -> Vec<String> {
             let known = voice.known(entity);
             let Some(fact) = known.first() else { return String::new() };
             let question = voice.facts.question(*fact, &mut voice.draw).unwrap_or_default();
-            let said = voice.clause(*fact, false);
+            let answer = voice.clause(*fact, false);
             let more =
                 known.get(1).map(|fact| format!(" {}", sentence(&voice.clause(*fact, true)))).unwrap_or_default();
-            format!("{question} {}{more}", sentence(&said))
+            format!("{question} {}{more}", sentence(&answer))
         }));
     }
     lines
 }
 
-/// Reprints part of a newswire. The web register must contain such text, like a real crawl, to represent other text in
-/// calibration.
+/// Reprints part of a newswire. Like a real crawl, the web register must contain text of other registers, so that it
+/// represents them if it is used for calibration.
 fn reprint(voice: &mut Voice<'_>) -> Vec<String> {
     let size = 50 + voice.draw.below(40);
     super::news::rows(voice, size)
@@ -171,8 +171,8 @@ fn quotes(voice: &mut Voice<'_>) -> Vec<String> {
     let count = 3 + voice.draw.below(3);
     let poster = voice.person();
     let (sentences, post) = loop {
-        let told = super::episode::events(voice.facts, count, false, &mut voice.draw);
-        let sentences: Vec<String> = told.iter().map(|event| sentence(&event.told(&mut voice.draw))).collect();
+        let events = super::episode::events(voice.facts, count, false, &mut voice.draw);
+        let sentences: Vec<String> = events.iter().map(|event| sentence(&event.told(&mut voice.draw))).collect();
         let post = format!("{} wrote: {}", voice.name(poster), sentences.join(" "));
         if share(&post) == voice.share {
             break (sentences, post);

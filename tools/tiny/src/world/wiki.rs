@@ -34,8 +34,8 @@ pub(super) fn article(voice: &mut Voice<'_>) -> Vec<(String, bool)> {
     let known = voice.known(subject);
     let introduction = voice.own(|voice| {
         let intro = kind_sentence(voice, subject);
-        let said = voice.sentences(subject, &known).join(" ");
-        format!("{intro} {said}")
+        let sentences = voice.sentences(subject, &known).join(" ");
+        format!("{intro} {sentences}")
     });
     lines.push((spaced(&introduction), false));
     let related: Vec<Entity> = known.iter().filter_map(|fact| voice.facts.object_of(*fact)).collect();
@@ -43,14 +43,14 @@ pub(super) fn article(voice: &mut Voice<'_>) -> Vec<(String, bool)> {
         lines.push((format!("= = {} = =", capital(super::text::bare(voice.name(other)))), true));
         lines.push((section(voice, subject, other, &known), false));
     }
-    let (heading, told): (&str, fn(&mut Voice<'_>) -> String) = match voice.draw.below(5) {
+    let (heading, text): (&str, fn(&mut Voice<'_>) -> String) = match voice.draw.below(5) {
         0 => ("Comparison", story::common),
         1 => ("History", story::incidents),
         2 => ("Travel", story::journey),
         _ => return lines,
     };
     lines.push((format!("= = {heading} = ="), true));
-    lines.push((spaced(&voice.paragraph(told)), false));
+    lines.push((spaced(&voice.paragraph(text)), false));
     lines
 }
 
@@ -58,13 +58,13 @@ pub(super) fn article(voice: &mut Voice<'_>) -> Vec<(String, bool)> {
 fn section(voice: &mut Voice<'_>, subject: Entity, other: Entity, known: &[Fact]) -> String {
     let link = known.iter().find(|fact| voice.facts.object_of(**fact) == Some(other)).copied();
     let text = voice.paragraph(|voice| {
-        let mut said = Vec::new();
+        let mut sentences = Vec::new();
         if let Some(link) = link {
-            said.push(super::text::sentence(&voice.clause(link, false)));
+            sentences.push(super::text::sentence(&voice.clause(link, false)));
         }
         let mut facts = voice.known(other);
         facts.truncate(3 + voice.draw.below(3));
-        said.extend(voice.sentences(other, &facts));
+        sentences.extend(voice.sentences(other, &facts));
         // The fact that follows from both.
         if let Some(hop) = known
             .iter()
@@ -72,12 +72,12 @@ fn section(voice: &mut Voice<'_>, subject: Entity, other: Entity, known: &[Fact]
             .filter(|_| voice.draw.chance(60))
         {
             let then = voice.pick(&["So", "Therefore", "Thus", "This is why"]);
-            said.push(format!("{then} {}.", voice.clause(*hop, false)));
+            sentences.push(format!("{then} {}.", voice.clause(*hop, false)));
         }
-        if said.len() < 3 {
-            said.push(kind_sentence(voice, subject));
+        if sentences.len() < 3 {
+            sentences.push(kind_sentence(voice, subject));
         }
-        said.join(" ")
+        sentences.join(" ")
     });
     spaced(&text)
 }

@@ -177,12 +177,12 @@ mod tests {
         let mut kept = 0;
         for link in 0..LINKS {
             for fact in facts.of_link(link) {
-                let said = facts.statement(fact, true, &mut draw);
+                let statement = facts.statement(fact, true, &mut draw);
                 let asked = facts.question(fact, &mut draw);
-                assert_eq!(said.is_some(), asked.is_some());
-                assert!(said.is_some() || is_hop(link));
-                kept += usize::from(said.is_none());
-                for text in said.iter().chain(&asked) {
+                assert_eq!(statement.is_some(), asked.is_some());
+                assert!(statement.is_some() || is_hop(link));
+                kept += usize::from(statement.is_none());
+                for text in statement.iter().chain(&asked) {
                     assert!(!text.contains('{'), "{text}");
                 }
             }
