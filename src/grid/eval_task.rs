@@ -9,7 +9,9 @@ use ghostlab_definitions::task::SEED;
 use ghostlab_definitions::{Definition, FileRows, native};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use super::{Draw, Grid, HubSource};
+use super::Grid;
+use super::draw::Draw;
+use super::need::HubSource;
 use crate::error::Result;
 use crate::files::sha256;
 use crate::sandbox::{Probe, TaskProbe};

@@ -20,6 +20,7 @@ mod check;
 mod defined;
 mod definitions;
 mod depth;
+mod draw;
 mod eval_task;
 mod evaluate;
 mod limits;
@@ -51,8 +52,9 @@ pub use artifact::{
 pub use cell::{Calibration, Cell, Method, MethodAxis};
 pub use defined::{DefinedColumn, GroupUse, columns as defined_columns};
 pub use definitions::{Backbone, Corpus, Rounded, rules, tasks};
+pub use draw::Draw;
 pub use eval_task::{Asking, EvalTask, TaskData, TaskSource};
-pub use evaluate::{Draw, Evaluate, Latency, Perplexity};
+pub use evaluate::{Evaluate, Latency, Perplexity};
 pub use name::give as give_names;
 pub use named::{BackboneFile, backbone_files, names_around};
 pub use need::{Around, EntryKind, Found, HubSource, Need};
