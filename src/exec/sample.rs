@@ -322,7 +322,7 @@ fn items(
             Ok((SampledItems::Documents(documents_drawn, answers.result.task.column), count))
         }
         (Subject::Task(task), Some(AnswerKey::Defined(documents))) => {
-            let definition = context.grid.definition(task)?;
+            let definition = context.grid.task(task).definition()?;
             // Chunks that were not drawn have no generations.
             let generations = eval_set.generations(&values)?;
             let answers = match &generations {

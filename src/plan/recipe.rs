@@ -137,7 +137,7 @@ impl BackbonePlan {
                 Subject::Task(task) => contents.task(task)?,
             };
             let journal = scores::journal(keyed, &tokens, subject.extent());
-            let generates = matches!(&subject, Subject::Task(task) if grid.generates(task));
+            let generates = matches!(&subject, Subject::Task(task) if grid.task(task).generates());
             let measure = Arc::new(measure);
             let tokens = Arc::new(tokens);
             evaluations.push(Evaluation { subject, measure, tokens, journal, generates });
