@@ -128,18 +128,19 @@ impl Pareto {
             let y = frame.y(level);
             scene.line(&[(frame.left, y), (frame.right, y)], look.colour, 0.8, look.dash);
         }
-        self.draw_points(number, &points, (&frame, xs), scene);
+        let line = level.map(|value| around_line((frame.left, frame.y(value)), (frame.right, frame.y(value))));
+        self.draw_points(number, &points, (&frame, xs, line), scene);
         let is_last = number + 1 == self.panels.len();
         let title = if is_last { self.x.clone() } else { Axis { scale: self.x.scale, ..Axis::default() } };
         Ok(frame.x_axis(scene, &title, &xs.ticks(10), xs))
     }
 
-    /// Draws the frontier, the markers over it, and labels on the frontier where there is room.
+    /// Draws the frontier, the markers over it, and labels on the frontier where there is room. `line` is taken.
     fn draw_points(
         &self,
         number: usize,
         points: &[(usize, &ParetoPoint, f64)],
-        (frame, xs): (&Frame, &Range),
+        (frame, xs, line): (&Frame, &Range, Option<Taken>),
         scene: &mut Scene,
     ) {
         let sign = if self.panels[number].is_higher_better { -1.0 } else { 1.0 };
@@ -154,6 +155,7 @@ impl Pareto {
             scene.marker(*place, look.marker, look.colour, MARKER);
         }
         let mut taken: Vec<Taken> = places.iter().map(|(x, y)| around_point(*x, *y)).collect();
+        taken.extend(line);
         taken.extend(stairs.windows(2).map(|pair| around_line(pair[0], pair[1])));
         for at in best {
             let label = &points[at].1.label;
