@@ -49,6 +49,9 @@ const LABEL_GAP: f64 = 2.0;
 /// Gap between two panels, in points.
 const PANEL_GAP: f64 = 8.0;
 
+/// Distance within which one label serves for several points, in points (1/72 inch).
+const SAME_LABEL: f64 = 14.0;
+
 /// A rectangle that is taken: its upper left and its lower right corner.
 type Taken = (ScenePoint, ScenePoint);
 
@@ -157,8 +160,14 @@ impl Pareto {
         let mut taken: Vec<Taken> = places.iter().map(|(x, y)| around_point(*x, *y)).collect();
         taken.extend(line);
         taken.extend(stairs.windows(2).map(|pair| around_line(pair[0], pair[1])));
-        for at in best {
+        for (rank, &at) in best.iter().enumerate() {
             let label = &points[at].1.label;
+            let is_said = best[..rank]
+                .iter()
+                .any(|&other| points[other].1.label == *label && distance(places[other], places[at]) < SAME_LABEL);
+            if is_said {
+                continue;
+            }
             if let Some((corner, anchor)) = free_place(label, places[at], frame, &taken) {
                 scene.text(corner, label, anchor, TEXT);
                 taken.push(label_box(label, corner, anchor));
@@ -179,6 +188,10 @@ fn stairs(places: &[ScenePoint]) -> Vec<ScenePoint> {
         line.push(*place);
     }
     line
+}
+
+fn distance(one: ScenePoint, other: ScenePoint) -> f64 {
+    (one.0 - other.0).hypot(one.1 - other.1)
 }
 
 fn around_point(x: f64, y: f64) -> Taken {
