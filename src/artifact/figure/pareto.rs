@@ -49,6 +49,9 @@ const LABEL_GAP: f64 = 2.0;
 /// Gap between two panels, in points.
 const PANEL_GAP: f64 = 8.0;
 
+/// Distance within which one label serves for several points, in points (1/72 inch).
+const SAME_LABEL: f64 = 14.0;
+
 /// A rectangle that is taken: its upper left and its lower right corner.
 type Taken = (ScenePoint, ScenePoint);
 
@@ -128,18 +131,19 @@ impl Pareto {
             let y = frame.y(level);
             scene.line(&[(frame.left, y), (frame.right, y)], look.colour, 0.8, look.dash);
         }
-        self.draw_points(number, &points, (&frame, xs), scene);
+        let line = level.map(|value| around_line((frame.left, frame.y(value)), (frame.right, frame.y(value))));
+        self.draw_points(number, &points, (&frame, xs, line), scene);
         let is_last = number + 1 == self.panels.len();
         let title = if is_last { self.x.clone() } else { Axis { scale: self.x.scale, ..Axis::default() } };
         Ok(frame.x_axis(scene, &title, &xs.ticks(10), xs))
     }
 
-    /// Draws the frontier, the markers over it, and labels on the frontier where there is room.
+    /// Draws the frontier, the markers over it, and labels on the frontier where there is room. `line` is taken.
     fn draw_points(
         &self,
         number: usize,
         points: &[(usize, &ParetoPoint, f64)],
-        (frame, xs): (&Frame, &Range),
+        (frame, xs, line): (&Frame, &Range, Option<Taken>),
         scene: &mut Scene,
     ) {
         let sign = if self.panels[number].is_higher_better { -1.0 } else { 1.0 };
@@ -154,9 +158,16 @@ impl Pareto {
             scene.marker(*place, look.marker, look.colour, MARKER);
         }
         let mut taken: Vec<Taken> = places.iter().map(|(x, y)| around_point(*x, *y)).collect();
+        taken.extend(line);
         taken.extend(stairs.windows(2).map(|pair| around_line(pair[0], pair[1])));
-        for at in best {
+        for (rank, &at) in best.iter().enumerate() {
             let label = &points[at].1.label;
+            let is_said = best[..rank]
+                .iter()
+                .any(|&other| points[other].1.label == *label && distance(places[other], places[at]) < SAME_LABEL);
+            if is_said {
+                continue;
+            }
             if let Some((corner, anchor)) = free_place(label, places[at], frame, &taken) {
                 scene.text(corner, label, anchor, TEXT);
                 taken.push(label_box(label, corner, anchor));
@@ -177,6 +188,10 @@ fn stairs(places: &[ScenePoint]) -> Vec<ScenePoint> {
         line.push(*place);
     }
     line
+}
+
+fn distance(one: ScenePoint, other: ScenePoint) -> f64 {
+    (one.0 - other.0).hypot(one.1 - other.1)
 }
 
 fn around_point(x: f64, y: f64) -> Taken {
