@@ -17,6 +17,7 @@ use crate::artifact::page::{AUDIT, CellNote, FindingRow, PAGE, Page};
 use crate::artifact::{PagePart, PaperPlace, ResultsFolder, audit, contents, here, page, paper};
 use crate::clock::utc;
 use crate::error::{Error, Result};
+use crate::files;
 use crate::files::output::OutputFolder;
 use crate::machine;
 use crate::quantity::counted;
@@ -297,8 +298,8 @@ fn current(results: &Path) -> Vec<PathBuf> {
 
 /// Returns links from the page to an artifact's files.
 fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
-    let folder = absolute(folder);
-    let reports = absolute(reports);
+    let folder = files::absolute(folder);
+    let reports = files::absolute(reports);
     let common = folder.components().zip(reports.components()).take_while(|(a, b)| a == b).count();
     let up = "../".repeat(reports.components().count() - common);
     let down: PathBuf = folder.components().skip(common).collect();
@@ -307,10 +308,6 @@ fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
     let mut names: Vec<String> = names.filter(|name| name.contains('.') && !name.starts_with('.')).collect();
     names.sort();
     names.into_iter().map(|name| (name.clone(), format!("{up}{}/{name}", down.display()))).collect()
-}
-
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Judges every claim on the paper's numbers and on the profile's existing artifacts. Returns an empty list without
