@@ -13,7 +13,7 @@ use super::out::{Look, bytes};
 use super::{doctor_model, out, work};
 use crate::artifact::{self, ExaminedInput};
 use crate::error::{Error, Result};
-use crate::files::{disk, parts};
+use crate::files::{self, disk, parts};
 use crate::grid::{InputList, Need};
 use crate::hub::{Hub, HubSettings, Plan};
 use crate::linalg::amx::{self, AmxStatus};
@@ -228,8 +228,8 @@ fn store_line(store: Option<&Store>) -> Thing {
     let Some(store) = store else {
         return Thing::note("store", "none here", "run it in a checkout, or name one with --store");
     };
-    // Make the path absolute: a relative path of nonexistent directories has no existing ancestor.
-    let root = &std::path::absolute(store.root()).unwrap_or_else(|_| store.root().to_owned());
+    // Make the path absolute, so that a relative path of nonexistent directories has an existing ancestor.
+    let root = &files::absolute(store.root());
     let Some(folder) = root.ancestors().find(|folder| folder.is_dir()) else {
         let found = format!("{}: no folder above it", root.display());
         return Thing::new(Mark::Lacks, "store", found, "name another with --store");

@@ -25,8 +25,8 @@ fn as_in_the_paper(length: usize) -> World {
 fn dense_backbone_off_the_papers_numbers_stops_its_cells() {
     let world = as_in_the_paper(2048);
     let output = world.ghostlab(&["reproduce", "table3"]);
-    assert_eq!(output.status.code(), Some(4), "{}", text(&output));
-    let log = text(&output);
+    assert_eq!(output.status.code(), Some(4), "{}", both(&output));
+    let log = both(&output);
     assert!(log.contains("the paper has 5.47") && log.contains("--no-gate"), "{log}");
     let csv = world.path("results/table3/tiny/table3.csv");
     let rows = table(&csv);
@@ -38,8 +38,8 @@ fn dense_backbone_off_the_papers_numbers_stops_its_cells() {
     );
     // A figure shows no perplexity, but its backbone must still match the paper's.
     let output = world.ghostlab(&["reproduce", "figure1"]);
-    assert_eq!(output.status.code(), Some(4), "{}", text(&output));
-    assert!(text(&output).contains("the paper has 5.47"), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(4), "{}", both(&output));
+    assert!(both(&output).contains("the paper has 5.47"), "{}", both(&output));
     made(&world, &["reproduce", "figure1", "--no-gate"]);
 }
 
@@ -86,8 +86,8 @@ fn a_text_that_is_calibrated_on_and_evaluated_on_is_warned_of() {
     );
     let run = world.run(&["--set", "depth=1"]);
     let warning = "`train` and `test` are the same file, calibrated on and evaluated on";
-    assert!(String::from_utf8_lossy(&run.stderr).contains(warning), "{}", text(&run));
-    assert!(String::from_utf8_lossy(&run.stdout).contains(warning), "{}", text(&run));
+    assert!(String::from_utf8_lossy(&run.stderr).contains(warning), "{}", both(&run));
+    assert!(String::from_utf8_lossy(&run.stdout).contains(warning), "{}", both(&run));
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn limit_above_all_documents_is_the_unlimited_cell() {
         let grid =
             grid.replace(scored, &format!("tasks:\n  copa: {{path: copa.jsonl}}\nevaluate: {{tasks: [{task}]}}\n"));
         world.write("grid.yaml", grid);
-        text(&world.run(&["--set", "depth=1", "--set", "recovery=none", "--set", "name=limited"]))
+        both(&world.run(&["--set", "depth=1", "--set", "recovery=none", "--set", "name=limited"]))
     };
     with("copa");
     let same = with("{name: copa, limit: 12}");

@@ -29,8 +29,8 @@ fn all_skips_artifacts_without_the_profile() {
     // Neither an explicitly named artifact nor an unknown profile is skipped silently.
     for arguments in [["reproduce", "figure1", "--profile", "other"], ["reproduce", "all", "--profile", "none"]] {
         let output = world.ghostlab(&arguments);
-        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-        assert!(text(&output).contains("profile `"), "{}", text(&output));
+        assert_eq!(output.status.code(), Some(2), "{}", both(&output));
+        assert!(both(&output).contains("profile `"), "{}", both(&output));
     }
 }
 

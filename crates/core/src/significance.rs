@@ -131,16 +131,6 @@ fn heads(random: &mut Mt64, count: u64) -> u64 {
     whole_words + u64::from(rest.count_ones())
 }
 
-/// Computes the probability of `correct` or more correct answers out of `total` when guessing with probability
-/// `chance`, which is the exact one-sided p-value of being above chance. Returns NaN for invalid arguments.
-pub fn binomial_above_chance(correct: u64, total: u64, chance: f64) -> f64 {
-    if correct > total || !(0.0..=1.0).contains(&chance) {
-        return f64::NAN;
-    }
-    // At least `correct` successes is the same as at most `total - correct` failures.
-    at_most(total - correct, total, 1.0 - chance)
-}
-
 /// Computes the difference of the mean losses, mean(a) − mean(b), of two variants on the same windows, with its 95 %
 /// percentile interval and two-sided p-value from `samples` paired resamples.
 ///
