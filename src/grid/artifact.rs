@@ -243,7 +243,6 @@ impl Description {
 
     /// Checks constraints that the types cannot express.
     fn check(&self, has_grid: bool) -> Result<()> {
-        let wrong = |what: &str, expected: &str| Err(Error::bad_input(what).expected(expected));
         let parts = [self.table.is_some(), self.figure.is_some(), self.list.is_some(), self.races.is_some()];
         let parts = parts.into_iter().filter(|part| *part).count();
         if parts != 1 {
@@ -257,6 +256,10 @@ impl Description {
         }
         Ok(())
     }
+}
+
+fn wrong(what: &str, expected: &str) -> Result<()> {
+    Err(Error::bad_input(what).expected(expected))
 }
 
 /// Removes the artifact description from a grid's tree, because the grid does not use it.

@@ -222,7 +222,6 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TaskUseEntry, A::Error> {
         let task_use = TaskUseMap::deserialize(de::value::MapAccessDeserializer::new(map))?;
         let TaskUseMap { limit, bos, max_length, .. } = task_use;
-        let only = |key: &str| de::Error::custom(format!("`{key}` belongs to `definition`, which is not there"));
         match (task_use.name, task_use.definition) {
             (Some(name), None) => {
                 let written = [
@@ -237,7 +236,9 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                     ("system", task_use.system.is_some()),
                 ];
                 match written.into_iter().find(|(_, written)| *written) {
-                    Some((key, _)) => Err(only(key)),
+                    Some((key, _)) => {
+                        Err(de::Error::custom(format!("`{key}` belongs to `definition`, which is not there")))
+                    }
                     None => Ok(TaskUseEntry::Known(TaskUse { name, limit, bos, max_length, draw: None })),
                 }
             }
@@ -313,11 +314,11 @@ mod tests {
 
     #[test]
     fn stretches_of_one_order_are_all_of_it_and_meet_nowhere() {
-        let part = |from, to| Draw { seed: 7, from, to }.of(10).unwrap();
-        let parts = [part(0, 4), part(4, 8), part(8, 16)];
+        let [a, b, c, none] =
+            [(0, 4), (4, 8), (8, 16), (12, 20)].map(|(from, to)| Draw { seed: 7, from, to }.of(10).unwrap());
         // random.Random(7).sample(range(10), 10), Python 3.11.
-        assert_eq!(parts.concat(), [5, 2, 6, 9, 0, 7, 4, 1, 3, 8]);
+        assert_eq!([a, b, c].concat(), [5, 2, 6, 9, 0, 7, 4, 1, 3, 8]);
         assert_eq!(Draw { seed: 7, from: 8, to: 16 }.count(10), 2);
-        assert!(part(12, 20).is_empty());
+        assert!(none.is_empty());
     }
 }

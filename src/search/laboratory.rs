@@ -197,16 +197,9 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result
     let outcome = GridOutcome::read(&plan, lab.store, &BTreeMap::new())?;
     let tasks = grid.evaluate.tasks.iter().map(|used| (On::Task(used.clone()), document_count(&outcome, used)));
     let texts = grid.evaluate.perplexity.iter().map(|text| (On::Text(text.clone()), window_count(&outcome, text)));
-    let track = |name, strata: Vec<(On, usize)>, first, scale| {
-        let share = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
-        let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(share) });
-        let strata: Vec<Stratum> = strata.collect();
-        let sizes = strata.iter().map(|stratum| stratum.used - stratum.judged()).collect();
-        Track { name, strata, schedule: Schedule::new(sizes, first), scale }
-    };
     let tracks = [
-        track("accuracy", tasks.collect(), FIRST_DOCUMENTS, 100.0),
-        track("loss", texts.collect(), FIRST_WINDOWS, -1.0),
+        track(spec, "accuracy", tasks.collect(), FIRST_DOCUMENTS, 100.0),
+        track(spec, "loss", texts.collect(), FIRST_WINDOWS, -1.0),
     ];
     let tracks: Vec<Track> = tracks.into_iter().filter(|track| !track.strata.is_empty()).collect();
     match tracks.iter().flat_map(|track| &track.strata).find(|stratum| stratum.judged() == 0) {
@@ -217,6 +210,15 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result
             .found(format!("{} of {}", stratum.used, stratum.all))
             .hint("more --items, or fewer tasks and texts")),
     }
+}
+
+/// Schedules the items of strata, of which the race uses at most as many as the search allows.
+fn track(spec: &Search, name: &'static str, strata: Vec<(On, usize)>, first: usize, scale: f64) -> Track {
+    let share = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
+    let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(share) });
+    let strata: Vec<Stratum> = strata.collect();
+    let sizes = strata.iter().map(|stratum| stratum.used - stratum.judged()).collect();
+    Track { name, strata, schedule: Schedule::new(sizes, first), scale }
 }
 
 fn document_count(outcome: &GridOutcome, used: &TaskUse) -> usize {
@@ -252,7 +254,6 @@ pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -
 
 /// Appends a candidate's new gains.
 pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, result: &CellResult) -> Result<()> {
-    let lacking = |on: String| Error::job("a candidate has no scores").at(format!("{} on {on}", result.cell));
     for (track, gains) in tracks.iter().zip(gains) {
         for (stratum, gains) in track.strata.iter().zip(gains) {
             match &stratum.on {
@@ -261,7 +262,7 @@ pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, r
                         evaluate.tasks.iter().filter(|task| TaskUse { draw: None, ..(*task).clone() } == *task_use);
                     for used in drawn {
                         let scores = result.task(used).and_then(|task| task.sample.as_ref());
-                        let scores = scores.ok_or_else(|| lacking(used.to_string()))?;
+                        let scores = scores.ok_or_else(|| missing_scores(&result.cell, &used.to_string()))?;
                         let column = scores.result.task.column;
                         gains.extend(
                             scores.answers.documents().map(|documents| f64::from(u8::from(documents.right(column)))),
@@ -275,7 +276,7 @@ pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, r
                         .filter(|text| Perplexity { draw: None, ..(*text).clone() } == *text_use);
                     for text in drawn {
                         let losses = result.text(text).and_then(|scores| scores.sample.as_ref());
-                        let losses = losses.ok_or_else(|| lacking(text.to_string()))?;
+                        let losses = losses.ok_or_else(|| missing_scores(&result.cell, &text.to_string()))?;
                         gains.extend(losses.windows.iter().map(|loss| -loss));
                     }
                 }
@@ -283,6 +284,10 @@ pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, r
         }
     }
     Ok(())
+}
+
+fn missing_scores(cell: &Cell, on: &str) -> Error {
+    Error::job("a candidate has no scores").at(format!("{cell} on {on}"))
 }
 
 pub(super) fn score(stratified: Option<Stratified>, mean: f64, track: &Track) -> Score {
