@@ -1,4 +1,4 @@
-//! Layer 0: formatting of times.
+//! Formatting of times (layer 0 of the architecture).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn times_are_written_as_the_calendar_has_them() {
-        // From `date -u -d @N +%FT%TZ`.
+        // Expected texts: `date -u -d @N +%FT%TZ`.
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),

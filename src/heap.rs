@@ -1,4 +1,5 @@
-//! Layer 0: global allocator that can measure peak memory per thread and limit the heap of a process.
+//! Global allocator that can measure peak memory per thread and limit the heap of a process (layer 0 of the
+//! architecture).
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;

@@ -1,5 +1,5 @@
-//! Layer 0: files installed with the program or embedded in it, and the location of user data. The files are the
-//! experiments, and the texts, tasks and backbones of the profile `tiny`.
+//! Files installed with the program or embedded in it, and the location of user data (layer 0 of the architecture). The
+//! files are the experiments, and the texts, tasks and backbones of the profile `tiny`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,16 +1,17 @@
-//! ghostlab: prune whole layers out of a language model, repair the cut without training, score every variant.
+//! ghostlab prunes layers of language models, repairs the cut without training, and scores every variant.
 //!
-//! The science is `ghostlab-core`; what is here finds, runs, keeps and shows. The floors, each of which uses only those
-//! below it (docs/design.md §2):
+//! `ghostlab-core` implements the methods. This crate locates inputs, runs experiments, and stores and reports results.
+//! Its modules form layers, and each layer uses only those below it (docs/design.md §2):
 //!
-//! | floor | modules |
+//! | layer | modules |
 //! | --- | --- |
 //! | 5 | [`cli`] |
 //! | 4 | [`archive`], [`artifact`], [`export`], [`starter`], [`verify`] |
 //! | 3 | [`results`], [`search`], [`cluster`] |
 //! | 2 | [`exec`] |
 //! | 1 | [`plan`], [`stage`], [`work`], [`identity`], [`grid`] |
-//! | 0 | `ghostlab_store`, [`heap`], [`machine`], [`clock`], [`installed`], [`package`], [`sandbox`], [`hub`], `ghostlab_core` |
+//! | 0 | `ghostlab_store`, [`heap`], [`machine`], [`clock`], [`installed`], [`package`], [`sandbox`], [`hub`],
+//! `ghostlab_core` |
 
 pub use ghostlab_core::{
     calibrate, checkpoint, corpus, criterion, deviation, distill, error, evaluate, files, generate, iterative, latency,
@@ -40,7 +41,7 @@ pub mod starter;
 pub mod verify;
 pub mod work;
 
-/// The program's allocator. In a simulation of 512 workers, glibc's took 70 % of the time.
+/// Allocator of the test binary. In a simulation of 512 workers, glibc's allocator took 70 % of the time.
 #[cfg(test)]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -1,4 +1,4 @@
-//! Layer 0: properties of the machine.
+//! Properties of the machine (layer 0 of the architecture).
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::clock;
-use crate::files::owner;
+use crate::files::{self, owner};
 use crate::model::{DeviceName, Gpu};
 
 /// Machine properties that can affect a number or a time.
@@ -74,8 +74,7 @@ const NVIDIA: &str = "/proc/driver/nvidia/gpus";
 
 /// Returns the GPU models that a driver lists in a directory.
 fn gpus(folder: &Path) -> Vec<String> {
-    let mut folders: Vec<_> = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-    folders.sort();
+    let folders = files::entries(folder).unwrap_or_default();
     folders.iter().filter_map(|gpu| field(gpu.join("information"), "Model")).collect()
 }
 
@@ -199,7 +198,7 @@ fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
         .min()
 }
 
-/// Memory left in one cgroup. Cached files can be evicted.
+/// Returns the memory left in one cgroup. Cached files count as free, because they can be evicted.
 fn left_of_group(group: &Path, [limit, used, prefix]: [&str; 3]) -> Option<u64> {
     let limit = read_number(&group.join(limit))?;
     let used = read_number(&group.join(used))?;
@@ -303,7 +302,7 @@ mod tests {
         for (address, model) in [("0000:65:00.0", "NVIDIA H100 80GB HBM3"), ("0000:17:00.0", "NVIDIA RTX A5000")] {
             let device_folder = folder.path().join(address);
             fs::create_dir(&device_folder).unwrap();
-            // In the format of the driver.
+            // Write the file in the format of the driver.
             let text = format!("Model: \t\t {model}\nIRQ:   \t\t 16\nGPU UUID: \t GPU-1\nBus Type: \t PCIe\n");
             fs::write(device_folder.join("information"), text).unwrap();
         }
@@ -327,7 +326,7 @@ mod tests {
         assert_eq!(left_in_limits("", used), None);
     }
 
-    /// In the format of /proc/self/limits.
+    /// Formats limits like `/proc/self/limits`.
     fn limits_text(space: &str, data: &str) -> String {
         format!(
             "Limit                     Soft Limit           Hard Limit           Units     \n\

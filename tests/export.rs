@@ -1,4 +1,4 @@
-//! Cells as folders for other programs, read back by this one; and one model scored by itself.
+//! Exports cells to folders and files for other programs and reads them back. Also covers `score` on a single model.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use crate::common::world::{World, records, table};
 use crate::common::{checkout, fixture, json};
 use serde_json::{Value, json};
 
-/// Returns a recovery's value in a column of a world's grid at depth 2.
+/// Returns the value of a recovery in a column of a world's grid at depth 2.
 fn value(world: &World, recovery: &str, column: &str) -> f64 {
     let rows = table(&world.path("results/grid/results.csv"));
     let [depth, method, column] =
@@ -20,7 +20,7 @@ fn value(world: &World, recovery: &str, column: &str) -> f64 {
         .unwrap()
 }
 
-/// Exports a cell, expects success, and returns its messages.
+/// Exports a cell, expects success, and returns stdout.
 fn export(world: &World, cell: &str, folder: &str, more: &[&str]) -> String {
     let output = world.ghostlab(&[&["export", "grid.yaml", cell, "--to", folder], more].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -80,8 +80,6 @@ fn a_plain_export_is_a_backbone_that_scores_as_its_cell() {
     assert!(!card.contains("sliding window"), "{card}");
 }
 
-/// With Phi-3 as on the hub: its own settings and template stay, and no missing file is referenced. The scored numbers
-/// equal the exported ones.
 #[test]
 fn an_export_of_rounded_weights_scores_as_its_cell() {
     let world = World::new();
@@ -182,8 +180,8 @@ fn stream_operator_is_stored_next_to_weights() {
     }
 }
 
-/// Definitions' questions are not part of a checkpoint: it is exported without scores, and known scores are on the
-/// card.
+/// Tasks with definitions are not stored in a checkpoint. A cell without scores exports without them, and the model
+/// card lists scores once they are known.
 #[test]
 fn definition_cell_exports_unscored_then_with_its_numbers() {
     let world = World::new();
@@ -249,7 +247,7 @@ fn a_folder_is_replaced_whole_and_what_was_not_exported_stays() {
     assert_eq!(names(&world.path("mine")), ["notes.txt".to_owned()].into());
 }
 
-/// Reads the files of a folder.
+/// Reads all files of a folder.
 fn bytes(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     names(folder).into_iter().map(|name| (name.clone(), fs::read(folder.join(name)).unwrap())).collect()
 }
@@ -260,7 +258,7 @@ fn killed_export_leaves_its_place_unchanged() {
     assert!(world.ghostlab(&split_export("unbroken")).status.success());
     let unbroken = bytes(&world.path("unbroken"));
     assert!(unbroken.len() > 8, "{:?}", unbroken.keys());
-    // At the first write, the second, the fourth, …: until there are no more.
+    // Kill at write 1, 2, 4, … until the export finishes first.
     let kills = (0..).map(|power| format!("kill@export:{}", 1 << power)).take_while(|fault| {
         let was_killed = is_killed(&world, fault);
         assert_eq!(world.path("out").exists(), !was_killed, "{fault}: half a folder stands in the place");
@@ -269,7 +267,7 @@ fn killed_export_leaves_its_place_unchanged() {
     assert!(kills.count() > 4);
     assert!(bytes(&world.path("out")) == unbroken, "the one that no kill met");
     assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')), "it swept what the others left");
-    // Replacing an existing folder: it stays complete until the new one is.
+    // An existing folder must stay complete until the new one replaces it.
     export(&world, "depth/1/none", "out", &[]);
     let before = bytes(&world.path("out"));
     for fault in ["kill@export:1", "kill@export:30", "kill@place:1"] {
@@ -283,7 +281,7 @@ fn killed_export_leaves_its_place_unchanged() {
 
 #[test]
 fn export_with_operators_scores_exactly_as_its_cell() {
-    // OLMo-2 has ReplaceMe's map behind the norm that its MLP ends in.
+    // OLMo-2 places the map of ReplaceMe behind the norm at the end of its MLP.
     let recoveries = [
         ("llama-gqa", &["linearpatch-diag", "linearpatch-rotate", "ghosted", "affine"][..]),
         ("olmo2", &["replaceme-ls", "ghosted"]),
@@ -312,7 +310,7 @@ fn export_with_operators_scores_exactly_as_its_cell() {
     }
 }
 
-/// OLMo-2's layers do not norm the stream that they receive, so there the norm has no weight.
+/// Layers of OLMo-2 do not normalize their input stream, so the norm of the map has no weight there.
 #[test]
 fn normed_maps_export_and_score_as_their_cells() {
     for backbone in ["llama-gqa", "olmo2"] {
@@ -357,7 +355,7 @@ fn repairs_without_a_form_are_refused_before_any_work() {
     assert_refused(&world, "depth/1", layers, &[], &["`ghosted`", "boundary: region", "no product"]);
 }
 
-/// Writes a grid over the bundled Llama with cuts and repairs that need llama.cpp's `deci` as GGUF files.
+/// Writes a grid over the bundled Llama with cuts and repairs that llama.cpp can only represent as `deci`.
 fn write_sublayer_grid(world: &World) {
     let data = checkout().canonicalize().unwrap().join("data/tiny");
     let data = data.display();
@@ -383,7 +381,7 @@ fn pruned_perplexities(world: &World) -> Vec<f64> {
     rows[2..].iter().map(|row| row[column].parse().unwrap()).collect()
 }
 
-/// Folders and GGUF files of cells without some sublayers, read by this program.
+/// Covers folders and GGUF files of sublayer cuts, both read by this program.
 #[test]
 fn sublayer_cuts_export_and_score_as_their_cells() {
     let world = World::new();
@@ -479,7 +477,7 @@ fn operators_before_the_first_kept_layer_run_and_export() {
         let exported = perplexity(&world, recovery);
         assert!((exported / cell - 1.0).abs() < 1e-6, "{recovery}: {exported} {cell}");
     }
-    // Trained further, on a cut of one block.
+    // Also cover an operator that is trained after solving.
     let trained = "recovery=[none, {name: ghosted, finetune: {sequences: 4, length: 32}}]";
     let set = ["--set", trained, "--set", "criterion={name: explicit, layers: [0, 1]}", "--set", "depth=2"];
     let values = measured(&world, &set, &[]);
@@ -495,7 +493,7 @@ fn trained_operator_exports_again_as_the_same_model() {
     world.runs(&[&set[..], &["--set", "name=grid"]].concat());
     let rows = table(&world.path("results/grid/results.csv"));
     let column = rows[0].iter().position(|head| head == "ppl test@64").unwrap();
-    // The options in the cell's name have commas: counted from the end.
+    // Index from the end, because the options in the cell's name contain commas.
     let trained: f64 = rows[2][rows[2].len() + column - rows[0].len()].parse().unwrap();
     let all = ["export", "grid.yaml", "--to", "all"];
     assert!(world.ghostlab(&[&all[..], &set[..]].concat()).status.success());
@@ -569,7 +567,7 @@ fn a_weight_that_the_type_cannot_hold_leaves_no_folder() {
     let world = World::new();
     let path = world.path("backbone/model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
-    // The last four bytes are a number of some tensor: 1e30 is finite in f32, and nothing that f16 has.
+    // Overwrite the last four bytes, which belong to a tensor, with 1e30: finite in f32, but out of range in f16.
     let end = bytes.len();
     bytes[end - 4..].copy_from_slice(&1e30f32.to_le_bytes());
     fs::write(&path, bytes).unwrap();
@@ -600,7 +598,7 @@ fn a_model_is_scored_as_the_dense_cell_of_a_grid_and_not_twice() {
     }
     assert!(score_of(&file, "test@64", "perplexity_stderr,none") > 0.0);
     assert!(score_of(&file, "test@64", "bits_per_byte,none") > 0.0);
-    // Another limit is another score, and the other way round the grid finds what `score` has stored.
+    // A different limit needs new scores.
     let fewer = score(&world, &["backbone", "--tasks", "copa.jsonl", "--documents", "10"]);
     assert_eq!(fewer["n-samples"]["copa"]["effective"], 10);
     assert_ne!(walk(&store), before);
@@ -693,7 +691,7 @@ fn what_cannot_be_scored_is_said_before_anything_runs() {
     }
 }
 
-/// Returns the output of `doctor MODEL --check` by subject: mark and finding.
+/// Returns the JSON output of `doctor MODEL --check` as mark and finding, by subject.
 fn doctor(world: &World, model: &str) -> BTreeMap<String, (String, String)> {
     let output = world.ghostlab(&["doctor", model, "--check", "--json"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -740,7 +738,7 @@ fn doctor_describes_a_model_and_compares_engines() {
         );
         assert!(found("parameters").contains(" M, stored as "), "{report:?}");
         for what in ["check, engines", "check, candle-transformers"] {
-            // Neither GGUF files nor operators are known there.
+            // candle-transformers supports neither GGUF files nor operators.
             if what.ends_with("transformers") && (operators.is_some() || name.ends_with(".gguf")) {
                 assert!(report[what].0 == "note" && found(what).contains("candle-transformers has no "), "{report:?}");
                 continue;
@@ -755,7 +753,7 @@ fn doctor_describes_a_model_and_compares_engines() {
                 assert_eq!([found("recovery ghosted"), found("criterion shortgpt")], ["applies"; 2], "{report:?}");
                 assert!(found("export to a folder").contains("whole layers removed"), "{report:?}");
                 assert!(found("export to a folder with a code file").contains("single attentions"), "{report:?}");
-                // The tokenizer of the first has no form in GGUF files.
+                // The tokenizer of `backbone` cannot be stored in a GGUF file.
                 let is_in_gguf = name != "backbone";
                 assert_eq!(found("export --gguf, as `deci`").contains("`mean`"), is_in_gguf, "{report:?}");
             }
@@ -779,7 +777,7 @@ fn doctor_describes_a_model_and_compares_engines() {
     }
 }
 
-/// Lists the files below a folder with scores of a store.
+/// Lists the score files of a store.
 fn walk(folder: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut folders = vec![folder.to_owned()];
@@ -809,7 +807,7 @@ fn split_export(folder: &str) -> [&str; 9] {
 fn is_killed(world: &World, fault: &str) -> bool {
     let output = world.command(&split_export("out")).env("GHOSTLAB_FAULT", fault).output().unwrap();
     let drafts = names(world.folder.path()).into_iter().filter(|name| name.starts_with(".out.")).count();
-    // A killed process has no exit code, and cleans nothing up.
+    // A killed process has no exit code and leaves its temporary folder behind.
     assert_eq!((output.status.code().is_none(), drafts), (!output.status.success(), drafts.min(1)), "{fault}");
     drafts == 1
 }

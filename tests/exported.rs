@@ -1,7 +1,7 @@
-//! Exported cells in Python: transformers gives our logits, and lm-evaluation-harness our scores.
+//! Exported cells in Python: transformers must reproduce our logits, and lm-evaluation-harness our scores.
 //!
-//! Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has torch, transformers and lm_eval.
-//! `.ci/run` makes one.
+//! Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with torch, transformers and lm_eval. `.ci/run`
+//! creates one.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
@@ -26,7 +26,7 @@ use ghostlab_store::Store;
 use tempfile::TempDir;
 
 const BACKBONES: [&str; 3] = ["llama", "qwen3", "olmo2"];
-/// transformers' own bound for two implementations of one model in f32.
+/// Tolerance that transformers itself uses for two f32 implementations of one model.
 const TOLERANCE: f64 = 1e-4;
 
 fn python() -> Option<PathBuf> {
@@ -45,7 +45,7 @@ fn script(python: &Path, arguments: &[&str]) {
     common::python::printed(&mut command);
 }
 
-/// Creates a folder with a grid over the tiny backbones, and a store.
+/// Creates a folder with a store and a grid over the tiny backbones.
 fn world(grid: &str) -> TempDir {
     let world = TempDir::new().unwrap();
     std::fs::create_dir_all(world.path().join("data/store")).unwrap();
@@ -66,7 +66,7 @@ fn ghostlab(world: &TempDir, arguments: &[&str]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Computes our logits of every position of a text.
+/// Computes our logits at every position of a text.
 fn logits(decoder: &Decoder, program: &Program, ids: &[u32]) -> Vec<f64> {
     let batch = Batch::windows([ids]);
     let mut x = decoder.begin(&batch).unwrap();
@@ -79,9 +79,10 @@ fn logits(decoder: &Decoder, program: &Program, ids: &[u32]) -> Vec<f64> {
 #[test]
 fn transformers_matches_every_recovery_and_architecture() {
     let Some(python) = python() else { return };
-    // Sixteen tokens for each channel, and a ridge for ReplaceMe: without them maps are so large (on OLMo-2 the greatest
-    // singular value is 600) that transformers' own f32 is 1e-4 away from its f64.
-    // Every recovery at one cut; operators at two cuts, at one removed layer each, and at both ends; a trained one.
+    // Use sixteen tokens per channel, and a ridge for ReplaceMe. Otherwise the maps become so large (the largest
+    // singular value is 600 on OLMo-2) that transformers in f32 differs by 1e-4 from transformers in f64.
+    // The grid covers every recovery at one cut, operators at two cuts, at each removed layer and at both ends of the
+    // model, and a trained operator.
     let world = world(
         "backbone: [llama, qwen3, olmo2]\ncriterion: llm-streamline\ndepth: 4\n\
          recovery: [none, prune-and-comp, {name: prune-and-comp, granularity: scalar}, {name: replaceme-ls, alpha: 10}, \
@@ -111,13 +112,13 @@ fn transformers_matches_every_recovery_and_architecture() {
     script(&python, &arguments.collect::<Vec<_>>());
 
     let with_code = compare(&world, &plan, &grid, &store, &out);
-    // Expected by hand: of the 20 that remove layers, `none`, four that fold, and one at two cuts that folds need no code. On OLMo-2 the
-    // maps of ReplaceMe (LS, Cos, and at two cuts) and the scale of the stream are separate steps too. The cut at layer
-    // 0 has no earlier layer that absorbs scales.
+    // Derivation: 20 of the 23 cells remove whole layers. Six of them need no code: `none`, four folded repairs, and a
+    // folded repair at two cuts. On OLMo-2, the maps of ReplaceMe (LS, Cos, and at two cuts) and the scaling of the
+    // stream need code too. At layer 0 there is no earlier layer to fold a scale into.
     assert_eq!(with_code, 2 * 14 + 18 + 3 * 3);
 }
 
-/// Holds transformers' logits of every pruned cell's folder to ours; how many folders have code.
+/// Compares transformers' logits of every pruned cell's folder with ours. Returns the number of folders with code.
 fn compare(world: &TempDir, plan: &Plan<'_>, grid: &Grid, store: &Store, out: &Path) -> usize {
     let theirs = tensors(out);
     let mut with_code = 0;
@@ -148,7 +149,7 @@ fn largest_difference(ours: &[f64], theirs: &[f64]) -> f64 {
     ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
-/// Creates a folder with random backbones, tokenizers of words, a text, and a grid over them.
+/// Creates a folder with random backbones, word tokenizers, a text, and a grid over them.
 fn random_world(backbones: &[(String, PathBuf)], grid: &str) -> TempDir {
     let world = TempDir::new().unwrap();
     std::fs::create_dir_all(world.path().join("data/store")).unwrap();
@@ -177,8 +178,8 @@ fn words(count: usize, step: usize) -> Vec<String> {
     (0..count).map(|i| format!("w{}", i * step * (i + 7) % 299)).collect()
 }
 
-/// Exports all cells of a random world, and holds transformers' logits of each to ours; how many there are, and how many have
-/// code.
+/// Exports all cells of a random world and compares transformers' logits with ours. Returns the numbers of cells and of
+/// folders with code.
 fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
     ghostlab(world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
     let grid = Grid::load(&world.path().join("grid.yaml"), None, &[]).unwrap();
@@ -189,7 +190,8 @@ fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
         .unwrap()
         .map(|dir| dir.unwrap().path().display().to_string())
         .collect();
-    // Longer than any window and any original context; as ids, because transformers has tokenizers of its own for some.
+    // Longer than any attention window and any original context length. Given as ids, because transformers replaces
+    // some tokenizers by its own.
     let ids: Vec<String> = words(100, 17).iter().map(|word| word.trim_start_matches('w').to_owned()).collect();
     let out = world.path().join("logits.safetensors");
     let text = ids.join(" ");
@@ -201,7 +203,7 @@ fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
 #[test]
 fn biases_and_windows_follow_the_kept_layers() {
     let Some(python) = python() else { return };
-    // In Qwen2's the layers from the third on have a window.
+    // Layers of Qwen2 have an attention window from the third layer on.
     let backbones = ["mistral", "qwen2"].map(|name| (name.to_owned(), common::fixture(&format!("arch/{name}"))));
     let world = random_world(
         &backbones,
@@ -212,8 +214,8 @@ fn biases_and_windows_follow_the_kept_layers() {
     assert_eq!(compare_random(&python, &world).1, 2 * 2, "two recoveries keep operators next to the weights");
 }
 
-/// Each of the registry, with what transformers derives from a layer's place: windows, layers without a rotary embedding or
-/// without experts. Cut before and behind such layers.
+/// Covers every supported architecture, including features that transformers derives from the layer index: attention
+/// windows, and layers without rotary embeddings or without experts. The cuts are before and after such layers.
 #[test]
 fn every_architecture_and_recovery_exports_as_computed() {
     let Some(python) = python() else { return };
@@ -238,7 +240,7 @@ fn every_architecture_and_recovery_exports_as_computed() {
     let configs: Vec<Config> = backbones.iter().map(|(_, folder)| Config::read(folder).unwrap()).collect();
     let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|architecture| architecture.model_type).collect();
     assert_eq!(configs.iter().map(|config| config.architecture.model_type).collect::<BTreeSet<_>>(), known);
-    // A ridge as in the test above; of the region at layer 2 the layer before has experts in Qwen3-MoE.
+    // Use a ridge as in the test above. In Qwen3-MoE, the layer before the cut at layer 2 has experts.
     let world = random_world(
         &backbones,
         "criterion: {name: explicit, layers: [2]}\ndepth: 1\n\
@@ -253,8 +255,8 @@ fn every_architecture_and_recovery_exports_as_computed() {
     );
     let (cells, with_code) = compare_random(&python, &world);
     assert_eq!(cells, 19 * names.len());
-    // Operators of the stream are ten of the fourteen, one of them a factor; where an MLP ends in a norm that one and the maps
-    // of ReplaceMe are steps as well.
+    // Of the recoveries, ten are operators on the stream, one of which is a scaling. If an MLP ends in a norm, the
+    // scaling and the maps of ReplaceMe also need code.
     let behind_norms = configs.iter().filter(|config| config.ends_in_norm(Sublayer::Mlp)).count();
     assert_eq!(with_code, (9 + 2) * names.len() + 4 * behind_norms);
 }
@@ -305,16 +307,16 @@ fn lm_eval_scores_an_export_as_we_do_to_the_last_digit() {
             }
         }
     }
-    // Two cells; two metrics of two tasks, one of the others, each with its standard error.
+    // Two cells. Two tasks have two metrics and two have one, each with a standard error.
     assert_eq!(compared, 2 * (2 * 2 + 2) * 2);
 }
 
-/// Formats a share like the tables do: percent with two decimals.
+/// Formats a proportion like the tables do, as a percentage with two decimals.
 fn percent(value: &serde_json::Value) -> String {
     format!("{:.2}", 100.0 * value.as_f64().unwrap())
 }
 
-/// Small sizes: no time of it means anything. Each part compares results, and ends with an error where they differ.
+/// The sizes are too small for meaningful timings. Each part compares results and fails if they differ.
 #[test]
 fn peer_benchmark_runs_and_its_results_agree() {
     let Some(python) = python() else { return };
@@ -337,7 +339,7 @@ fn peer_benchmark_runs_and_its_results_agree() {
     for part in ["forward", "wide", "generate", "choices", "grid", "solve", "table2", "late"] {
         assert!(stdout.lines().any(|line| line.starts_with(&format!("| {part} |"))), "{part}: {stdout}");
     }
-    // llama.cpp may be absent; the report states that it was left out.
+    // llama.cpp may be unavailable; the report then states that it was left out.
     assert!(stdout.contains("| llamacpp |") || stdout.contains("llamacpp: left out: "), "{stdout}");
     let differ = "import sys; sys.path.insert(0, sys.argv[1]); from bench import difference; difference('x', [1.0], [1.1], 0.05)";
     let output = Command::new(&python).args(["-c", differ]).arg(root.join("tools/peers")).output().unwrap();

@@ -79,8 +79,8 @@ fn summary(values: &[f64]) -> Vec<f64> {
     vec![values.len() as f64, weighted_sum(values, f64::abs), weighted_sum(values, |v| v * v)]
 }
 
-/// Weighted by position, so that swapped numbers are detected; magnitudes, because signed sums cancel and leave only
-/// rounding.
+/// Returns a sum weighted by position, so that swapped numbers are detected. With `map` as the absolute value, values
+/// cannot cancel and leave only rounding errors.
 fn weighted_sum(values: &[f64], map: fn(f64) -> f64) -> f64 {
     values.iter().enumerate().map(|(i, &v)| map(v) * (1.0 + (i % 7) as f64)).sum()
 }

@@ -1,5 +1,6 @@
-//! Names under which work is stored, recorded and claimed. A changed name makes everything again, so none may change
-//! unnoticed: `GHOSTLAB_BLESS=1 cargo test --release --test all keys::` updates the fixture after an intended change.
+//! Pins the names under which work is stored, recorded and leased. A changed name invalidates all stored work, so no
+//! name may change by accident. After an intended change, `GHOSTLAB_BLESS=1 cargo test --release --test all keys::`
+//! updates the fixture.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -12,7 +13,7 @@ use crate::common::{fixture, json};
 use ghostlab::calibrate::{HookPoint, Pair, SimilarityAxis};
 use ghostlab::criterion::{DepthUnit, TrialMetric};
 use ghostlab::exec::RunSettings;
-use ghostlab::grid::{Calibration, Cell, Grid, Method, MethodAxis};
+use ghostlab::grid::{Calibration, Cell, EvalTask, Grid, Method, MethodAxis};
 use ghostlab::model::{Cut, DeviceName, EngineName, EngineRequest, FloatType};
 use ghostlab::options::Described;
 use ghostlab::plan::{BackbonePlan, Plan, ScoredExtent, Subject, Variant};
@@ -25,12 +26,12 @@ use serde_json::{Map, Value, json};
 /// Number of digits that distinguish keys.
 const DIGITS: usize = 12;
 
-/// The stages' versions that the fixture is of. Keys of a stage that has a new one since are new on purpose
-/// (`tests/golden.rs` holds versions), and compared again when the fixture is renewed.
+/// Stage versions of the fixture. Keys of a stage with a newer version are expected to differ and are not compared
+/// until the fixture is updated. (`tests/golden.rs` checks versions.)
 static PINNED: OnceLock<Value> = OnceLock::new();
 const MOVED_ON: &str = "moved-on";
 
-/// Returns whether a stage of a key or of its inputs has another version than the fixture's.
+/// Returns whether the stage of a key or of one of its inputs has another version than in the fixture.
 fn moved_on(key: &Value) -> bool {
     let Value::Object(map) = key else { return false };
     let is_moved = map.get("kind").is_some_and(|kind| PINNED.get().unwrap()[kind.as_str().unwrap()] != map["version"]);
@@ -41,12 +42,12 @@ fn short(key: &Key) -> String {
     if moved_on(&key.readable()) { MOVED_ON.to_owned() } else { key.hash()[..DIGITS].to_owned() }
 }
 
-/// Replaces the token key in a name.
+/// Returns the name, or a placeholder if the version of its tokens has changed.
 fn named(tokens: &Key, name: String) -> String {
     if moved_on(&tokens.readable()) { MOVED_ON.to_owned() } else { name }
 }
 
-/// Formats a latency's key without its machine, which differs everywhere.
+/// Formats a latency's key without its machine, which depends on where the test runs.
 fn of_latency(key: &Key) -> String {
     let mut readable = key.readable();
     readable["of"].as_object_mut().unwrap().remove("machine").unwrap();
@@ -54,7 +55,7 @@ fn of_latency(key: &Key) -> String {
     if moved_on(&readable) { MOVED_ON.to_owned() } else { hash[..DIGITS].to_owned() }
 }
 
-/// Formats a method with its options, independent of cell names.
+/// Formats a method with its options, independently of cell names.
 fn method<M: MethodAxis + ?Sized>(method: &Method<M>) -> String {
     fn with(name: &str, options: &Map<String, Value>) -> String {
         let options: Vec<String> = options
@@ -88,12 +89,14 @@ fn text(calibration: &Calibration) -> String {
 fn names_of(subject: &Subject) -> String {
     match subject {
         Subject::Windows(text) => format!("{}@{}", text.corpus, text.length),
-        Subject::Task(task) => format!("{} {:?} {} {:?}", task.name, task.limit, task.bos, task.max_length),
-        Subject::Defined(task) => task.name.clone(),
+        Subject::Task(task) if task.defined => task.name.clone(),
+        Subject::Task(EvalTask { name, how, .. }) => {
+            format!("{name} {:?} {} {:?}", how.limit, how.bos, how.max_length)
+        }
     }
 }
 
-/// Formats `selection 0123…, operator 4567…, scores 89ab… cdef…`.
+/// Formats the keys of a variant: `selection 0123…, operator 4567…, scores 89ab… cdef…`.
 fn variant(variant: &Variant) -> Value {
     let mut kinds: Vec<(&str, String)> = Vec::new();
     for key in variant.keys() {
@@ -111,7 +114,8 @@ fn variant(variant: &Variant) -> Value {
     json!(kinds.join(", "))
 }
 
-/// Returns keys that only a run uses: of a site or some pairs of a pass, a trial, a teacher's shard, a checkpoint.
+/// Returns keys that exist only during a run: a site and several pairs of a pass, a trial, a teacher shard, a
+/// checkpoint.
 fn members(backbone_plan: &BackbonePlan) -> Value {
     let keyed = backbone_plan.keyed();
     let pairs = BTreeSet::from([
@@ -141,13 +145,13 @@ fn members(backbone_plan: &BackbonePlan) -> Value {
     })
 }
 
-/// Returns all names of a grid's work by backbone and cell.
+/// Returns the names of all work of a grid, by backbone and cell.
 fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::look_at(folder.path(), stage::WORDS).unwrap();
     let grid = Grid::load(grid, profile, &[]).unwrap();
     let [engine, device, dtype] = engine;
-    // Whatever suits this machine best: keys name what computes.
+    // Request the engine explicitly: keys contain the engine, and the default depends on the machine.
     let request = EngineRequest {
         engine: Some(engine.parse::<EngineName>().unwrap()),
         device: Some(device.parse::<DeviceName>().unwrap()),
@@ -176,8 +180,8 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
     Value::Object(backbones)
 }
 
-/// Methods that are newer than the grid of all methods. They have a grid of their own, because the key of a time depends on
-/// the variants that are timed together with it.
+/// Methods added after the grid of all methods was pinned. They need a separate grid, because the key of a timing
+/// depends on all variants timed together with it.
 const NEWER: [&str; 2] = ["lorp", "mean"];
 
 /// Writes a grid of every older criterion with every older recovery.
@@ -193,7 +197,7 @@ fn write_grid_of_methods(world: &World) {
     write_grid(world, &criteria, &recoveries.collect::<Vec<_>>());
 }
 
-/// Whether a criterion counts sublayers only. A criterion that needs options counts layers.
+/// Returns whether a criterion only counts sublayers. Criteria with required options count layers.
 fn needs_sublayers(name: &str) -> bool {
     criterion::build(name, &Map::new()).is_ok_and(|rule| !rule.units().contains(&DepthUnit::Layers))
 }
@@ -239,7 +243,7 @@ fn write_grid_of_damage(world: &World) {
     );
 }
 
-/// Writes a grid on texts and a task, with different seeds, lengths and prompts.
+/// Writes a grid over texts and a task, with different seeds, lengths and prompts.
 fn write_grid(world: &World, criteria: &[String], recoveries: &[String]) {
     world.write(
         "grid.yaml",
@@ -297,7 +301,7 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
     let grid = world.path("grid.yaml");
     now.insert("methods".to_owned(), names(&grid, None, engine));
     let other = names(&grid, None, ["candle", "cpu", "bf16"]);
-    // The first cells suffice for another engine: all keys of a kind are made the same way.
+    // A few cells suffice for another engine, because all keys of a kind are built the same way.
     let cells = other["tiny"]["cells"].as_object().unwrap().iter().take(4);
     let cells: Map<String, Value> = cells.map(|(name, cell)| (name.clone(), cell.clone())).collect();
     now.insert("candle".to_owned(), json!({"cells": cells, "members": other["tiny"]["members"]}));
@@ -313,7 +317,7 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
         std::fs::write(&path, serde_json::to_string_pretty(&renewed).unwrap() + "\n").unwrap();
     }
     let mut found = Vec::new();
-    // Entries beyond the fixture belong to new methods.
+    // Entries that the fixture lacks belong to new methods.
     moved("keys.json", &json(&path)["keys"], Some(&now), &mut found);
     assert!(
         found.is_empty(),
@@ -322,7 +326,7 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
         found.len(),
         found[..found.len().min(5)].join("\n")
     );
-    // Changes with a stage's version were separated above, and are not pinned until the fixture is updated.
+    // Changes due to a new stage version were excluded above. They are pinned once the fixture is updated.
     assert_eq!(json(&path)["stages"], json!(stages), "renew tests/fixtures/keys.json with GHOSTLAB_BLESS=1");
 }
 

@@ -111,7 +111,7 @@ fn decoding_is_timed_after_the_prompt_on_both_engines() {
     assert!(other.contains("time tiny over 16×1+2"), "{other}");
 }
 
-/// Timings without decoding are unchanged.
+/// Replaces a text in the grid file.
 fn replace_in_grid(world: &World, from: &str, to: &str) {
     let text = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", text.replace(from, to));

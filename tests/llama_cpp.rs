@@ -1,7 +1,7 @@
-//! llama.cpp on exported GGUF files: it loads them, gives the logits of transformers and of this program, tokenises and
-//! generates the same text, and gives quantised files the same perplexity.
+//! Compares llama.cpp with transformers and with this program on exported GGUF files: logits, tokenization, generated
+//! text, and perplexities of quantized files.
 //!
-//! Skipped, with the reason, where `GHOSTLAB_LLAMA_CPP` names no interpreter that has xllamacpp. `.ci/run` makes one.
+//! Skipped with a message unless `GHOSTLAB_LLAMA_CPP` names an interpreter with xllamacpp. `.ci/run` creates one.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
@@ -24,12 +24,11 @@ pub(crate) fn python() -> Option<PathBuf> {
     common::python::named("GHOSTLAB_LLAMA_CPP", "xllamacpp")
 }
 
-/// Runs `tools/llama_cpp.py`.
 fn llama_cpp(python: &Path, arguments: &[&Path]) {
     common::python::printed(&mut common::python::script(python, "llama_cpp.py", arguments));
 }
 
-/// Returns llama.cpp's logits of all positions of some sequences.
+/// Returns llama.cpp's logits at all positions of some sequences.
 pub(crate) fn theirs(python: &Path, world: &World, file: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
     world.write("ids.json", json!(ids).to_string());
     llama_cpp(python, &[Path::new("logits"), file, &world.path("ids.json"), &world.path("logits.f32")]);
@@ -43,7 +42,7 @@ pub(crate) fn success(world: &World, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns a prompt with `count` more tokens, each llama.cpp's most likely one.
+/// Returns a prompt continued greedily by `count` tokens with llama.cpp.
 pub(crate) fn generated(python: &Path, world: &World, file: &Path, prompt: &[u32], count: usize) -> Vec<u32> {
     world.write("prompt.json", json!(prompt).to_string());
     let [prompt, out] = ["prompt.json", "out.json"].map(|name| world.path(name));
@@ -79,13 +78,14 @@ pub(crate) fn small_tokenizer() -> Value {
     tokenizer
 }
 
-/// Expected: transformers' logits of the fixtures. llama.cpp's kernels sum otherwise than ours, in f32 both.
+/// The expected logits are those of transformers, stored with the fixtures. llama.cpp sums in another order than our
+/// kernels, both in f32.
 #[test]
 fn llama_cpp_matches_transformers_for_each_architecture() {
     let Some(python) = python() else { return };
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {
         let world = world(name);
-        // llama.cpp has no windows there; those of the fixture are narrower than its texts.
+        // llama.cpp has no attention windows for Qwen2, and those of the fixture are shorter than its texts.
         let windowless = name == "qwen2";
         if windowless {
             world.change_config("use_sliding_window", json!(false));
@@ -101,8 +101,8 @@ fn llama_cpp_matches_transformers_for_each_architecture() {
             let theirs = theirs(&python, &world, &file, &ids(name));
             let error = relative_error(&theirs, &expected);
             assert!(error <= tolerance, "{name} {numbers}: {error:e}");
-            // Ours on the same file: the remaining difference is that llama.cpp rounds activations to the type of the
-            // weights before products.
+            // Also compare with our logits on the same file. They differ because llama.cpp rounds activations to the
+            // type of the weights before products.
             let ours = logits(&file, &ids(name));
             let error = relative_error(&theirs, &ours);
             let limit = if numbers == "f32" { 1e-5 } else { tolerance };
@@ -112,12 +112,12 @@ fn llama_cpp_matches_transformers_for_each_architecture() {
     }
 }
 
-/// Writes a backbone of random weights with this config and small sizes.
+/// Writes a small backbone of random weights with the given config options.
 fn random(world: &World, class: &str, layers: usize, options: &Value) {
     let gemma = class.starts_with("Gemma");
     let fused = class.starts_with("Phi");
     let [c, f, heads, kv, vocab] = [64_usize, 96, 4, 2, 300];
-    // Phi-3's heads are as wide as they divide the channels.
+    // Phi-3 has no `head_dim`: the head width is the number of channels divided by the number of heads.
     let width = if fused { c / heads } else { 24 };
     let mut config = json!({
         "architectures": [class], "hidden_size": c, "intermediate_size": f, "num_hidden_layers": layers,
@@ -173,8 +173,8 @@ fn random(world: &World, class: &str, layers: usize, options: &Value) {
     world.write("backbone/tokenizer.json", small_tokenizer().to_string());
 }
 
-/// Architectures without a committed model: ours on random weights, which other tests compare with transformers, next to
-/// llama.cpp, and read back. Windows are shorter than the texts, so that a window in the wrong layers would show.
+/// Covers architectures without a committed model, on random weights. Other tests compare our logits with transformers.
+/// Windows are shorter than the texts, so that a window in a wrong layer would be detected.
 #[test]
 fn llama_cpp_matches_layers_by_position_and_rope_type() {
     let Some(python) = python() else { return };
@@ -209,14 +209,14 @@ fn llama_cpp_matches_layers_by_position_and_rope_type() {
         let world = World::new();
         random(&world, class, layers, &options);
         let expected = logits(&world.path("backbone"), &ids);
-        // ggml looks GELU up in a table of f16.
+        // ggml computes GELU with a lookup table in f16.
         let limit = if class.starts_with("Gemma") { 2e-3 } else { 1e-5 };
         for (numbers, tolerance) in [("f32", limit), ("q8_0", 5e-2)] {
             let file = world.path(&format!("{numbers}.gguf"));
             success(&world, &["export", "grid.yaml", "dense", "--gguf", numbers, "--to", file.to_str().unwrap()]);
             let theirs = theirs(&python, &world, &file, &ids);
             let file_logits = logits(&file, &ids);
-            // The folder does not store eight-bit weights; their effect is irrelevant between these two.
+            // The folder has unrounded weights, so it is only comparable with the f32 file.
             let folder_logits = [("the folder's", &expected)].into_iter().filter(|_| numbers == "f32");
             for (whose, logits) in folder_logits.chain([("the file's", &file_logits)]) {
                 let error = relative_error(&theirs, logits);
@@ -231,7 +231,7 @@ fn llama_config_with(scaling: &Value) -> Value {
     json!({"model_type": "llama", "rope_theta": 10000.0, "rope_scaling": scaling})
 }
 
-/// Models that a GGUF file cannot describe are refused before writing.
+/// Models that a GGUF file cannot represent are rejected before writing.
 #[test]
 fn what_llama_cpp_would_compute_otherwise_is_refused() {
     for (class, layers, options, found) in [
@@ -272,7 +272,7 @@ fn what_llama_cpp_would_compute_otherwise_is_refused() {
     }
 }
 
-/// Returns our logits of all positions.
+/// Returns our logits at all positions.
 fn logits(backbone: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
     let decoder = Decoder::load(backbone).unwrap();
     let trunk = Program::trunk(decoder.config().layers);
@@ -289,8 +289,8 @@ fn logits(backbone: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
     all
 }
 
-/// The real backbone's tokenizer and the embedded ones', on 10,000 lines of real and of embedded texts; and words that are split
-/// in each of the ways that have a name.
+/// Compares the tokenizers of the real and the bundled backbones on 10,000 lines of real and bundled texts, and each
+/// named pre-tokenizer on hand-picked words.
 #[test]
 fn llama_cpp_tokenizes_10000_lines_as_the_original() {
     let Some(python) = python() else { return };
@@ -335,7 +335,7 @@ fn llama_cpp_tokenizes_10000_lines_as_the_original() {
         llama_cpp(&python, &[Path::new("tokens"), &file, &world.path("lines.json"), &world.path("tokens.json")]);
         let theirs: Vec<Vec<u32>> = serde_json::from_value(json(&world.path("tokens.json"))).unwrap();
         let original = Tokenizer::load(world.path("backbone/tokenizer.json")).unwrap();
-        // The file's own, read back by this program.
+        // Also check the tokenizer that this program reads from the GGUF file.
         let tokenizer = Tokenizer::load(&file).unwrap();
         assert_eq!(theirs.len(), lines.len(), "{name}");
         for (line, theirs) in lines.iter().zip(&theirs) {
@@ -355,7 +355,7 @@ fn split_with_bytes(pattern: &str) -> Value {
     json!({"type": "Sequence", "pretokenizers": [step, byte_level(false)]})
 }
 
-/// A real model, exported and quantised: llama.cpp and this program read the same file, and the same text has the same perplexity.
+/// llama.cpp and this program must compute the same perplexity from a real model that is exported and quantized.
 #[test]
 fn quantised_file_scores_and_generates_as_llama_cpp() {
     let Some(python) = python() else { return };
@@ -385,11 +385,11 @@ fn quantised_file_scores_and_generates_as_llama_cpp() {
         let ours = document["answer"]["lm_eval"]["results"]["text@256"]["perplexity,none"].as_f64().unwrap();
         let theirs = perplexity(&theirs(&python, &world, &file, &windows), &windows, 4096);
         println!("{quantised}: {ours} here, {theirs} there");
-        // llama.cpp rounds activations to 8 bits before products with quantised weights.
+        // llama.cpp rounds activations to 8 bits before products with quantized weights.
         let tolerance = if quantised == "f16" { 1e-3 } else { 1e-2 };
         assert!((ours / theirs - 1.0).abs() <= tolerance, "{quantised}: {ours} here, {theirs} there");
     }
-    // Greedy text, on both sides from the logits of the same file.
+    // Compare greedy continuations from the same file.
     let count = 24_usize;
     let theirs = generated(&python, &world, &full, &windows[0][..24], count);
     let mut ids = windows[0][..24].to_vec();
@@ -401,7 +401,7 @@ fn quantised_file_scores_and_generates_as_llama_cpp() {
     assert_eq!(ids, theirs);
 }
 
-/// Requantises the matrices of a file with candle.
+/// Quantizes the matrices of a GGUF file with candle.
 fn quantise(from: &Path, to: &Path, name: &str) -> PathBuf {
     let dtype = match name {
         "q8_0" => GgmlDType::Q8_0,
@@ -425,7 +425,8 @@ fn quantise(from: &Path, to: &Path, name: &str) -> PathBuf {
     to.to_owned()
 }
 
-/// Computes perplexity by the protocol of `score`: the mean over windows of the mean loss of their tokens after the first.
+/// Computes perplexity like `score`: the exponential of the mean loss over windows, without the first token of each
+/// window.
 fn perplexity(logits: &[f64], windows: &[Vec<u32>], vocab: usize) -> f64 {
     let mut rows = logits.chunks_exact(vocab);
     (windows

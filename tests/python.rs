@@ -123,7 +123,7 @@ fn python_and_ghostlab_share_one_hub_cache() {
         "the same locks, so that neither brings what the other does"
     );
 
-    // Each offline, with the cache of the other.
+    // Run both libraries offline, each with the cache that the other one wrote.
     server.forget();
     let cache = ours.path().to_str().unwrap();
     let printed = run(
@@ -177,8 +177,9 @@ fn real_formats() -> Option<TempDir> {
 
 /// Returns the requests of some files' rows, and the expected ones.
 fn prompts(known: &Task, files: &[PathBuf]) -> (Vec<Request>, Vec<(Vec<Row>, Row)>) {
-    let rows = native::rows(known, files).unwrap();
-    let task = Documents::of_rows(native::definition(known).unwrap().clone(), rows, None).unwrap();
+    let definition = native::definition(known).unwrap();
+    let rows = native::rows(definition, files).unwrap();
+    let task = Documents::of_rows(definition.clone(), rows, None).unwrap();
     let requests = task.requests(&FileRows::default(), &Setting::default()).unwrap();
     let solutions = (0..task.documents.len()).map(|at| task.solution(at).unwrap()).collect();
     (requests, solutions)

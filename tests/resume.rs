@@ -131,7 +131,7 @@ fn killed_calibration_resumes_at_the_next_shard() {
     assert_eq!(undisturbed.path("data/store").join("drafts").read_dir().unwrap().count(), 0);
 }
 
-/// 320 sequences of 1024 tokens and 64 channels are five shards.
+/// Creates a world whose calibration has five shards: 320 sequences of 1024 tokens, with 64 channels.
 fn long_world() -> World {
     let world = World::new();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -189,7 +189,7 @@ fn a_second_run_computes_nothing_whatever_was_touched_or_moved() {
     let rest = grid.clone();
     world.write("grid.yaml", rest.replacen(corpora, "", 1) + corpora);
     again(&world);
-    // Changed modification times far in the future.
+    // Move modification times far into the future.
     for name in ["backbone/model.safetensors", "backbone/config.json", "train.txt", "data/store/store.json"] {
         let file = std::fs::File::options().append(true).open(world.path(name)).unwrap();
         file.set_modified(std::time::SystemTime::now() + Duration::from_secs(3_000_000_000)).unwrap();

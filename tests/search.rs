@@ -441,7 +441,7 @@ fn each_criterion_of_a_file_takes_the_depths_of_its_unit() {
         ]
     );
     assert_eq!(found["left_out"].as_array().unwrap().len(), 0, "combinations without a meaning are no candidates");
-    // A budget in layers leaves the sublayers out.
+    // A budget in layers excludes sublayer cuts.
     world.write(
         "search.yaml",
         std::fs::read_to_string(world.path("search.yaml")).unwrap().replace("{kv_cache: 0.8}", "{layers: 1}"),

@@ -161,7 +161,7 @@ fn help_of(words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Commands are indented by two spaces, between the usage and the options.
+/// Returns the commands listed in a help text, which are indented by two spaces between the usage and the options.
 fn commands_in(text: &str) -> Vec<String> {
     let list = text.split_once("Usage:").unwrap().1.split("\nOptions:").next().unwrap().lines().skip(1);
     let names = list.filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next().map(str::to_owned));
@@ -257,7 +257,7 @@ fn doctor(world: &World, arguments: &[&str], set: &[(&str, &str)]) -> String {
     String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
 }
 
-/// Free memory and disk differ from call to call.
+/// Drops the lines about free memory and disk space, which vary between calls.
 fn without_free_space(text: &str) -> String {
     text.lines().filter(|line| !line.contains("free")).collect::<Vec<_>>().join("\n")
 }

@@ -1,4 +1,4 @@
-//! Grids of sublayer cuts on a bundled backbone, against a reference in plain PyTorch (`shared/oracles/beyond`).
+//! Grids of sublayer cuts on a bundled backbone, compared with a plain PyTorch reference (`shared/oracles/beyond`).
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -13,11 +13,12 @@ use ghostlab::stage;
 use ghostlab_store::Store;
 use serde_json::Value;
 
-/// Tolerances of the reference for an engine in f32.
+/// Relative tolerances for comparing an f32 engine with the reference.
 const SCORE: f64 = 1e-6;
 const PERPLEXITY: f64 = 2e-6;
 
-/// Returns the cut of a variant of the reference, which writes `attn 3` and `mlp 3`, or the layer of a replaced attention.
+/// Returns the cut of a variant of the reference. The reference writes `attn 3` and `mlp 3`, or only the layer of a
+/// replaced attention.
 fn cut(removed: &Value) -> Cut {
     let sublayers = removed.as_array().unwrap().iter().map(|name| {
         if let Some(layer) = name.as_u64() {
@@ -119,13 +120,14 @@ fn layers_removed_one_by_one_equal_the_reference() {
             })
             .collect();
         assert_eq!(result.scores.iter().map(|(candidate, _)| *candidate).collect::<Vec<_>>(), order, "{variant}");
-        // This program scales the stream at the cut, the reference all weights before it: the ε of norms tells them apart.
+        // For `scalar`, this program scales the stream at the cut, and the reference scales all weights before it.
+        // These differ by the ε of norms.
         if !variant.contains("scalar") {
             let perplexity = result.texts[0].sample.as_ref().unwrap().perplexity();
             assert_close(variant, perplexity, expected["ppl"].as_f64().unwrap(), PERPLEXITY);
         }
     }
-    // A selection depends on the repair: the same rule with another recovery has a selection of its own.
+    // A selection depends on the repair, so each recovery has its own.
     assert_eq!(outcome.cells[1].removed, outcome.cells[2].removed, "both remove the same layers, in another order");
     assert_ne!(outcome.cells[1].scores, outcome.cells[2].scores);
 }
@@ -169,7 +171,7 @@ fn commands_show_a_cut_of_sublayers() {
     let explained = world.ghostlab(&["explain", "grid.yaml", "llm-drop", "--json"]);
     let explained: Value = serde_json::from_slice(&explained.stdout).unwrap();
     let size = &explained["answer"]["size"];
-    // Two of the backbone's four attentions are left.
+    // Two of the backbone's four attentions remain.
     let cache = ["kv_cache_bytes", "dense_kv_cache_bytes"].map(|key| size[key].as_u64().unwrap());
     assert_eq!(cache[0] * 2, cache[1], "{size}");
 }
@@ -188,6 +190,7 @@ fn plan_counts_stored_trials_of_distances() {
     let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
     let artifacts = plan["answer"]["grids"][0]["artifacts"].as_array().unwrap();
     let trials = artifacts.iter().find(|count| count["kind"] == "trials").unwrap();
-    // Four layers have eight sublayers. The first step is stored, and the second removes one of seven.
+    // Four layers have eight sublayers. The trials of the first step are stored, and the second step removes one of the
+    // remaining seven.
     assert_eq!((&trials["needed"], &trials["stored"]), (&Value::from(15), &Value::from(8)), "{trials}");
 }

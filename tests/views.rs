@@ -38,7 +38,7 @@ fn last_cell(run: &StoredResults) -> String {
     run.numbers.last().unwrap().cell.clone()
 }
 
-/// A run with decoding also has times that the other lacks.
+/// Returns whether a number is not a decoding time. If only one run decodes, the other has no such numbers.
 fn is_not_of_decoding(number: &&StoredNumber) -> bool {
     !number.record.metric.starts_with("decode")
 }

@@ -15,7 +15,7 @@ use crate::results::{Provenance, StoredResults, may_be_left_out};
 
 const CONTEXT: &str = "https://w3id.org/ro/crate/1.2/context";
 const PROFILE: &str = "https://w3id.org/ro/crate/1.2";
-/// License text if none is given.
+/// License text if no license is given.
 const UNSTATED: &str = "Not stated: ask the authors of these results.";
 
 /// Entities by ID. Entities shared by several runs are listed once.
@@ -89,7 +89,7 @@ fn text_or_unknown(value: &Value) -> String {
     value.as_str().unwrap_or("unknown").to_owned()
 }
 
-/// Describes the program at its commit, and the crates that compute numbers.
+/// Describes the program and its commit, and the crates that affect numbers.
 fn software(record: &Value, others: &mut Entities) -> Value {
     let version = record["ghostlab"].as_str().unwrap_or_default();
     let commit = record["commit"].as_str();
@@ -167,7 +167,7 @@ fn refer(id: &str) -> Value {
     json!({"@id": id})
 }
 
-/// Unwraps a list of one value, as RO-Crate recommends.
+/// Returns the only element of a list, or the list, as RO-Crate recommends.
 fn one_or_all(mut all: Vec<Value>) -> Value {
     match all.len() {
         1 => all.remove(0),

@@ -69,7 +69,7 @@ pub struct Packed {
     /// Results directories, by their names in the archive.
     pub folders: Vec<String>,
     pub entries: usize,
-    /// Number of listed files that are absent from the directories. A record may omit some files.
+    /// Number of listed files that are missing. A record may omit large files.
     pub left_out: usize,
 }
 
@@ -93,7 +93,7 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
         .iter()
         .flat_map(|folder| folder.files.iter().map(move |file| (format!("{}/{}", folder.name, file.name), file)));
     let all: Vec<(String, &PackedFile)> = all.collect();
-    // Bytes per line in addition to the name: 64 digits, two spaces and a newline.
+    // Bytes per line beyond the name: 64 digits, two spaces and a newline.
     let manifest_bytes = all.iter().map(|(name, _)| name.len() + 67).sum::<usize>() + METADATA.len() + 67;
     let metadata = format!("{:#}\n", metadata(&packed, license, manifest_bytes));
     let hashes = all.iter().map(|(name, file)| format!("{}  {name}\n", file.hash));

@@ -1,8 +1,8 @@
-//! Layer 4: producing the paper's tables and figures (design §11).
+//! Production of the paper's tables and figures (layer 4 of the architecture, docs/design.md §11).
 //!
-//! `pipeline` makes an artifact of the `catalogue`. `comparison` judges numbers and gates the dense backbones.
-//! `folder`, `files`, `recorded` and `page_part` store a run's results. The grid executor is passed in, so that tests
-//! need no model.
+//! `pipeline` makes an artifact of the `catalogue`. `comparison` compares numbers with the paper and gates the dense
+//! backbones. `folder`, `files`, `recorded` and `page_part` store a run's results. The grid executor is passed in, so
+//! that tests need no model.
 //!
 //! [`figure`], [`page`], [`paper`], [`claims`] and [`audit`] do not depend on runs.
 
@@ -35,6 +35,9 @@ mod recorded;
 mod seeds;
 #[cfg(test)]
 mod size_test;
+mod tradeoff;
+#[cfg(test)]
+mod tradeoff_test;
 
 pub use catalogue::{Artifact, PaperPlace, all, chosen, of_profile, printed};
 pub use comparison::{Gate, GateFailure};

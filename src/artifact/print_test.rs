@@ -203,7 +203,7 @@ fn in_one_language(facts: &Facts) -> Facts {
         .collect()
 }
 
-/// The paper shades some cells, we shade whole rows.
+/// Replaces a shaded word by `shaded`, because the paper shades single cells and this program whole rows.
 fn unshaded(word: &str) -> String {
     if word.starts_with("shaded") { "shaded".to_owned() } else { word.to_owned() }
 }
@@ -356,7 +356,7 @@ fn all_printed_tables_compile_without_warnings() {
     let mut text = "\\listoftables\n".to_owned();
     let mut known = BTreeSet::new();
     let mut add = |name: &str, table: &Table| {
-        // A table with two names has one variant with the paper's values.
+        // The variant with the paper's values is shared by all names of a table.
         if !known.insert(name.to_owned()) {
             return;
         }
@@ -427,7 +427,7 @@ fn option_names_and_quotes_keep_their_signs_in_latex() {
     assert!(notes.contains("`-{}-retime` times '{}'again'{}' -{}- and -{}-{}-."), "{notes}");
 }
 
-/// Readers copy the committed tables into papers.
+/// The committed tables must compile, because readers copy them into papers.
 #[test]
 #[expect(clippy::disallowed_macros, reason = "a test that is skipped says so")]
 fn all_recorded_tables_compile_without_warnings() {
@@ -450,7 +450,7 @@ fn all_recorded_tables_compile_without_warnings() {
     assert_eq!(compile_warnings(&text.join("\\clearpage\n")), Vec::<String>::new());
 }
 
-/// The recorded numbers have significance marks, unlike the paper's.
+/// Compares the terminal output of table 2. The paper's numbers have no significance marks.
 #[test]
 fn table_2_is_one_part_at_120_columns() {
     let table = laid_out("table2", &paper::records("table2").unwrap().into_iter().map(measured).collect::<Vec<_>>());

@@ -20,7 +20,7 @@ use crate::results::{Provenance, StoredNumber, StoredResults, csv_text, put};
 use crate::search::{Candidate, Fate, Found, markdown};
 use crate::{criterion, recovery};
 
-/// A race, with the best row of the other artifact among its cells.
+/// Race, with its best row in the artifact that scores all cells.
 type Compared<'a> = (&'a Found, Option<(&'a StoredNumber, &'a Candidate)>);
 
 pub struct Raced<'a> {

@@ -186,7 +186,7 @@ fn order_note(metric: &Metric, cut: &BackboneCut, methods: &Methods, paper: &[Re
     })
 }
 
-/// Mean over all settings of the paper with this criterion.
+/// Returns the mean over all settings of the paper with this criterion.
 fn paper_mean(paper: &[Record], metric: &Metric, criterion: &str, recovery: &str) -> Option<f64> {
     let selected = paper.iter().filter(|record| {
         record.metric == metric.id && record.condition.criterion == *criterion && record.condition.recovery == recovery

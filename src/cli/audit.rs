@@ -14,27 +14,31 @@ use crate::error::Result;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Tables to be checked, against themselves and each other; the paper's own where none is named. Either a number a line
-    /// as in `data/paper/`, or a row for each method and a column for each task.
+    /// Tables to check [default: the paper's].
+    ///
+    /// Tables are checked on their own and against each other. A table has either one number per line, as in
+    /// `data/paper/`, or one row per method and one column per task.
     #[arg(value_name = "TABLE.csv")]
     tables: Vec<PathBuf>,
-    /// Columns of accuracies (%): `arc_easy`, `ARC-e=arc_easy`, `PIQA=1838` with the documents of its split, `PIQA=1838:50`
-    /// also with the accuracy by chance.
+    /// Accuracy columns in %: `arc_easy`, `ARC-e=arc_easy` or `PIQA=1838:50`.
+    ///
+    /// A column can be mapped to a known task (`ARC-e=arc_easy`), to the number of documents of its split
+    /// (`PIQA=1838`), or to that and the chance accuracy (`PIQA=1838:50`).
     #[arg(long, value_name = "COLUMN[=TASK]", num_args = 1.., value_delimiter = ',', requires = "tables")]
     tasks: Vec<String>,
-    /// The column of their mean; `acc_average` in a table of a number a line.
+    /// Column with the mean accuracy; `acc_average` in a table of one number per line.
     #[arg(long, value_name = "COLUMN", requires = "tables")]
     average: Option<String>,
-    /// Columns of perplexities.
+    /// Perplexity columns.
     #[arg(long, value_name = "COLUMN", num_args = 1.., value_delimiter = ',', requires = "tables")]
     texts: Vec<String>,
-    /// The column of their mean.
+    /// Column with the mean perplexity.
     #[arg(long, value_name = "COLUMN", requires = "tables")]
     text_average: Option<String>,
-    /// Columns that name a row of a table with a row for each method; its first by default.
+    /// Columns that name a row, in a table of one row per method [default: the first].
     #[arg(long, value_name = "COLUMN", num_args = 1.., value_delimiter = ',', requires = "tables")]
     label: Vec<String>,
-    /// How the findings are printed.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = AuditForm::Text)]
     format: AuditForm,
 }
@@ -63,7 +67,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Returns the roles of the table columns from the arguments, or those of the paper's tables by default.
+/// Returns the roles of the table columns: those of the arguments, or of the paper's tables.
 fn columns(arguments: &Arguments) -> Result<AuditColumns> {
     let mut columns = AuditColumns::paper().clone();
     if !arguments.tasks.is_empty() {

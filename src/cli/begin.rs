@@ -18,18 +18,22 @@ use ghostlab_store::{Shared, Store};
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Where the models are: the folder of one (config.json, tokenizer.json, *.safetensors), a .gguf file, or a folder that holds
-    /// such folders and files, also as `org/name`.
+    /// Folder of one or several models, or a .gguf file.
+    ///
+    /// A model folder contains config.json, tokenizer.json and *.safetensors. In a folder of models, models can also be
+    /// at `org/name`.
     #[arg(default_value = ".")]
     folder: PathBuf,
-    /// The file to write.
+    /// Output file.
     #[arg(long, value_name = "FILE", default_value = "grid.yaml")]
     to: PathBuf,
-    /// A text, .txt, .jsonl, .jsonl.gz or .parquet: of several the first is calibrated on and the others are scored; a
-    /// single one is split into two files next to the grid. Without one, the invented texts and tasks that come with the program are taken.
+    /// Text file: .txt, .jsonl, .jsonl.gz or .parquet; can be given several times.
+    ///
+    /// The first is the calibration text, the others are scored. A single one is split into two files next to the grid.
+    /// Without --corpus, the grid uses the bundled synthetic texts and tasks.
     #[arg(long = "corpus", value_name = "FILE")]
     corpora: Vec<PathBuf>,
-    /// Write over a file that is there, unless it is one that is read.
+    /// Overwrite an existing file, unless it is an input.
     #[arg(long)]
     force: bool,
 }
@@ -84,15 +88,17 @@ fn names_part(place: &str, parts: &[PathBuf]) -> bool {
 
 #[derive(Subcommand)]
 pub(super) enum StoreCommand {
-    /// Begin a store in a folder that is empty or not there.
+    /// Create a store in an empty or new folder.
     ///
-    /// A run creates a store by itself; a store for several users is created here. For an existing store this changes
-    /// who may use it, and adjusts the permissions of your own files in it.
+    /// Runs create a store by themselves; use this command for a store that several users share. For an existing store
+    /// it changes who may use it, and adjusts the permissions of your own files in it.
     Init {
-        /// The folder.
+        /// Folder of the store.
         folder: PathBuf,
-        /// For whom all is that anybody makes in it, whatever the umask: `group` lets the folder's group read and write
-        /// (`chgrp` it first), `all` lets everybody else read, too. As git's core.sharedRepository.
+        /// Who may use the store, regardless of the umask: `group` or `all`.
+        ///
+        /// `group` gives the folder's group read and write access (run `chgrp` first). `all` also lets everyone read.
+        /// This corresponds to git's core.sharedRepository.
         #[arg(long, value_name = "WHOM", value_parser = PossibleValuesParser::new(Shared::NAMES).try_map(|name| name.parse::<Shared>()))]
         shared: Option<Shared>,
     },

@@ -28,29 +28,33 @@ use ghostlab_store::{Found, InventoryItem, LeftDraft, ObjectKind, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
-    /// List the stored objects, by kind.
+    /// List the stored objects by kind.
     Ls {
         #[command(flatten)]
         store: StoreArgs,
-        /// List every artifact.
+        /// List every object.
         #[arg(long)]
         all: bool,
     },
-    /// Check every byte of every artifact against its hash. Exit code 5 where something is damaged.
+    /// Check every stored byte against its hash.
+    ///
+    /// Exit code 5 if anything is damaged.
     Verify {
         #[command(flatten)]
         store: StoreArgs,
-        /// Remove damaged objects, so that the next run makes them again; rewrite a lost or damaged `store.json`.
+        /// Remove damaged objects, which the next run recomputes, and repair `store.json`.
         #[arg(long)]
         repair: bool,
     },
-    /// Show what can go, with its size and what it would take to make again; delete it when told to.
+    /// Show which objects can be deleted, with size and recompute time, and delete them.
+    ///
+    /// Asks before it deletes, unless --yes is given.
     Gc(Gc),
-    /// Print the folder of an artifact.
+    /// Print the folder of an object.
     Path {
         #[command(flatten)]
         store: StoreArgs,
-        /// The beginning of its key.
+        /// Start of the object key.
         key: String,
     },
 }
@@ -59,27 +63,30 @@ pub(super) enum Command {
 pub(super) struct Gc {
     #[command(flatten)]
     store: StoreArgs,
-    /// Keep what this grid uses, with whatever engine and float type it was computed (with `--engine`, `--device` or
-    /// `--dtype` those only), and throw away whatever no kept grid does. Without a grid to keep, only damaged
-    /// artifacts go. What another version of the program made stays: see `--stage`.
+    /// Keep only the objects that this grid uses; can be given several times.
+    ///
+    /// Objects of every engine and float type are kept, or with `--engine`, `--device` or `--dtype` only those of the
+    /// given ones. Without --keep, --kind or --older, only damaged objects are deleted. Objects of other program
+    /// versions are kept; see --stage.
     #[arg(long, value_name = "GRID.yaml")]
     keep: Vec<PathBuf>,
-    /// Keep what the kept grids use under this profile only; may stand several times. Without it, under each of theirs.
+    /// Keep only what the grids use under this profile; can be given several times [default: all].
     #[arg(long, value_name = "NAME", requires = "keep")]
     profile: Vec<String>,
-    /// Change a value of the kept grids, as `run` does.
+    /// Override a value of the kept grids, as in `run`.
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "keep")]
     overrides: Vec<String>,
     #[command(flatten)]
     engine: EngineArgs,
-    /// Only artifacts of this kind.
+    /// Delete only objects of this kind.
     #[arg(long, value_parser = PossibleValuesParser::new(stage::KINDS.map(ObjectKind::name)))]
     kind: Option<String>,
-    /// Only artifacts of this kind and version, by its name in `cache ls` (`scores-v3`), also those of an older form, which
-    /// nothing else deletes.
+    /// Delete only objects of this kind and version, as shown by `cache ls`, e.g. `scores-v3`.
+    ///
+    /// This is the only way to delete objects of older versions.
     #[arg(long, value_name = "KIND-vN", conflicts_with_all = ["keep", "kind"])]
     stage: Option<String>,
-    /// Only artifacts written at least this many days ago.
+    /// Delete only objects written at least this many days ago.
     #[arg(long, value_name = "DAYS")]
     older: Option<Days>,
     /// Delete without asking.
@@ -180,7 +187,7 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
 }
 
 fn collect(gc: &Gc) -> Result<ExitCode> {
-    // Look without opening for writing, which would remove the leftovers of dead processes before they are listed.
+    // Open for reading only: opening for writing removes leftovers of dead processes before they are listed.
     let store = gc.store.look()?;
     let left: Vec<LeftDraft> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
     let programs = programs(gc, &store);
@@ -242,7 +249,7 @@ fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     {
         return false;
     }
-    // Select objects of earlier program versions by stage name only.
+    // `--stage` selects objects by kind and version alone, including those of earlier program versions.
     let old = gc.older.is_none_or(|days| entry.age() >= days.duration());
     if let Some(stage) = &gc.stage {
         return entry.stage == *stage && old;
@@ -259,7 +266,7 @@ fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     (damaged || unused || chosen) && of_kind && old
 }
 
-/// Returns the frozen copies of the program to delete. `--kind` excludes them, because they have no kind.
+/// Returns the frozen program copies to delete. With `--kind` none are deleted, because they have no kind.
 fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     match gc.kind {
         None => cluster::unneeded(store)
@@ -295,19 +302,22 @@ fn to_delete(clearing: &Clearing) {
     print!("{}", columns(&rows, &[1, 2, 3]));
 }
 
-/// Artifacts that the grids of `--keep` use, for every engine and float type in the store.
+/// Artifacts that the grids of `--keep` use, with every engine and float type in the store.
 #[derive(Default)]
 struct Kept {
     used: KeepSet,
     /// Engines and float types that this program does not support.
     unknown_engines: BTreeSet<ComputeId>,
-    /// Profiles without any backbone on this machine, each with its grid. Their use of the store is unknown.
+    /// Profiles without any backbone on this machine, with their grids. Which artifacts they use is unknown.
     absent: Vec<String>,
 }
 
 impl Kept {
-    /// Fails if a profile lacks some of its inputs, because its results would look unused. Without `--profile`, a
-    /// profile whose backbones are all missing is recorded as absent instead, and artifacts with unknown inputs are
+    /// Collects the artifacts in use.
+    ///
+    /// # Errors
+    /// Fails if inputs of a profile are missing, because its artifacts would look unused. Without `--profile`, a
+    /// profile without any backbone on this machine is added to `absent` instead, and artifacts with unknown inputs are
     /// kept.
     fn new(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<Self> {
         let asked = gc.engine.request();
@@ -376,7 +386,7 @@ fn has_no_backbone(file: &Path, profile: &str, overrides: &[String]) -> Result<b
     Ok(list.needs.iter().filter(|need| need.kind == EntryKind::Backbone).all(|need| need.find(&around).is_err()))
 }
 
-/// Creates the error for a profile with missing inputs, whose use of the store is therefore unknown.
+/// Creates the error for a profile with missing inputs.
 fn profile_away(gc: &Gc, file: &Path, name: &str, error: &Error) -> Error {
     let here = Grid::profiles(file).unwrap_or_default();
     let here: Vec<String> = here

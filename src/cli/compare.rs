@@ -22,12 +22,13 @@ use crate::results::{
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// A results folder, for example `results/table2/tiny`.
+    /// First results folder (A), e.g. `results/table2/tiny`.
     first: PathBuf,
-    /// Another one.
+    /// Second results folder (B).
     second: PathBuf,
-    /// Names in A and the equal names in B: `--map tiny-llama=tiny-qwen3`. A backbone, criterion, recovery, corpus or
-    /// task.
+    /// Treat name A in the first run as name B in the second, e.g. `tiny-llama=tiny-qwen3`.
+    ///
+    /// The name of a backbone, criterion, recovery, corpus or task. Can be given several times.
     #[arg(long = "map", value_name = "A=B", value_parser = map)]
     names: Vec<(String, String)>,
 }
@@ -110,7 +111,7 @@ fn data(differences: &Differences) -> String {
     }
 }
 
-/// Lists protocol differences, except those in data hashes.
+/// Formats the differences between protocols, except in data hashes.
 fn protocols(differences: &Differences) -> String {
     let mut text = String::new();
     for protocol in &differences.protocols {
@@ -137,7 +138,7 @@ fn engines(differences: &Differences) -> String {
     }
 }
 
-/// Lists settings that do not distinguish any numbers, and unknown settings.
+/// Formats settings that differ without affecting any number, and unknown settings.
 fn aside(differences: &Differences) -> String {
     let known = match differences.identified {
         true => "",
@@ -152,7 +153,7 @@ fn aside(differences: &Differences) -> String {
     }
 }
 
-/// Lists numbers that match several numbers of the other run and were therefore not paired.
+/// Formats the numbers that match several numbers of the other run and are therefore not paired.
 fn coinciding(differences: &Differences) -> String {
     let mut text = String::new();
     for entry in &differences.coinciding {
@@ -217,7 +218,7 @@ fn values(differences: &Differences) -> String {
     if differ == 0 {
         return format!("values: all {all} that both have are the same\n");
     }
-    // Tolerances are known only for pairs of different engines.
+    // Only pairs of different engines have tolerances.
     let same_engine = !differences.engines.is_empty();
     let head =
         ["condition", "metric", "A", "B", "B − A", "paired test"].into_iter().chain(same_engine.then_some("tolerance"));
@@ -271,7 +272,7 @@ fn values(differences: &Differences) -> String {
 
 /// Minimum number of decimals in the table of values.
 const DECIMALS: usize = 4;
-/// Relative difference up to which values that print equally are omitted from the table.
+/// Maximum relative difference at which values that print equally are omitted from the table.
 const NEGLIGIBLE: f64 = 1e-4;
 
 fn number(value: Option<f64>, decimals: usize) -> String {
@@ -283,7 +284,7 @@ fn decimals(a: Option<f64>, b: Option<f64>) -> usize {
     (DECIMALS..=9).find(|&decimals| number(a, decimals) != number(b, decimals)).unwrap_or(DECIMALS)
 }
 
-/// Returns whether two values look equal in the table.
+/// Returns whether two values print equally in the table.
 fn prints_alike(difference: &ValueDifference) -> bool {
     let a = difference.first.value;
     let b = difference.second.value;

@@ -1,20 +1,21 @@
-//! The result of a comparison in a sentence.
+//! One-sentence summary of a comparison.
 
 use crate::metric::{Metric, Of};
 use crate::quantity::counted;
 use crate::results::{Differences, ValueDifference, grouped};
 use crate::significance::stratified::holm;
 
-/// The probability of any false difference among all tests.
+/// Family-wise error rate of the paired tests.
 const LEVEL: f64 = 0.05;
 
-/// Items counted together.
+/// Groups of metrics that are counted together.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MetricKind {
     Text,
     Task,
     Prompt,
     Repair,
+    Size,
 }
 
 impl MetricKind {
@@ -24,6 +25,7 @@ impl MetricKind {
             Of::Task(_) | Of::Flips(_) | Of::Tasks(_) | Of::Defined => Self::Task,
             Of::Prompt(_) | Of::Decode(_) => Self::Prompt,
             Of::Repair(_) => Self::Repair,
+            Of::Size(_) => Self::Size,
         }
     }
 
@@ -33,11 +35,12 @@ impl MetricKind {
             Self::Task => "task scores",
             Self::Prompt => "times and memory figures",
             Self::Repair => "boundary figures",
+            Self::Size => "sizes",
         }
     }
 }
 
-/// Says how many values differ, in which direction, and how many of the paired tests are significant.
+/// Summarizes how many values differ, in which direction, and how many paired tests are significant.
 pub(super) fn summary(differences: &Differences) -> String {
     let differ = differences.values.len();
     let all = differences.compared;
@@ -70,7 +73,7 @@ fn kind(value: &ValueDifference) -> MetricKind {
     metric(value).map_or(MetricKind::Task, |metric| MetricKind::of(&metric))
 }
 
-/// `perplexities 12 better, 3 worse`
+/// Formats the directions of differences: `perplexities 12 better, 3 worse`.
 fn directions(kind: MetricKind, values: &[&ValueDifference]) -> String {
     let known: Vec<bool> = values
         .iter()
@@ -88,7 +91,7 @@ fn directions(kind: MetricKind, values: &[&ValueDifference]) -> String {
     format!("{} {}", kind.words(), parts.join(", "))
 }
 
-/// How many paired tests stay significant when all are corrected for together.
+/// Formats the number of paired tests that are significant after Holm's correction.
 fn significant(values: &[ValueDifference]) -> String {
     let p: Vec<f64> = values.iter().filter_map(|value| Some(value.paired.as_ref()?.p)).collect();
     let rejected = holm(&p, LEVEL).into_iter().filter(|rejected| *rejected).count();

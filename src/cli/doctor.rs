@@ -1,4 +1,4 @@
-//! `ghostlab doctor`: reports available and missing prerequisites, with hints for fixing them.
+//! `ghostlab doctor`: reports prerequisites and missing ones, with hints to fix them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,20 +23,23 @@ use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// `table2`, `figure1`, …, `all`, a grid file, or a model (its folder or .gguf file): its architecture, memory, and
-    /// the criteria, recoveries and exports that apply. Without it, only the machine is checked.
+    /// Artifact (`table2`, …, or `all`), grid file or model to check [default: only the machine].
+    ///
+    /// For a model folder or .gguf file, prints its architecture, its memory, and which criteria, recoveries and
+    /// exports apply.
     target: Option<String>,
-    /// For a model: compute the logits of a text with both engines and with candle-transformers, and print the
-    /// differences. Loads the weights three times, one after the other.
+    /// For a model: compare the logits of both engines and candle-transformers.
+    ///
+    /// The weights are loaded three times, one after the other.
     #[arg(long, requires = "target")]
     check: bool,
-    /// The profile to look at: `paper` needs the paper's models and data.
+    /// Profile to check; `paper` needs the paper's models and data.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// Change a value of the grid, for example `--set backbone=llama-3-8b`.
+    /// Override a grid value, e.g. `--set backbone=llama-3-8b`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// The folder of the artifacts' files; by default $GHOSTLAB_EXPERIMENTS, or `experiments` of the checkout.
+    /// Folder of the artifact files [default: $GHOSTLAB_EXPERIMENTS, or experiments in the checkout].
     #[arg(long, value_name = "FOLDER")]
     experiments: Option<PathBuf>,
     #[command(flatten)]
@@ -71,7 +74,7 @@ impl Thing {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let looked = arguments.store.look_anyway(None);
-    // Without `--store` and outside a checkout, no store is inspected.
+    // Without `--store` and outside a checkout there is no store to inspect.
     let no_store = arguments.store.root().is_none();
     let store = looked.as_ref().ok();
     let model = arguments.target.as_deref().map(Path::new).filter(|path| parts::is_backbone(path));
@@ -225,7 +228,7 @@ fn store_line(store: Option<&Store>) -> Thing {
     let Some(store) = store else {
         return Thing::note("store", "none here", "run it in a checkout, or name one with --store");
     };
-    // Make the path absolute, so that a relative path of nonexistent directories has an existing ancestor.
+    // Make the path absolute: a relative path of nonexistent directories has no existing ancestor.
     let root = &std::path::absolute(store.root()).unwrap_or_else(|_| store.root().to_owned());
     let Some(folder) = root.ancestors().find(|folder| folder.is_dir()) else {
         let found = format!("{}: no folder above it", root.display());

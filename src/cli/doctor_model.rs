@@ -18,18 +18,18 @@ use crate::model::{
 use crate::options::Options;
 use crate::{machine, recovery};
 
-/// Tokens of the text that a model is checked with, where no window is narrower.
+/// Number of tokens for `--check`, unless a sliding window is smaller.
 const CHECKED: usize = 64;
-/// Maximum relative Frobenius error between the engines' logits in f32. The tests of each engine against transformers
-/// and candle's models use a tenth of it.
+/// Maximum relative Frobenius error between the engines' f32 logits. The tests of each engine against transformers and
+/// candle's models use a tenth of it.
 const APART: f64 = 1e-4;
 /// Label of the comparison with candle-transformers.
 const ELSEWHERE: &str = "check, candle-transformers";
 
-/// Inspects a model line by line; with `check`, its numbers too.
+/// Describes a model, one line per aspect. `check` also compares the logits of the engines.
 ///
 /// # Errors
-/// What is no model, or asks for something that is not computed.
+/// Fails if the folder is not a valid model or needs an unsupported feature.
 pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
     let config = Config::read_with_attachments(model)?;
     check_weights(&config, model)?;
@@ -74,7 +74,7 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
     Ok(lines)
 }
 
-/// Describes which cut and repair each format holds.
+/// Describes which cuts and recoveries each export format supports.
 fn exports(config: &Config, layout: &Layout, model: &Path) -> Vec<Thing> {
     let plain = "whole layers removed, repair in the weights: `none`, Prune&Comp, ReplaceMe where it folds";
     let code = "operators next to the weights, single attentions and MLPs removed: all other cells";
@@ -98,11 +98,10 @@ fn exports(config: &Config, layout: &Layout, model: &Path) -> Vec<Thing> {
     things
 }
 
-/// Compares the logits of a text between our kernels, candle's engine with another product library, and
-/// candle-transformers' own model.
+/// Compares the logits of the built-in kernels, of the candle engine and of the model in candle-transformers.
 fn checks(config: &Config, model: &Path) -> Result<Vec<Thing>> {
     let program = whole(config, model)?;
-    // Models of candle-transformers have their windows one token wider, or none.
+    // Stay within the sliding window: in candle-transformers it is one token wider or missing.
     let length = config.windows.iter().flatten().min().map_or(CHECKED, |&width| CHECKED.min(width));
     let ids: Vec<u32> =
         (0..length).map(|i| u32::try_from((i * i * 7919 + i * 31 + 3) % config.vocab).unwrap_or_default()).collect();
@@ -127,7 +126,7 @@ fn checks(config: &Config, model: &Path) -> Result<Vec<Thing>> {
     Ok(lines)
 }
 
-/// Compares two engines' logits.
+/// Compares the logits of two engines.
 fn agree(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> Thing {
     let difference = vector_norm(&mut ours.iter().zip(theirs).map(|(&a, &b)| f64::from(a) - f64::from(b)));
     let apart = difference / vector_norm(&mut theirs.iter().map(|&logit| logit.into()));
@@ -142,7 +141,7 @@ fn vector_norm(values: &mut dyn Iterator<Item = f64>) -> f64 {
     values.map(|x| x * x).sum::<f64>().sqrt()
 }
 
-/// The stream that left the last step.
+/// Observer that keeps the residual stream after the last step.
 struct LastStream(Option<HostRows>);
 
 impl Observer<dyn ResidualStream> for LastStream {
@@ -192,7 +191,7 @@ fn attention(config: &Config) -> String {
     lines.join(", ")
 }
 
-/// Formats the memory of weights and of a batch of one window of 2048 tokens.
+/// Formats the memory of weights, and of a batch with one window of 2048 tokens.
 fn memory(config: &Config) -> String {
     let choices = [
         ("f32", EngineChoice::Cpu(Products::F32)),

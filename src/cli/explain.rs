@@ -21,8 +21,10 @@ use crate::stage::selection;
 pub(super) struct Arguments {
     #[command(flatten)]
     asked: GridArgs,
-    /// The cell as `plan` names it, or parts of that name that no other cell has, in their order: `ghosted`,
-    /// `sleb-3.ghosted`; or the beginning of the key of one of its artifacts.
+    /// Cell name or unique parts of it, e.g. `sleb-3.ghosted`, or the start of an object key.
+    ///
+    /// `plan` shows the names. The parts must be in the order of the name. A key can be that of any stored object of
+    /// the cell.
     cell: String,
 }
 
@@ -30,7 +32,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.asked.work()?;
     arguments.asked.threads.start()?;
     let store = arguments.asked.look()?;
-    // The artifact's own grid comes last, after its gate.
+    // Search the artifact's own grid first. It comes last, after the grid of its gate.
     let mut found = None;
     for grid in grids.iter().rev() {
         let plan = Plan::new(grid, &store, arguments.asked.engine.request(), RunSettings::default().batch_tokens)?;
@@ -125,7 +127,10 @@ fn fields(object: &Value, indent: &str, lines: &mut Vec<String>) {
     }
 }
 
-/// Finds the only cell that matches a name or part of a name.
+/// Finds the cell that matches a name or parts of a name.
+///
+/// # Errors
+/// Fails if no cell or several cells match.
 pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
     let cells: Vec<CellNames> = grid.cells.iter().map(CellNames::of).collect();
     match like(&cells, text).as_slice() {
@@ -181,10 +186,10 @@ impl CellNames {
 /// Axes in the order of the old name format.
 const AXES: [&str; 5] = ["backbone", "criterion", "depth", "recovery", "calibration"];
 
-/// Returns the cells that a text may refer to, by the strictest interpretation with a match.
+/// Returns the cells that match a text, by the strictest rule that has a match.
 ///
-/// The order is: full name, suffix, parts in order, prefixes of parts. The same interpretations of old names follow,
-/// where an axis name selects a part (`depth/3`). Substring matches come last.
+/// The rules are, in order: full name, suffix, parts in order, prefixes of parts. The same rules for old names follow,
+/// where an axis name selects a part (`depth/3`). Substrings come last.
 fn like(cells: &[CellNames], text: &str) -> Vec<usize> {
     let end = format!(".{text}");
     let words: Vec<(Option<usize>, &str)> = text.split('.').map(|word| (None, word)).collect();
@@ -209,7 +214,7 @@ fn like(cells: &[CellNames], text: &str) -> Vec<usize> {
         .unwrap_or_default()
 }
 
-/// Splits a text into parts of an old name, each with its required position, if any.
+/// Splits a text into parts of an old name. Each may require a position (an axis).
 fn former_words(text: &str) -> Vec<(Option<usize>, &str)> {
     let words: Vec<&str> = text.split(['/', '=']).map(str::trim).filter(|word| !word.is_empty()).collect();
     let mut parts: Vec<(Option<usize>, &str)> = Vec::new();

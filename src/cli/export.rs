@@ -19,28 +19,32 @@ use crate::grid::Grid;
 use crate::model::{EngineRequest, FloatType};
 use crate::quantity::Gigabytes;
 
-/// Meaning of `--dtype` here.
+/// Help text of `--dtype`, which has a different meaning for exports.
 pub(super) const DTYPE: &str =
-    "The float type of the folder's weights: `f32`, `bf16`, `f16`; `auto` leaves each tensor its own";
+    "Float type of the exported weights: `f32`, `bf16`, `f16`, or `auto` (that of each stored tensor)";
 
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
     asked: GridArgs,
-    /// The cell as `plan` names it, or parts of that name that no other cell has: `ghosted`, `streamline-3.ghosted`.
-    /// Without it every pruned cell of the grid has a folder (with --gguf a file) of its name below FOLDER.
+    /// Cell name or unique parts of it, e.g. `streamline-3.ghosted` [default: every pruned cell].
+    ///
+    /// `plan` shows the names. Without a cell, each pruned cell gets a folder (with --gguf a file) of its name in
+    /// FOLDER.
     cell: Option<String>,
-    /// Where to write: a folder that is not there, or one that was exported before; with --gguf a file.
+    /// Output folder, new or from an earlier export; with --gguf an output file.
     #[arg(long, value_name = "FOLDER")]
     to: PathBuf,
-    /// The float type that layers and operators are computed in, where they are not stored; f32 on the CPU.
+    /// Float type for computing layers and operators that are not cached [default: f32 on the CPU].
     #[arg(long, value_name = "TYPE", value_parser = str::parse::<FloatType>)]
     compute: Option<FloatType>,
-    /// A GGUF file for llama.cpp instead of a folder, with matrices of this type: `f32`, `bf16`, `f16`, `q8_0`. Only of cells
-    /// whose repair is part of the weights; on backbones like Llama also of cuts of sublayers, `mean` and normed `ghosted`.
+    /// Write a GGUF file for llama.cpp with matrices of type `f32`, `bf16`, `f16` or `q8_0`.
+    ///
+    /// The recovery must be folded into the weights. For Llama-like models, removed sublayers and the recoveries `mean`
+    /// and `ghosted` with a norm are supported too.
     #[arg(long, value_name = "TYPE", value_parser = str::parse::<GgufType>, conflicts_with = "dtype")]
     gguf: Option<GgufType>,
-    /// Most gigabytes of a weight file.
+    /// Maximum size of a weight file in GB.
     #[arg(long, value_name = "GB", default_value = "5")]
     shard_size: Gigabytes,
     #[command(flatten)]
@@ -62,7 +66,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     }
     arguments.asked.threads.start()?;
-    // `--dtype` is that of the folder here.
+    // `--dtype` is the type of the exported weights; `--compute` is that of the computation.
     let asked = arguments.asked.engine.request();
     let dtype = asked.dtype;
     let computed = EngineRequest { dtype: arguments.compute, ..asked };
@@ -83,7 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         };
         notes.iter().for_each(|text| note!("Note: {text}"));
         if !answer::json() {
-            // Print each line when its export is written: the next may take a while.
+            // Print each line as soon as its export is written, because the next one may take a while.
             println!("{}", line(&exported));
         }
         folders.push(ExportedCell { cell: grid.cells[cell].to_string(), exported });
@@ -101,9 +105,9 @@ fn line(exported: &Exported) -> String {
     )
 }
 
-/// Returns the selected cells with their folders.
+/// Returns the selected cells with their output paths.
 fn chosen<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid, usize, PathBuf)>> {
-    // An artifact's own grid is its last one.
+    // The grid of an artifact itself is the last one.
     let grid = grids.last().ok_or_else(|| Error::bad_input("the grid has no cells"))?;
     if let Some(text) = &arguments.cell {
         return Ok(vec![(grid, find(grid, text)?, arguments.to.clone())]);

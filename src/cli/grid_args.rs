@@ -23,14 +23,14 @@ use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct GridArgs {
-    /// The grid file; or an artifact by its name, as `reproduce` has it.
+    /// Grid file, or the name of a paper artifact such as `table2`.
     // Parse as `OsString`, because a path need not be UTF-8.
     #[arg(value_parser = OsStringValueParser::new().map(grid_file))]
     grid: PathBuf,
-    /// Change a value of the grid, for example `--set depth=7,9,11` or `--set calibration.sequences=16`.
+    /// Override a grid value, e.g. `--set depth=7,9,11` or `--set calibration.sequences=16`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(super) overrides: Vec<String>,
-    /// Use this profile of the grid instead of the one that it names.
+    /// Use this profile instead of the one the grid names.
     #[arg(long, value_name = "NAME")]
     pub(super) profile: Option<String>,
     #[command(flatten)]
@@ -41,10 +41,10 @@ pub(super) struct GridArgs {
     pub(super) threads: Threads,
 }
 
-/// How many threads compute.
+/// Option for the number of threads.
 #[derive(Args)]
 pub(super) struct Threads {
-    /// Threads to compute with; all cores by default.
+    /// Number of compute threads [default: all cores].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) threads: Option<u16>,
 }
@@ -61,21 +61,23 @@ fn grid_file(named: OsString) -> PathBuf {
     artifact.filter(|found| found.is_file()).unwrap_or(file)
 }
 
-/// Device and float type of the computation.
+/// Options for engine, device and float type.
 #[derive(Args)]
 pub(super) struct EngineArgs {
-    /// Where to compute: `cpu`, `cuda`, `cuda:1`, …, `metal`; `auto` is the best that this build knows and this machine has.
+    /// Device: `cpu`, `cuda`, `cuda:1`, …, `metal`, or `auto` for the best available one.
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = auto::<DeviceName>)]
     device: Auto<DeviceName>,
-    /// Type in which weights are held and multiplied: `f32`, `bf16`, `f16`; `auto` is f32 on the CPU, elsewhere the
-    /// type in which the backbone's weights are stored.
+    /// Float type: `f32`, `bf16`, `f16`, or `auto` (f32 on the CPU, elsewhere that of the stored weights).
     #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = auto::<FloatType>)]
     dtype: Auto<FloatType>,
-    /// `cpu`: the program's own kernels, on the CPU in f32 or bf16; `candle`: any device and float type; `auto` takes the own
-    /// kernels wherever they can.
+    /// Engine: `cpu`, `candle` or `auto`, which uses the built-in kernels where supported.
+    ///
+    /// `cpu` is the built-in kernels, on the CPU in f32 or bf16. `candle` supports every device and float type.
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = auto::<EngineName>)]
     engine: Auto<EngineName>,
-    /// Choose the CPU's bf16 kernels; `portable` gives the same bits everywhere.
+    /// CPU kernels for bf16: `portable`, `amx` or `auto`.
+    ///
+    /// `auto` is the fastest that the processor supports. `portable` gives bit-identical results on every processor.
     #[arg(long, value_name = "FAMILY", default_value = "auto", value_parser = auto::<KernelFamily>)]
     kernels: Auto<KernelFamily>,
 }
@@ -97,30 +99,34 @@ impl EngineArgs {
     }
 }
 
-/// Limits on parallel work.
+/// Options that limit memory, disk space and parallelism.
 #[derive(Args)]
 pub(super) struct LimitArgs {
-    /// Jobs at a time (each uses all threads where it can).
+    /// Number of parallel jobs; each uses all threads where it can.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
-    /// Memory that jobs may take together, in GB; four fifths of what is free by default. Of a backbone that exceeds it,
-    /// layers are made from the weight files whenever they are needed.
+    /// Memory limit in GB for all jobs together [default: 80 % of free memory].
+    ///
+    /// The layers of larger models are loaded from disk on demand.
     #[arg(long, value_name = "GB")]
     pub(super) memory: Option<Gigabytes>,
-    /// Memory of another device that a run may take, in GB; most of what is free there by default. Of a backbone that exceeds
-    /// it, layers are read from the weight files whenever they are needed.
+    /// GPU memory limit in GB [default: most of the free memory].
+    ///
+    /// The layers of larger models are loaded from disk on demand.
     #[arg(long, value_name = "GB")]
     device_memory: Option<Gigabytes>,
-    /// How large the store may be, in GB. What no part of this grid needs goes when there would be more: first what is
-    /// cheapest to make again for its bytes. Without it everything stays.
+    /// Maximum store size in GB [default: unlimited].
+    ///
+    /// Results that this grid does not need are evicted when the limit is reached, those cheapest to recompute per byte
+    /// first.
     #[arg(long, value_name = "GB")]
     store_limit: Option<Gigabytes>,
-    /// How often a job that fails is tried again.
+    /// Number of retries of a failed job.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_RETRIES)))]
     pub(super) retries: u32,
 }
 
-/// Prints the grid's file, profile and entries in verbose mode.
+/// Prints the file, profile and entries of a grid in verbose mode.
 fn detailed(grid: &Grid) {
     if !out::details() {
         return;
@@ -143,7 +149,7 @@ fn detailed(grid: &Grid) {
     }
 }
 
-/// Maximum threads per core. Thousands of threads would turn seconds of work into minutes of waiting.
+/// Maximum number of threads per core. Thousands of threads would mostly wait for each other.
 const THREADS_PER_CORE: usize = 4;
 
 impl Threads {
@@ -183,7 +189,7 @@ impl GridArgs {
         Grid::load(&self.grid, self.profile.as_deref(), &[])
     }
 
-    /// Returns the grids to run: the file's own, or for an artifact those of `reproduce`.
+    /// Returns the grids to run: that of the file, or for an artifact those that `reproduce` runs.
     pub(super) fn work(&self) -> Result<(Vec<Grid>, Option<Artifact>)> {
         self.is_there()?;
         if let Some(submission) = self.submission()? {
@@ -265,8 +271,8 @@ impl LimitArgs {
             ..RunSettings::default()
         };
         if let Some(limit) = store_limit {
-            // Reserve at most half of the limit for spooled data. Beyond that, a second pass writes only the data in
-            // use.
+            // Limit spooled data to half of the store limit. If that is too little, a second pass writes only what is
+            // used.
             settings.spool_bytes = settings.spool_bytes.min(limit / 2);
         }
         settings

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::error::{Error, ErrorKind, Result, nearest};
+use crate::files;
 use crate::files::output::Input;
 use crate::grid::Grid;
 use crate::installed;
@@ -21,26 +22,28 @@ const EXPERIMENTS: &str = "GHOSTLAB_EXPERIMENTS";
 
 #[derive(Args)]
 pub(super) struct StoreArgs {
-    /// Where everything that was computed is kept: a later run takes it from there. By default $GHOSTLAB_STORE, or
-    /// `data/store` of the checkout around the grid or the current folder, or `ghostlab/store` of the user's data folder
-    /// ($XDG_DATA_HOME).
+    /// Folder of the store of cached results [default: $GHOSTLAB_STORE, or data/store in the checkout].
+    ///
+    /// The checkout is that around the grid or the current folder. Without one, the default is `ghostlab/store` in the
+    /// user data folder ($XDG_DATA_HOME).
     #[arg(long, value_name = "FOLDER")]
     store: Option<PathBuf>,
-    /// Hash every input again. Without it, a large file counts as unchanged if its size, times and identity equal those
-    /// at hashing.
+    /// Rehash all inputs instead of trusting size and timestamps.
+    ///
+    /// By default a large file counts as unchanged if its size, timestamps and inode are those at the last hashing.
     #[arg(long)]
     rehash: bool,
 }
 
-/// Returns the closest directory above the grid or the current directory that has experiments or a store. The current
-/// directory is returned as an empty path, to keep paths short.
+/// Returns the checkout: the closest directory above the grid or the current directory that has experiments or a store.
+/// The current directory is returned as an empty path, to keep printed paths short.
 fn checkout(near: Option<&Path>) -> Option<PathBuf> {
     let current = std::env::current_dir().ok()?;
     let share = installed::share();
     let near = near.and_then(|near| std::path::absolute(near).ok());
     let found = near.iter().flat_map(|near| near.ancestors()).chain(current.ancestors()).find(|folder| {
         let shared = ["backbones", "corpora", "tasks", "profiles", "claims.yaml"];
-        // Skip the installed files, which are not a checkout.
+        // The installed files have the same layout, but are not a checkout.
         let installed = share.as_ref().is_some_and(|share| share == folder);
         !installed
             && (folder.join("data/store").is_dir()
@@ -166,7 +169,7 @@ impl StoreArgs {
     /// Opens the store for reading. An explicitly named store must exist.
     pub(super) fn look(&self) -> Result<Store> {
         match self.named() {
-            // Check only that an entry exists: reading the marker reports entries of the wrong type.
+            // Check only that the marker exists. Reading it later reports an entry of the wrong type.
             Some(named) if named.join("store.json").symlink_metadata().is_err() => Err(no_store(&named)),
             _ => self.look_anyway(None),
         }
@@ -196,7 +199,7 @@ fn no_store(named: &Path) -> Error {
     or_near(error, named, otherwise)
 }
 
-/// Adds a hint with a similarly named sibling of a missing path, or the fallback hint.
+/// Adds a hint with a similarly named sibling of a missing path, or the given hint.
 pub(super) fn or_near(error: Error, path: &Path, otherwise: &str) -> Error {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let items = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -209,8 +212,6 @@ pub(super) fn or_near(error: Error, path: &Path, otherwise: &str) -> Error {
 }
 
 pub(super) fn folders_in(folder: &Path) -> Vec<PathBuf> {
-    let inner = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
-    let mut folders: Vec<PathBuf> = inner.filter(|path| path.is_dir()).collect();
-    folders.sort();
-    folders
+    let inner = files::entries(folder).unwrap_or_default();
+    inner.into_iter().filter(|path| path.is_dir()).collect()
 }

@@ -1,4 +1,4 @@
-//! `ghostlab layers MODEL --corpus TEXT`: scores of every layer and sublayer by all criteria that rank them.
+//! `ghostlab layers MODEL --corpus TEXT`: scores layers and sublayers by all criteria that rank them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,35 +28,37 @@ use crate::{artifact, exec};
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// A folder with config.json, tokenizer.json and *.safetensors; a .gguf file; `org/name[@revision]` of the hub's cache; or the name of
-    /// a file in `backbones/`.
+    /// Model folder, .gguf file, `org/name[@revision]` in the hub cache, or a name from `backbones/`.
+    ///
+    /// A model folder contains config.json, tokenizer.json and *.safetensors.
     model: String,
-    /// Text to measure on, by name (any file in `corpora/`) or a text file.
+    /// Text to measure on: a text file, or a name from `corpora/`.
     #[arg(long, value_name = "TEXT")]
     corpus: String,
-    /// Number of sequences of the text.
+    /// Number of sequences.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=MAX as i64))]
     sequences: u32,
-    /// Tokens of a sequence.
+    /// Tokens per sequence.
     #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(2..=MAX as i64))]
     length: u32,
-    /// How the rows of a text file are joined and its sequences drawn.
+    /// Rule for joining the rows of a text file and drawing sequences from it.
     #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
     rule: String,
-    /// Only these criteria, by name. The default is all that rank layers or sublayers.
+    /// Use only these criteria [default: all that rank layers or sublayers].
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     criteria: Vec<String>,
-    /// Draw the ranks to this file: .svg, .pdf or .png.
+    /// Draw the ranks to an .svg, .pdf or .png file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     figure: Option<PathBuf>,
-    /// Write the figure over another file that is there.
+    /// Overwrite an existing figure file.
     #[arg(long, requires = "figure")]
     force: bool,
-    /// Download missing inputs from the hub first.
+    /// Download missing inputs from the Hugging Face hub first.
     #[arg(long)]
     fetch: bool,
-    /// The profile whose texts are meant by their names: `profiles/NAME.yaml` here or among the experiments. By default
-    /// that of the model's entry in `backbones/`, where it names one.
+    /// Profile that defines the names of texts [default: that of the entry in `backbones/`].
+    ///
+    /// The file is `profiles/NAME.yaml` in the current folder or among the experiments.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
     #[command(flatten)]
@@ -69,7 +71,7 @@ pub(super) struct Arguments {
     store: StoreArgs,
 }
 
-/// Name of the grid in messages. It has no file; names are resolved as for a grid in the current folder.
+/// Name of the generated grid in messages. It has no file; names are resolved as for a grid in the current directory.
 const FILE: &str = "layers";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -85,7 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         fetch::bring(&[needs], &store, false, &stop)?;
     }
     let mut grid = Grid::of_text(&text, Path::new(FILE)).map_err(fetchable)?;
-    // Only the criteria's scores are shown, and the dense backbone has none.
+    // Only the scores of criteria are shown; dense cells have none.
     grid.evaluate.perplexity.clear();
     grid.cells.retain(|cell| !cell.is_dense());
     artifact::hold(&mut grid, &work::hash(&store))?;
@@ -128,7 +130,7 @@ impl Arguments {
         Ok(all.into_iter().filter(is_wanted).collect())
     }
 
-    /// Writes the grid as JSON, which is YAML: a cut of one layer or sublayer by each criterion.
+    /// Writes the grid as JSON, which is valid YAML. It removes one layer or sublayer by each criterion.
     fn grid(&self, rankings: &[Ranking]) -> Result<String> {
         let (name, backbones) = backbone(&self.model)?;
         let shared = SharedEntries::of(&self.model, self.profile.as_ref())?;
@@ -151,7 +153,7 @@ impl Arguments {
         Ok(grid.to_string())
     }
 
-    /// Reads the criteria's scores from the results.
+    /// Collects the scores of the criteria from the outcome.
     fn ranked(&self, rankings: &[Ranking], outcome: &GridOutcome) -> Result<RankedLayers> {
         let mut criteria = Vec::new();
         for ranking in rankings {
@@ -178,7 +180,7 @@ impl Arguments {
     }
 }
 
-/// Returns a figure's format, which its file extension names.
+/// Returns the format of a figure by its file extension.
 fn figure_format(path: &Path) -> Result<&'static str> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     Drawing::ENDINGS.into_iter().find(|known| *known == ending).ok_or_else(|| {
@@ -189,7 +191,7 @@ fn figure_format(path: &Path) -> Result<&'static str> {
     })
 }
 
-/// Splits a criterion's scores by what they are of: layers, attentions or MLPs. Ranks are among all of them.
+/// Splits the scores of a criterion into columns for layers, attentions and MLPs. Ranks are over all of them together.
 fn columns_of(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionScores> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     let direction = if ranking.lowest_first { 1.0 } else { -1.0 };
@@ -223,7 +225,7 @@ fn columns_of(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionScores
         .collect()
 }
 
-/// Formats a row per layer and a column per criterion.
+/// Formats the table, with a row per layer and a column per criterion.
 fn table(ranked: &RankedLayers) -> String {
     let mut labels = vec![String::new()];
     let mut heads = vec!["layer".to_owned()];
@@ -248,12 +250,12 @@ fn table(ranked: &RankedLayers) -> String {
     columns(&rows, &right)
 }
 
-/// Formats a score: four decimals below 10, two from 10 on.
+/// Formats a score with four decimals, or two if it is at least 10.
 fn shown(score: f64) -> String {
     if score.abs() >= 10.0 { format!("{score:.2}") } else { format!("{score:.4}") }
 }
 
-/// Draws the ranks over the layers.
+/// Builds the figure of ranks by layer.
 fn figure(ranked: &RankedLayers) -> Figure {
     let lines = ranked.criteria.iter().map(|column| Line {
         method: format!("{} {}", column.criterion, column.of),

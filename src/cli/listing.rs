@@ -50,7 +50,7 @@ impl ArtifactList<'_> {
                 match self.standing(artifact)? {
                     Ok(ArtifactStanding { profile, cells, complete, left, results }) => {
                         (entry.profile, entry.cells, entry.complete) = (Some(profile), Some(cells), Some(complete));
-                        // `None` if the speed of the engine was never measured on this machine.
+                        // The time is unknown if the speed of the engine was never measured on this machine.
                         entry.seconds_left = left.and_then(|left| {
                             left.into_iter().try_fold(0.0, |sum, (engine, machine, flops)| {
                                 let rate = *rates
@@ -105,8 +105,8 @@ impl ArtifactList<'_> {
     }
 }
 
-/// Returns when the last run finished, from the records in the artifact's directory and next to a recorded run. File
-/// times are not used, because a checkout resets them.
+/// Returns the finish time of the last run, from the records of the artifact's directory and of local results next to a
+/// recorded run. File times are not used, because a checkout resets them.
 fn last_finished(results: &Path) -> Option<String> {
     [results.to_owned(), artifact::here(results)].iter().filter_map(|folder| Provenance::finished(folder)).max()
 }

@@ -10,7 +10,7 @@ use crate::tasks::Task;
 
 const ENDINGS: [&str; 3] = [".parquet", ".jsonl", ".jsonl.gz"];
 
-/// Copies inputs that are neither at their paths nor in the hub cache from a directory. Returns the number of copied
+/// Copies inputs from `folder` if they are neither at their paths nor in the hub cache. Returns the number of copied
 /// inputs.
 ///
 /// # Errors

@@ -16,8 +16,7 @@ use crate::grid;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// The folder that the pages are written to, for example `~/.local/share/man/man1`; pages that were written there
-    /// before are replaced.
+    /// Output folder, e.g. `~/.local/share/man/man1`; earlier pages there are replaced.
     #[arg(long, value_name = "FOLDER")]
     to: PathBuf,
 }
@@ -50,7 +49,7 @@ fn render(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> Result
 
 #[derive(Args)]
 pub(super) struct CompletionsArguments {
-    /// The shell that completes.
+    /// Shell to generate completions for.
     #[arg(value_enum)]
     shell: Shell,
 }
@@ -76,7 +75,7 @@ pub(super) fn run_completions(arguments: &CompletionsArguments) -> Result<ExitCo
 
 #[derive(Args)]
 pub(super) struct SchemaArguments {
-    /// `grid`: what a grid file may hold. `output`: what commands print with `--json`.
+    /// Schema to print: grid files (`grid`) or the output of `--json` (`output`).
     #[arg(value_enum, default_value_t = SchemaOf::Grid)]
     subject: SchemaOf,
 }
@@ -102,7 +101,7 @@ pub(super) fn run_schema(arguments: &SchemaArguments) -> Result<ExitCode> {
 mod tests {
     use super::*;
 
-    /// Returns commands and options without help text.
+    /// Lists commands and options without help text.
     fn mute(command: &clap::Command, path: &str) -> Vec<String> {
         let path = format!("{path} {}", command.get_name());
         let undocumented =
@@ -115,7 +114,7 @@ mod tests {
         undocumented.into_iter().chain(arguments).chain(inner).collect()
     }
 
-    /// Finds arguments of subcommands that reuse the name of a global argument.
+    /// Collects arguments of subcommands that have the name of a global argument.
     fn taken(command: &clap::Command, all: &[&clap::Arg], found: &mut Vec<String>) {
         for inner in command.get_subcommands() {
             let inner_arguments =

@@ -1,6 +1,6 @@
 //! Layer 5: command-line arguments, exit codes and all printing.
 
-/// These macros replace those of the standard library, which panic if the output is closed or full (see `out`).
+/// Replacements for the standard library's macros, which panic if the output is closed or full (see `out`).
 macro_rules! print {
     ($($text:tt)*) => { $crate::cli::out::say(format_args!($($text)*)) };
 }
@@ -11,11 +11,11 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// Prints a note, unless `-q` is given.
+/// Prints a note to stderr, unless `-q` is given.
 macro_rules! note {
     ($($text:tt)*) => { if $crate::cli::out::notes() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
 }
-/// Prints a detail, if `-v` is given.
+/// Prints a detail to stderr if `-v` is given.
 macro_rules! detail {
     ($($text:tt)*) => { if $crate::cli::out::details() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
 }
@@ -88,87 +88,91 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Write a first grid for the models in a folder.
+    /// Write a starter grid for the models in a folder.
     ///
-    /// It has every important key with its possible values. Models of unknown architecture and damaged ones are listed and left out. `plan` accepts the written file.
+    /// The grid lists the important keys with their possible values. Damaged models and models of unknown architecture
+    /// are reported and skipped. `plan` and `run` accept the file as it is.
     Init(begin::Arguments),
     /// Run a grid: prune, repair and score every cell.
     ///
-    /// Stored results are not computed again; an interrupted run resumes. Exit codes: 0 done, 2 bad input, 3 something
-    /// missing (model, data, disk; with `--stored` a cell without results), 4 a cell failed, 5 stored data damaged, 130
+    /// Cached results are not recomputed, and an interrupted run resumes. Exit codes: 0 success, 2 invalid input, 3
+    /// missing model, data or disk space (with `--stored`: a cell without results), 4 failed cell, 5 damaged store, 130
     /// interrupted.
     Run(run::Arguments),
     /// Score one model: perplexity of texts, accuracy on tasks.
     ///
-    /// This is the dense cell of a grid: what a grid has scored of the same files is not scored again.
+    /// The scores share the cache with grids, which score the same model as their dense cell.
     Score(score::Arguments),
     /// Rank the layers and sublayers of a model by every criterion.
     ///
-    /// One table, and with --figure one figure: what each criterion measures of each layer, and what it would remove first.
+    /// Prints the score of each layer under each criterion and the order of removal, and draws them with --figure.
     Layers(layers::Arguments),
-    /// Search what to remove from a model and how to repair it.
+    /// Search for the best layers to remove and the best recovery.
     ///
-    /// The budget limits layers, time or memory. Candidates race on items that grow round by round; who is worse beyond chance leaves. The winner is judged on items that
-    /// the race never saw. A second search on the same items computes only what is new. Exit code 4: none meets the budget when
-    /// it is measured.
+    /// The budget limits the layers, latency or memory of the candidates. Candidates are scored on growing samples and
+    /// eliminated once they are significantly worse. The winner is then scored on held-out items. A repeated search
+    /// reuses the cached scores. Exit code 4: no candidate meets the budget when measured.
     Search(search::Arguments),
-    /// Run part of a grid next to other workers of one store.
+    /// Process jobs of a grid with other workers of the same store.
     ///
-    /// A worker does job after job, until no work is left. This writes no results: `run --stored` or `reproduce --stored` does when all is done. Exit codes: 0 nothing is left that
-    /// it may do, 75 asked to end before (USR1, TERM, Ctrl-C), to be started again; 2, 3 and 5 as of `run`.
+    /// A worker takes jobs until none are left. It writes no results: afterwards, use `run --stored` or `reproduce
+    /// --stored`. Exit codes: 0 no jobs left for this worker, 75 stopped early by USR1, TERM or Ctrl-C (start it
+    /// again), 2, 3 and 5 as for `run`.
     Worker(worker::Arguments),
-    /// Submit a grid to a scheduler, which starts many workers.
+    /// Submit a grid to a cluster scheduler, which starts the workers.
     #[command(subcommand)]
     Submit(submit::Command),
-    /// Cancel what `submit` submitted with this store.
+    /// Cancel the jobs that `submit` started with this store.
     Cancel(status::CancelArguments),
-    /// Make tables and figures of the paper, or list them.
+    /// Reproduce tables and figures of the paper, or list them.
     Reproduce(reproduce::Arguments),
     /// Download models, texts and tasks from the Hugging Face hub.
     ///
-    /// They are pinned, checked and stored in the cache that Python uses too. Cached files are not requested again. An interrupted download resumes.
+    /// Files are pinned by hash, verified, and stored in the cache that the Python libraries use. Cached files are not
+    /// requested again, and an interrupted download resumes.
     Fetch(fetch::Arguments),
-    /// Check models, texts, tasks, disk, memory, device and token.
+    /// Check that models, data, disk, memory and device are available.
     ///
-    /// Exit code 3 if something is missing.
+    /// Exit code 3 if anything is missing.
     Doctor(doctor::Arguments),
-    /// Check the paper's tables against themselves.
+    /// Check the paper's tables for inconsistent numbers.
     Audit(audit::Arguments),
-    /// Verify a results folder by recomputing a sample.
+    /// Verify results: recompute a random sample, check the rest.
     ///
-    /// Files by their hashes, numbers from their items, tables from their numbers; windows, documents, layer choices and
-    /// operators are drawn. Latencies are not verified. Exit codes: 0 all agrees, 4 something differs, 3 nothing differs and
-    /// something cannot be checked.
+    /// Checks the hashes of files, the numbers against their items, and the tables against the numbers. Recomputes a
+    /// sample of windows, documents, layer selections and operators. Latencies are not verified. Exit codes: 0
+    /// everything agrees, 4 something differs, 3 nothing differs but something could not be checked.
     Verify(record::VerifyArguments),
-    /// Pack results folders for others.
+    /// Pack results folders for sharing.
     #[command(subcommand)]
     Record(record::Command),
     /// Compare two results folders, with paired tests on the same items.
     Compare(compare::Arguments),
-    /// Write the page of all finished artifacts.
+    /// Write an HTML report of all finished artifacts.
     Report(report::Arguments),
-    /// Show what a run of a grid would do, why, and at what cost.
+    /// Show what a run would compute, why, and at what cost.
     Plan(plan::Arguments),
-    /// Show everything that one cell is made from.
+    /// Show the inputs and computations behind one cell.
     Explain(explain::Arguments),
-    /// Write cells as Hugging Face folders.
+    /// Export cells as Hugging Face models or GGUF files.
     ///
-    /// A folder has weights, config, tokenizer and a model card. Layers and operators that are not stored are computed first. A previous export to the folder is replaced as a
-    /// whole; other files in it stay.
+    /// The folder gets weights, config, tokenizer and a model card. Layer selections and operators that are not cached
+    /// are computed first. An earlier export in the same folder is replaced; other files in it are kept.
     #[command(mut_arg("dtype", |dtype| dtype.help(export::DTYPE)))]
     Export(export::Arguments),
-    /// Show runs with their progress and failures, also after a crash.
+    /// Show the progress and failures of runs, including crashed ones.
     Status(status::Arguments),
     /// Print the JSON schema of grid files or of `--json` output.
     Schema(manual::SchemaArguments),
-    /// Print a script that completes commands and options in a shell.
+    /// Generate shell completions.
     ///
-    /// For this session: `source <(ghostlab completions bash)`, the same for zsh, `ghostlab completions fish | source`.
-    /// For good: put that line into `~/.bashrc`, `~/.zshrc` (after `compinit`) or `~/.config/fish/config.fish`.
+    /// For the current session: `source <(ghostlab completions bash)` (the same for zsh) or `ghostlab completions fish
+    /// | source`. To enable them permanently, add that line to `~/.bashrc`, `~/.zshrc` (after `compinit`) or
+    /// `~/.config/fish/config.fish`.
     Completions(manual::CompletionsArguments),
-    /// Write manual pages of the program and its commands.
+    /// Write manual pages for the program and its commands.
     Man(manual::Arguments),
-    /// Inspect, check and clean up the store.
+    /// List, verify and clean up the store.
     #[command(subcommand)]
     Cache(cache::Command),
     /// Create a store, for one user or several.
@@ -181,7 +185,7 @@ pub fn main() -> ExitCode {
     execute(&std::env::args_os().collect::<Vec<_>>())
 }
 
-/// Result of an in-process command.
+/// Result of a command that ran within this process.
 #[derive(Debug)]
 pub struct Called {
     pub code: ExitCode,
@@ -197,7 +201,7 @@ pub fn call(words: &[OsString]) -> Called {
     Called { code, output, errors }
 }
 
-/// Returns the name of the command and its subcommand.
+/// Returns the name of the command with its subcommand.
 fn called(matches: &ArgMatches) -> String {
     let inner = matches.subcommand();
     let names = std::iter::successors(inner, |(_, matches)| matches.subcommand()).map(|(name, _)| name);

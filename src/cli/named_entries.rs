@@ -80,7 +80,7 @@ impl SharedEntries {
         Ok(Self { corpora: entries(&all, folder, "corpora")?, tasks: entries(&all, folder, "tasks")? })
     }
 
-    /// Returns the grid entries and uses of the tasks named on the command line.
+    /// Returns the entries of the tasks given on the command line, and how the grid uses them.
     pub(super) fn tasks_of(
         &self,
         asked: &[String],
@@ -112,7 +112,7 @@ impl SharedEntries {
         Ok((tasks, used))
     }
 
-    /// Parses texts of an option, with windows of `length` tokens by default.
+    /// Returns the entries of the texts given by an option, and their uses with windows of `length` tokens by default.
     pub(super) fn texts_of(
         &self,
         flag: &str,
@@ -165,7 +165,7 @@ fn entries(all: &Value, folder: &Path, key: &str) -> Result<Map<String, Value>> 
 /// Returns the profile of the model's entry in `backbones/`, found by name or directory.
 fn own_profile(model: &str) -> Option<String> {
     let folder = home::experiments(None).ok()?;
-    // Ignore errors in other entries.
+    // Errors in unrelated entries do not matter here.
     let entries = grid::backbone_files(&folder).unwrap_or_default();
     entries
         .into_iter()
@@ -188,7 +188,7 @@ fn known(kind: EntryKind, name: &str) -> bool {
     grid::names_around(Path::new(FILE), kind).iter().any(|known| known == name)
 }
 
-/// Returns the names of entries around the current directory, and of additional entries.
+/// Returns the names of entries near the current directory, and those in `more`.
 fn with_shared(kind: EntryKind, more: &Map<String, Value>) -> Vec<String> {
     grid::names_around(Path::new(FILE), kind).into_iter().chain(more.keys().cloned()).collect()
 }
@@ -227,11 +227,11 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-/// Returns the model's name in the grid, and its entry unless a file defines it.
+/// Returns the model's name in the grid, and its entry. The entry is empty if a file in `backbones/` defines it.
 pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
     let folder = Path::new(model);
     if parts::is_backbone(folder) {
-        // Report a directory that is not a model first.
+        // Report an invalid model before anything else.
         Config::read_with_attachments(folder)?;
         let full_path = std::path::absolute(folder).map_err(|error| Error::io("find", folder, &error))?;
         let name: String =

@@ -1,9 +1,9 @@
 //! Output to stdout and stderr, which may be closed or full during a run.
 //!
-//! The standard library's macros panic in that case. Here, output is dropped once a reader has closed the stream (`|
-//! head`), and failed writes never stop a run. Only output lost for lack of space is an error, reported at the end.
-//! Control characters in names and paths are escaped, because they would move the cursor. The module also formats
-//! quantities.
+//! The standard library's macros panic in that case. Here, output is discarded once the reader has closed the stream
+//! (`| head`), and a failed write never stops a run. Only output lost because the disk is full is an error, reported at
+//! the end. Control characters in names and paths are escaped, because they could change the terminal. The module also
+//! formats quantities.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -78,7 +78,7 @@ fn tell_raw(text: &str) {
 
 /// Writes a line of styled pieces to stdout.
 pub(super) fn say_line(pieces: &[(Look, &str)]) {
-    // Escape sequences may come only from the styles.
+    // Escape sequences come only from the styles, because texts are already escaped.
     say_raw(&painted(pieces, |style| style));
 }
 
@@ -96,7 +96,7 @@ fn painted(pieces: &[(Look, &str)], styled: impl Fn(console::Style) -> console::
 pub(super) fn tell_error(error: &Error) {
     let text = error.to_string();
     for (index, line) in text.lines().enumerate() {
-        // A label line: `  where:    …`.
+        // Label lines look like `  where:    …`.
         let label = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')).and_then(|rest| rest.find(':'));
         match (index, label) {
             (0, _) => tell_line(&[(Look::Bad, "error:"), (Look::Plain, " "), (Look::Plain, line)]),
@@ -132,7 +132,7 @@ pub(super) fn end() -> Result<()> {
 pub(super) fn say_json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Error::job("the answer has no JSON form").found(error.to_string()))?;
-    // Outside strings, only layout line breaks are control characters.
+    // Outside strings, the only control characters are line breaks.
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match hidden(c) {
@@ -181,7 +181,7 @@ fn scaled(value: f64, unit: &str) -> String {
     format!("{value:.decimals$} {prefix}{unit}")
 }
 
-/// Formats `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
+/// Formats a duration: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
 pub(super) fn seconds(seconds: f64) -> String {
     let rounded = seconds.round().max(0.0) as u64;
     match rounded {
@@ -227,7 +227,7 @@ pub(super) fn shortened_columns(
         let overflow = (widths.iter().sum::<usize>() + 2 * count.saturating_sub(1)).saturating_sub(width);
         let texts = (0..count).filter(|column| !numbers.contains(column) && widths[*column] > MIN_NAME);
         let Some(widest) = texts.max_by_key(|column| widths[*column]).filter(|_| overflow > 0) else { return rows };
-        // Shrink to the next widest column at a time, so that no column bears the whole reduction.
+        // Shrink step by step to the next widest column, so that no single column takes the whole reduction.
         let next =
             (0..count).filter(|column| *column != widest && !numbers.contains(column)).map(|column| widths[column]);
         let next = next.max().unwrap_or(0).max(MIN_NAME).min(widths[widest] - 1);
@@ -251,15 +251,21 @@ fn shortened(text: &str, room: usize) -> String {
 
 #[derive(Args)]
 pub(super) struct Verbosity {
-    /// Say nothing but results (on standard output) and errors, among them cells that fail: no progress and no notes.
+    /// Print only results and errors.
+    ///
+    /// Suppresses progress and notes.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     quiet: bool,
-    /// Print details: which store, files, models and engine are used and how they were found, why results that are not
-    /// stored must be made, and every value as it is computed.
+    /// Print more detail.
+    ///
+    /// Shows the store, files, models and engine in use, why results must be recomputed, and every value as soon as it
+    /// is known.
     #[arg(short, long, global = true)]
     verbose: bool,
-    /// Colours: `auto` shows them on a terminal, unless NO_COLOR is set, CLICOLOR is 0 or TERM is dumb, and elsewhere where
-    /// CLICOLOR_FORCE is set. No meaning is in a colour alone.
+    /// When to use colours.
+    ///
+    /// `auto` uses colours on a terminal unless NO_COLOR is set, CLICOLOR is 0 or TERM is dumb. Elsewhere it uses them
+    /// if CLICOLOR_FORCE is set.
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     color: ColorChoice,
 }

@@ -26,11 +26,12 @@ pub(super) struct Arguments {
     asked: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Where `run`, or `reproduce` for an artifact, would make the results' folder: what either refuses there is refused
-    /// here. `results` of the checkout by default.
+    /// Parent folder of the results that `run` would write [default: results in the checkout].
+    ///
+    /// `plan` reports if `run`, or `reproduce` for an artifact, would refuse to write there.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
-    /// List every cell that would run, not only the first.
+    /// List all cells that would run, not only the first ones.
     #[arg(long)]
     all: bool,
 }
@@ -50,7 +51,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let planned = grids.iter().map(|grid| {
         let plan = Plan::new(grid, &store, settings.engine, settings.batch_tokens)?;
         warnings(grid, &plan.inputs.by_path()).iter().for_each(|text| note!("{text}"));
-        // Tokenizing determines text lengths and surfaces unreadable texts early. The tokens are discarded.
+        // Tokenize now to determine text lengths and report unreadable texts. The tokens are discarded.
         let reporter = progress::reporter(false);
         let stop = AtomicBool::new(false);
         let preflight = exec::preflight(&plan, &settings, Where::Here, &store, &*reporter, &stop)?;
@@ -61,7 +62,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     answer::show(answer, Answer::Plan, |answer| text(answer, arguments.all))
 }
 
-/// Fails for a results directory that `run` or `reproduce` would refuse. Writes nothing.
+/// Fails if `run` or `reproduce` would refuse the results directory. Writes nothing.
 fn results_can_be_written(
     arguments: &Arguments,
     grid: &Grid,
@@ -139,8 +140,8 @@ pub(super) fn counts(artifacts: &[ArtifactCount]) -> String {
     columns(&rows, &[1, 2, 3])
 }
 
-/// Explains the missing parts of one cell if a similar object is stored. Parts that follow from a missing selection
-/// or operator need no reason.
+/// Explains why parts of a cell are missing, if similar objects are stored. Objects that depend on a missing selection
+/// or operator need no reason of their own.
 fn why(missing: &[Missing]) -> Vec<String> {
     let in_group = |group| missing.iter().filter(move |entry| entry.what.0.group == group);
     let repairs = in_group(WorkKind::Calibrate).take(1);
@@ -148,7 +149,7 @@ fn why(missing: &[Missing]) -> Vec<String> {
     let scored: Vec<&Missing> = in_group(WorkKind::Score).collect();
     let damaged = scored.iter().any(|entry| matches!(entry.reason, Reason::Damaged(_)));
     if lines.is_empty() || damaged {
-        // Entries with a reason get one line each. The rest share a line.
+        // Entries with a reason get a line each. The others share one line.
         let (plain, reasoned): (Vec<&Missing>, Vec<&Missing>) =
             scored.into_iter().partition(|entry| entry.reason == Reason::First);
         lines.extend(reasoned.into_iter().map(|entry| describe(&place_of_change(entry), &entry.reason)));
@@ -175,7 +176,7 @@ fn place_of_change(missing: &Missing) -> String {
     missing.on.clone().unwrap_or_default()
 }
 
-/// Formats the use of the store limit and the expected evictions.
+/// Formats the use of the size limit, and the expected evictions.
 fn stays(store: &LimitedStore) -> String {
     let mut text = format!(
         "store: of {} are {} for this grid, {} to come and {} kept of others\n",

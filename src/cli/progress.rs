@@ -85,7 +85,7 @@ fn fraction(piece: &Piece) -> f64 {
     }
 }
 
-/// Formats `3,400 tokens/s, 0.50 cells/s, 12 s left`.
+/// Formats the speed of a job: `3,400 tokens/s, 0.50 cells/s, 12 s left`.
 fn speed(of_job: &ShownJob, piece: &Piece) -> String {
     let ShownJob { job, ran } = of_job;
     let seconds = piece.seconds();
@@ -200,7 +200,7 @@ struct FetchMeter {
     began: Option<Instant>,
 }
 
-/// Formats `12.3 MB/s, 5 min 2 s left`.
+/// Formats the speed of a download: `12.3 MB/s, 5 min 2 s left`.
 fn fetch_speed(came: u64, left: Option<u64>, began: Instant) -> String {
     let per_second = came as f64 / began.elapsed().as_secs_f64().max(1e-3);
     let left = left.filter(|_| came > 0).map(|left| format!(", {} left", seconds(left as f64 / per_second)));
@@ -285,7 +285,7 @@ pub(super) struct Bars<K> {
 #[derive(Clone)]
 pub(super) struct Piece {
     pub(super) bar: Option<ProgressBar>,
-    /// Total amount if known. `here` was present before the start, and `came` was added since.
+    /// Total amount, if known. `here` existed before the start, and `came` was added since then.
     pub(super) total: Option<u64>,
     pub(super) here: u64,
     pub(super) came: u64,
@@ -294,7 +294,7 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// Returns the elapsed seconds, never 0.
+    /// Returns the elapsed seconds, which are never 0.
     pub(super) fn seconds(&self) -> f64 {
         self.began.elapsed().as_secs_f64().max(1e-9)
     }
@@ -312,7 +312,7 @@ impl<K: Ord> Bars<K> {
         }
     }
 
-    /// Prints an error, even in quiet mode.
+    /// Prints a line, even in quiet mode.
     pub(super) fn error(&self, text: &str) {
         let text = &*printable(text);
         match &self.bars {

@@ -1,4 +1,4 @@
-//! `ghostlab record` packs the results of runs into one file, and `ghostlab verify FOLDER` checks results.
+//! `ghostlab record` packs results into one file, and `ghostlab verify` checks results.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,21 +23,22 @@ use ghostlab_store::Store;
 
 #[derive(Subcommand)]
 pub(super) enum Command {
-    /// Pack results folders into one zip that others can read and `verify`: RO-Crate 1.2 metadata (files with hashes and
-    /// sizes, the runs, software, inputs by their hashes) and a list of hashes. The same folders give the same bytes.
+    /// Pack results folders into one reproducible zip file.
     ///
-    /// Only files that a run listed are packed, and only unchanged; files that a record may omit can be missing.
+    /// The file has RO-Crate 1.2 metadata (files with hashes and sizes, runs, software, hashes of inputs) and a list of
+    /// hashes. `verify` accepts it. The same folders always give the same bytes. Only files listed by a run and
+    /// unchanged since are packed; optional files may be missing.
     Pack {
-        /// Results folders, or folders of several.
+        /// Results folders, or folders that contain several.
         #[arg(required = true, value_name = "FOLDER")]
         folders: Vec<PathBuf>,
-        /// The file to be written.
+        /// Output file.
         #[arg(long, value_name = "FILE.zip")]
         to: PathBuf,
-        /// Under what the results may be used: an address, as https://spdx.org/licenses/CC-BY-4.0, or words.
+        /// License of the results: a URL such as https://spdx.org/licenses/CC-BY-4.0, or text.
         #[arg(long, value_name = "TEXT")]
         license: Option<String>,
-        /// Write over a file that no earlier call has written.
+        /// Overwrite an existing file that `record pack` did not write.
         #[arg(long)]
         force: bool,
     },
@@ -68,7 +69,8 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     })
 }
 
-/// Returns whether the first entry of a zip archive has the name that `record pack` writes first.
+/// Returns whether a file was written by `record pack`: the first entry of the zip archive has the name of the
+/// metadata.
 fn is_ours(bytes: &[u8]) -> bool {
     const NAME: usize = 30;
     bytes.starts_with(b"PK") && bytes.get(NAME..).is_some_and(|rest| rest.starts_with(METADATA.as_bytes()))
@@ -76,17 +78,19 @@ fn is_ours(bytes: &[u8]) -> bool {
 
 #[derive(Args)]
 pub(super) struct VerifyArguments {
-    /// A results folder, a folder of several, or a file that `record pack` has made.
+    /// Results folder, a folder that contains several, or a file from `record pack`.
     folder: PathBuf,
-    /// Share of all windows and documents to recompute: `5%` or `0.05`. For selections and operators its square root is
-    /// used.
+    /// Share of windows and documents to recompute: `5%` or `0.05`.
+    ///
+    /// For layer selections and operators the square root of the share is used.
     #[arg(long, default_value = "5%", value_parser = share)]
     share: f64,
-    /// Another seed draws others.
+    /// Seed of the random sample.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Further folders in which to look for inputs by hash, besides the places named in the record, the checkout,
-    /// installed files and the hub's cache.
+    /// Additional folder to search for inputs by hash; can be given several times.
+    ///
+    /// The paths in the record, the checkout, the installed files and the hub cache are always searched.
     #[arg(long, value_name = "FOLDER")]
     inputs: Vec<PathBuf>,
 }
@@ -99,7 +103,7 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Describes the planned recomputation and its expected duration.
+/// Formats the planned recomputation and its estimated duration.
 fn before(work: &Work) -> String {
     let Work { cells, backbones, calibrations, chunks, flop } = work;
     if *cells == 0 {
@@ -121,7 +125,8 @@ fn scratch(name: &str) -> Result<TempDir> {
     folder.map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))
 }
 
-/// Unpacks an archive to a temporary directory and checks its hash list. Returns `None` for a directory.
+/// Unpacks an archive to a temporary directory and checks its list of hashes. Returns `None` if the path is a
+/// directory.
 fn unpacked(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
     if !path.is_file() {
         return Ok(None);

@@ -32,48 +32,53 @@ use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// `table2`, `figure1`, …, or `all`.
+    /// Artifacts to reproduce: `table2`, `figure1`, …, or `all`; lists them if omitted.
     artifacts: Vec<String>,
-    /// Change a value of the artifacts' grids, for example `--set calibration.sequences=16`. The results go to their
-    /// own folder; they are not on the page and not compared with the paper's claims.
+    /// Override a grid value, e.g. `--set calibration.sequences=16`.
+    ///
+    /// The results go to their own folder. They are not part of the report and not compared with the paper's claims.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// `tiny`: on the backbones and data that come with the program; `paper`: on the paper's.
+    /// Profile: `tiny` (bundled models and data) or `paper` (the paper's).
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// The folder of the artifacts' files; by default $GHOSTLAB_EXPERIMENTS, or `experiments` of the checkout.
+    /// Folder of the artifact files [default: $GHOSTLAB_EXPERIMENTS, or experiments in the checkout].
     #[arg(long, value_name = "FOLDER")]
     experiments: Option<PathBuf>,
-    /// Where the artifacts' folders are made; `results` of the checkout by default.
+    /// Parent folder of the results [default: results in the checkout].
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
-    /// Where the page of all artifacts is written; `reports` of the checkout by default.
+    /// Folder of the HTML report [default: reports in the checkout].
     #[arg(long, value_name = "FOLDER")]
     reports: Option<PathBuf>,
-    /// Prune and repair even where the dense backbone misses the paper's dense numbers.
+    /// Continue even if the dense model misses the paper's dense numbers.
     #[arg(long)]
     no_gate: bool,
     /// Download missing inputs from the Hugging Face hub first.
     #[arg(long)]
     fetch: bool,
-    /// Compute nothing: make tables and figures from stored results.
+    /// Use cached results only; do not compute anything.
     #[arg(long)]
     stored: bool,
-    /// Measure latencies again, all that belong to one comparison, and replace the stored ones. Prints which before it
-    /// starts; nothing else is computed again.
+    /// Repeat latency measurements and replace the cached ones.
+    ///
+    /// Repeats all measurements that belong together, and lists them first. Nothing else is recomputed.
     #[arg(long, conflicts_with = "stored")]
     retime: bool,
-    /// Make it the recorded run that the repository keeps: it replaces the previous one, and the page shows recorded
-    /// runs. Without this, a recorded run stays and different results go next to it.
+    /// Replace the recorded run in the repository with this one.
+    ///
+    /// The report shows recorded runs. Without --record, a recorded run is kept and different results go next to it.
     #[arg(long, conflicts_with_all = ["overrides", "stored", "frozen", "no_gate"])]
     record: bool,
-    /// Record times although they are unstable. Without this a record of times needs an idle machine.
+    /// Record latencies even if they are unstable.
+    ///
+    /// Otherwise recording latencies needs an idle machine.
     #[arg(long, requires = "record")]
     record_noisy: bool,
-    /// For an artifact: its grid as frozen by `submit`.
+    /// Grid of an artifact as frozen by `submit`.
     #[arg(long, value_name = "FILE")]
     frozen: Option<PathBuf>,
-    /// Print every event as a line of JSON instead of progress and tables.
+    /// Print events as JSON lines instead of progress and tables.
     #[arg(long, conflicts_with = "json")]
     events: bool,
     #[command(flatten)]
@@ -142,7 +147,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     for artifact in &chosen {
         match call.made_one(artifact, &runner) {
             Ok(one) => made.push(one),
-            // With several artifacts, a failure of one does not stop the others.
+            // A failure of one artifact does not stop the others.
             Err(error) if chosen.len() > 1 && error.kind() != ErrorKind::Interrupted => {
                 eprintln!("{}: {error}\n", artifact.name);
                 errors.push((artifact.name.clone(), error));
@@ -155,7 +160,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         made.iter().map(|outcome| outcome.differs.join(", ")).filter(|text| !text.is_empty()).collect();
     if apart.is_empty() {
         let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();
-        // Lists have no profile. Without any other artifact, no claims are judged.
+        // Lists have no profile and no claims.
         let quiet = arguments.events || answer::json();
         let judged = made.iter().find_map(|outcome| outcome.profile.as_deref()).filter(|_| !quiet);
         let (claims, written) = call.paged(&names, judged, &store)?;
@@ -220,7 +225,7 @@ impl Call<'_> {
         let claims = judged.map(|profile| self.claims_about(names, profile)).transpose()?.unwrap_or_default();
         let (page, left_out) = report::write(results, reports, arguments.record)?;
         let done = (claims, page);
-        // Do not cache a page with omissions, so that they are reported each time.
+        // Do not cache an incomplete page, so that its omissions are reported each time.
         if let Some(finished) = finished().filter(|_| !left_out) {
             let pages = report::pages(reports);
             finished.keep(&pages.iter().map(PathBuf::as_path).collect::<Vec<_>>(), &done);
@@ -340,7 +345,7 @@ impl Call<'_> {
     }
 
     /// Returns the up-to-date check of an artifact, with notes about its inputs. Returns `None` if the call does more
-    /// than produce files: measure times, record, evict, print events or run a gate.
+    /// than write files: time, record, evict, print events or check a gate.
     fn finished<'a>(
         &self,
         artifact: &Artifact,
@@ -364,7 +369,7 @@ impl Call<'_> {
     }
 }
 
-/// Returns whether a run measures latencies, either all of them or the missing ones.
+/// Returns whether a run will measure latencies, because some are missing or must be repeated.
 fn will_time(grid: &Grid, runner: &Runner<'_>) -> bool {
     let Runner { store, settings, .. } = runner;
     if grid.evaluate.latency.is_empty() || settings.retime {
@@ -374,7 +379,7 @@ fn will_time(grid: &Grid, runner: &Runner<'_>) -> bool {
     plan.variants().any(|(_, variant)| variant.latencies.iter().any(|key| !store.has(key)))
 }
 
-/// Refuses to record times on a machine where the times of one computation vary too much.
+/// Fails if latencies of identical computations vary too much to be recorded.
 fn quiet_enough(artifact: &str, spread: TimeSpread) -> Result<()> {
     if !spread.is_noise() {
         return Ok(());

@@ -26,35 +26,40 @@ pub(super) struct Arguments {
     asked: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Where the results' folder is made; `results` of the checkout by default. Settings from outside (`--set`), another
-    /// engine or float type, and an artifact that is run have a folder of their own below it.
+    /// Parent folder of the results [default: results in the checkout].
+    ///
+    /// A run with `--set`, another engine or float type, or an artifact gets its own folder there.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
-    /// Compute nothing: print the tables of stored results, and why the rest is missing, if known.
+    /// Use cached results only; do not compute anything.
+    ///
+    /// Also prints why other results are missing, if known.
     #[arg(long)]
     stored: bool,
-    /// Measure latencies again, all that belong to one comparison, and replace the stored ones. Prints which before it
-    /// starts; nothing else is computed again.
+    /// Repeat latency measurements and replace the cached ones.
+    ///
+    /// Repeats all measurements that belong together, and lists them first. Nothing else is recomputed.
     #[arg(long, conflicts_with = "stored")]
     retime: bool,
-    /// Print every event as a line of JSON instead of progress and table.
+    /// Print events as JSON lines instead of progress and table.
     #[arg(long, conflicts_with = "json")]
     events: bool,
-    /// `long`: a row for each cell. `wide`: a row for each method, a column for each backbone and depth; written to
-    /// `wide.md` too.
+    /// Table layout: a row per cell (`long`), or a row per method (`wide`).
+    ///
+    /// `wide` has a column for each backbone and depth, and is also written to `wide.md`.
     #[arg(long, value_enum, default_value_t = TableLayout::Long)]
     layout: TableLayout,
-    /// The metric of `--layout wide`, by the name of its column; the average of the tasks by default.
+    /// Metric of `--layout wide`, by column name [default: mean task accuracy, or the first column].
     #[arg(long, value_name = "COLUMN")]
     metric: Option<String>,
-    /// One row for all cells that differ in this alone: the mean, the standard deviation and of how many.
+    /// Aggregate over seeds: mean ± standard deviation.
     #[arg(long, value_enum)]
     over: Option<OverArg>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OverArg {
-    /// The seeds of the calibration.
+    /// Calibration seeds.
     Seed,
 }
 
@@ -155,7 +160,7 @@ fn lacking(grid: &Grid, outcome: &GridOutcome, why: fn(&CellResult) -> Option<&S
         .collect()
 }
 
-/// Summarizes which objects of the grid are cached and why the others are missing, like `plan`.
+/// Formats which objects of the grid are stored, and why the others are missing, like `plan`.
 fn missing(grid: &Grid, store: &Store, settings: &RunSettings) -> Result<String> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let state = StoreState::read(&plan, store);

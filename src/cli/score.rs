@@ -29,62 +29,72 @@ use crate::{artifact, exec};
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// A folder with config.json, tokenizer.json and *.safetensors; a .gguf file; `org/name[@revision]` of the hub's cache; or the name of
-    /// a file in `backbones/`.
+    /// Model folder, .gguf file, `org/name[@revision]` in the hub cache, or a name from `backbones/`.
+    ///
+    /// A model folder contains config.json, tokenizer.json and *.safetensors.
     model: String,
-    /// Tasks by name, or their files, which are called after their tasks (`arc_easy.jsonl`, `NAME=FILE` where they are not);
-    /// or definitions of lm-evaluation-harness: YAML files, folders of them, or names of tasks, groups and tags in --definitions.
+    /// Tasks: names, files, or definitions of lm-evaluation-harness.
+    ///
+    /// A file is named after its task (`arc_easy.jsonl`) or given as `NAME=FILE`. Definitions are YAML files, folders
+    /// of them, or names of tasks, groups and tags in --definitions.
     #[arg(long, value_name = "TASK", num_args = 1.., value_delimiter = ',')]
     tasks: Vec<String>,
-    /// A folder of lm-evaluation-harness' task definitions, as its `lm_eval/tasks`: names of --tasks are looked for there.
+    /// Folder of lm-evaluation-harness task definitions, such as its `lm_eval/tasks`.
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     definitions: Option<PathBuf>,
-    /// Where the rows of definitions are: a folder with a file for each split. By default the hub's data sets that they name.
+    /// Dataset folder for task definitions, with a file per split [default: their datasets on the hub].
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::AnyPath)]
     rows: Option<PathBuf>,
-    /// For definitions: number of examples before a question. The default is each definition's own, usually 0.
+    /// Number of few-shot examples for task definitions [default: the definition's own].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1000))]
     shots: Option<u32>,
-    /// For definitions: format questions with the model's chat template.
+    /// Format the questions of task definitions with the model's chat template.
     #[arg(long)]
     chat: bool,
-    /// For definitions: a text before all others, the system message of a chat.
+    /// System message, or text before each prompt, for task definitions.
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// For definitions: write requests and answers by document, as lm-evaluation-harness does with `--log_samples`: one
-    /// file `samples_TASK.jsonl` each.
+    /// Write requests and answers of task definitions to `samples_TASK.jsonl` files.
+    ///
+    /// The format is that of lm-evaluation-harness with `--log_samples`.
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     samples: Option<PathBuf>,
-    /// Texts by name (`wikitext2`, `c4`, `ptb`, any file in `corpora/`) or text files, with the tokens of a window where
-    /// they are not --length: `wikitext2@1024`, `notes.txt`.
+    /// Texts by name or file, with optional window length, e.g. `wikitext2@1024` or `notes.txt`.
+    ///
+    /// Names are `wikitext2`, `c4`, `ptb` and the files in `corpora/`. The default length is --length.
     #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',')]
     perplexity: Vec<String>,
-    /// Tokens of a window; 2048 by default, or the model's context where that is less.
+    /// Tokens per window [default: 2048, or the model's context if shorter].
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..=MAX as i64))]
     length: Option<u32>,
-    /// How the rows of text files are joined and their windows drawn. A .txt file is one row; a .jsonl file has one a line.
+    /// Rule for joining the rows of text files and drawing windows from them.
+    ///
+    /// A .txt file is one row; a .jsonl file has one row per line.
     #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
     rule: String,
-    /// Only the first documents of each task: a number, or a fraction below 1. (For texts use --windows.)
+    /// Limit documents per task (a count, or a fraction below 1).
     #[arg(long = "documents", visible_alias = "limit", value_name = "N")]
     limit: Option<DocumentLimit>,
-    /// Only the first windows of each text.
+    /// Limit windows per text.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX as i64))]
     windows: Option<u32>,
-    /// Whether contexts begin with the tokenizer's special tokens: as it does by itself, never or always.
+    /// Special tokens at the start of contexts: `tokenizer` (the tokenizer's default), `never` or `always`.
     #[arg(long, default_value_t, value_parser = str::parse::<Bos>)]
     bos: Bos,
-    /// Download missing inputs from the hub first.
+    /// Download missing inputs from the Hugging Face hub first.
     #[arg(long)]
     fetch: bool,
-    /// The profile whose texts and tasks are meant by their names: `profiles/NAME.yaml` here or among the experiments. By
-    /// default that of the model's entry in `backbones/`, where it names one.
+    /// Profile that defines the names of texts and tasks [default: that of the entry in `backbones/`].
+    ///
+    /// The file is `profiles/NAME.yaml` in the current folder or among the experiments.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// Write a results file as lm-evaluation-harness writes it, too. One that an earlier `score` wrote is replaced.
+    /// Write results in the format of lm-evaluation-harness.
+    ///
+    /// A file from an earlier `score` is replaced.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write it over another file that is there.
+    /// Overwrite an existing output file that `score` did not write.
     #[arg(long, requires = "output")]
     force: bool,
     #[command(flatten)]
@@ -164,7 +174,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Returns the inputs of a grid that come from the hub or replace a hub input.
+/// Returns the inputs of the grid that come from the hub, or local copies of such inputs.
 fn of_the_hub(grid: &Grid) -> Vec<HubInput> {
     let backbones = grid.backbones.iter().map(|(name, backbone)| (name, &backbone.hub));
     let corpora = grid.corpora.iter().map(|(name, corpus)| (name, &corpus.hub));
@@ -189,7 +199,7 @@ fn read(HubInput { name, repository, commit, pinned }: &HubInput) -> String {
     format!("{name}: {repository}, {commit}, {}", if *pinned { "pinned" } else { "not pinned" })
 }
 
-/// Builds the grid, with windows that fit the model's context.
+/// Builds the grid. Windows are shortened to the model's context.
 fn grid(arguments: &Arguments) -> Result<Grid> {
     let grid = load_grid(arguments, arguments.length.map_or(LENGTH, |length| length as usize))?;
     let context =
@@ -204,7 +214,7 @@ fn load_grid(arguments: &Arguments, length: usize) -> Result<Grid> {
     Grid::of_text(&text(arguments, length)?, Path::new(FILE)).map_err(fetchable).map_err(in_options)
 }
 
-/// Removes the location of the generated grid, which is not a file of the user.
+/// Removes the location in the generated grid from an error, because the user has no such file.
 fn in_options(error: Error) -> Error {
     let line = format!("{FILE}:");
     let Some(position) = error.parts().place.clone().filter(|position| position.contains(&line)) else { return error };
@@ -262,7 +272,7 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
     Ok(grid.to_string())
 }
 
-/// Returns the entry of a task if it is given by a definition.
+/// Returns the grid entry of a task if it is given by a definition.
 fn definition(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
     let path = Path::new(given);
     let file = path.is_file() && is_yaml(path) || path.is_dir() && given.contains(['/', '.']) && has_yaml(path);

@@ -1,5 +1,5 @@
-//! `ghostlab search MODEL --budget …`: searches for the layers to remove and their repair. Also runs artifacts that
-//! search under the budgets of another artifact's cells.
+//! `ghostlab search MODEL --budget …`: searches for the layers to remove and the best recovery. Also runs artifacts
+//! that search under the budgets of another artifact's cells.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,16 +30,16 @@ use crate::search::{Found, Laboratory, parts, search, took};
 pub(super) struct Arguments {
     #[command(flatten)]
     asked: SearchArgs,
-    /// Write the winner as a Hugging Face folder, with the evidence in its model card.
+    /// Export the winner as a Hugging Face model, with the evidence in its model card.
     #[arg(long, value_name = "FOLDER")]
     export: Option<PathBuf>,
-    /// Download missing inputs from the hub first.
+    /// Download missing inputs from the Hugging Face hub first.
     #[arg(long)]
     fetch: bool,
-    /// For a grid file: change a value, for example `--set search.seed=1`.
+    /// Override a value of a grid file, e.g. `--set search.seed=1`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Where the report's folder is made; `results` of the checkout by default.
+    /// Parent folder of the report [default: results in the checkout].
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     #[command(flatten)]
@@ -142,7 +142,7 @@ fn is_grid(model: &str) -> bool {
     Path::new(model).extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
 }
 
-/// Loads a search from a grid file, which must specify everything.
+/// Loads a search from a grid file. Rejects options whose values the file defines.
 fn of_file(arguments: &Arguments) -> Result<Grid> {
     let SearchArgs { budget, tasks, texts, calibration, criteria, recoveries, .. } = &arguments.asked;
     let lists = [budget, tasks, texts, calibration, criteria, recoveries];
@@ -156,7 +156,7 @@ fn of_file(arguments: &Arguments) -> Result<Grid> {
     Grid::load(Path::new(&arguments.asked.model), arguments.asked.profile.as_deref(), &arguments.overrides)
 }
 
-/// Returns `results/NAME/search+BUDGET`, so that each budget has its own directory.
+/// Returns the output directory `results/NAME/search+BUDGET`. Each budget has its own.
 fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>) -> OutputFolder {
     let results = home::below(arguments.results.as_ref(), "results", near);
     let budget = spec.budget.to_string().replace(", ", "+");
@@ -191,7 +191,7 @@ fn say(answer: &Searched) {
         found.lines().iter().for_each(|line| println!("{line}"));
         let spent = &found.spent;
         if spent.layers > 0.0 && answer.searches.len() == 1 {
-            // Skip the comparison if all results were cached.
+            // With everything cached, the elapsed time says nothing about the cost.
             let all = answer.seconds * spent.all_layers / (spent.layers + spent.judged_layers);
             println!("This took {}; all candidates on all items about {}.", seconds(answer.seconds), seconds(all));
         }

@@ -1,4 +1,4 @@
-//! The grid of `ghostlab search MODEL --budget …`: what the command line names, at the depths that the budget asks for.
+//! Grid of `ghostlab search MODEL --budget …`, built from the command line, with depths derived from the budget.
 
 use std::path::Path;
 
@@ -19,63 +19,70 @@ use crate::recovery::{self, Recovery};
 use crate::search;
 use crate::tasks::Bos;
 
-/// The models and settings of a search.
+/// Command-line arguments for the model and settings of a search.
 #[derive(Args)]
 pub(super) struct SearchArgs {
-    /// A folder with config.json, tokenizer.json and *.safetensors; `org/name[@revision]` of the hub's cache; the name of a
-    /// file in `backbones/`; or a grid file that says `search` instead of `evaluate`.
+    /// Model folder, `org/name[@revision]` in the hub cache, a name from `backbones/`, or a grid file.
+    ///
+    /// A model folder contains config.json, tokenizer.json and *.safetensors. A grid file has `search` instead of
+    /// `evaluate`.
     pub(super) model: String,
-    /// Requirements on every candidate: `layers=8` (number of removed layers), `speedup=1.3`, `latency=25ms`,
-    /// `memory=12GB`, `params=0.8`, `kv_cache=0.5` (shares of the dense model's); several must hold together.
+    /// Bounds that every candidate must meet, e.g. `layers=8` or `speedup=1.3,memory=12GB`.
+    ///
+    /// `layers=8` is the number of removed layers; `latency=25ms` is the time over --prompt; `params=0.8` and
+    /// `kv_cache=0.5` are shares of the dense model. All bounds must hold.
     #[arg(long, value_name = "BOUND", num_args = 1.., value_delimiter = ',')]
     pub(super) budget: Vec<String>,
-    /// Tasks by name, or their files, as `score` has them: the objective is their mean accuracy.
+    /// Tasks by name or file, as in `score`; their mean accuracy is maximised.
     #[arg(long, value_name = "TASK", num_args = 1.., value_delimiter = ',')]
     pub(super) tasks: Vec<String>,
-    /// Texts by name or files, as `score --perplexity` has them: the objective is their mean loss. With tasks as well, a
-    /// candidate leaves only where one rival is better in both.
+    /// Texts by name or file, as in `score --perplexity`; their mean loss is minimised.
+    ///
+    /// With --tasks as well, a candidate is eliminated only if one rival is better in both objectives.
     #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',')]
     pub(super) texts: Vec<String>,
-    /// Texts that layers are chosen by and repairs are solved on, by name or files, with their size where it is not
-    /// 128 sequences of --length tokens: `c4-train:64x1024@0` (sequences, tokens, seed).
+    /// Calibration texts with optional size, e.g. `c4-train:64x1024@0` (sequences, tokens, seed).
+    ///
+    /// Texts are given by name or file. They are used to select layers and to solve recoveries. The default size is 128
+    /// sequences of --length tokens, with seed 0.
     #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',')]
     pub(super) calibration: Vec<String>,
-    /// Criteria by name; by default those of the paper, and those of sublayers, that one pass over the calibration answers.
+    /// Criteria [default: the paper's, and those for sublayers, that need one calibration pass].
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub(super) criteria: Vec<String>,
-    /// Recoveries by name; by default all of the paper's, and those of sublayers.
+    /// Recoveries [default: all of the paper's, and those for sublayers].
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub(super) recoveries: Vec<String>,
-    /// Most documents of all tasks together, and most windows of all texts together; all by default. A fifth of them is kept
-    /// for the judgement.
+    /// Maximum number of documents, and of windows [default: all].
+    ///
+    /// The limit covers all tasks, or all texts, together. A fifth of the items is held out for the final evaluation.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX as i64))]
     items: Option<u32>,
-    /// The chance of any false exit from the race.
+    /// Family-wise error rate of the elimination tests.
     #[arg(long, default_value_t = 0.05, value_parser = alpha)]
     alpha: f64,
     /// Seed for the order of items.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Tokens of a window, and of a calibration sequence; 2048 by default, or the model's context where that is less.
+    /// Tokens per window and calibration sequence [default: 2048, or the model's context if shorter].
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..=MAX as i64))]
     length: Option<u32>,
-    /// The prompt that speed is counted and measured over: tokens, sequences that are read together, and new tokens of each that
-    /// are decoded behind it.
+    /// Prompt for latency: tokens, batch size and decoded tokens per sequence, e.g. `512x4+64`.
     #[arg(long, value_name = "TOKENS[xBATCH][+NEW]", default_value = "512", value_parser = prompt)]
     pub(super) prompt: Latency,
-    /// How the rows of text files are joined and their windows drawn.
+    /// Rule for joining the rows of text files and drawing windows from them.
     #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
     rule: String,
-    /// The profile whose texts and tasks are meant by their names; of a grid file the profile that is laid upon it.
+    /// Profile that defines the names of texts and tasks; for a grid file, the profile to use.
     #[arg(long, value_name = "NAME")]
     pub(super) profile: Option<String>,
 }
 
-/// Name in messages of a grid from the command line. It has no file.
+/// Name in messages of the generated grid, which has no file.
 const FILE: &str = "command line";
 /// Default number of tokens per window and per calibration sequence.
 const LENGTH: usize = 2048;
-/// Default number of calibration sequences: the paper's.
+/// Default number of calibration sequences, as in the paper.
 const SEQUENCES: usize = 128;
 /// Default calibration corpus.
 const CALIBRATION: &str = "c4-train";
@@ -100,28 +107,29 @@ fn alpha(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "a number above 0 and up to 0.5".to_owned())
 }
 
-/// The milliseconds of a dense backbone: a grid of nothing else, whose prompt is timed.
+/// Function that returns the latency of a dense backbone in milliseconds. Its argument is a grid with only the dense
+/// cell.
 pub(super) type TimeOfDense<'a> = dyn Fn(&Grid) -> Result<Option<f64>> + 'a;
 
 impl SearchArgs {
-    /// Returns the grid's inputs, which may be missing.
+    /// Returns the inputs of the grid, which may be missing.
     ///
     /// # Errors
-    /// Exit code 2: the command line says what cannot be meant.
+    /// Fails with exit code 2 if the arguments are invalid.
     pub(super) fn needs(&self) -> Result<InputList> {
         let bounds = self.bounds()?;
         let depths: Vec<Depth> = self.units(&bounds)?.into_iter().map(|unit| Depth { count: 1, unit }).collect();
         Grid::needs_of_text(&self.text(&bounds, &depths, LENGTH)?, Path::new(FILE))
     }
 
-    /// Builds the grid: resolves names, and derives depths from the budget.
+    /// Builds the grid. Resolves names and derives depths from the budget.
     ///
     /// # Errors
-    /// Exit code 2: the command line says what cannot be meant, or a budget that nothing meets. Exit code 3: something is not
-    /// there.
+    /// Fails with exit code 2 if the arguments are invalid or no depth meets the budget, and with exit code 3 if an
+    /// input is missing.
     pub(super) fn grid(&self, engine: EngineRequest, time: &TimeOfDense<'_>) -> Result<Grid> {
         let bounds = self.bounds()?;
-        // First the model alone: how many layers it has decides how many go.
+        // Read the model first: the depths depend on its number of layers.
         let (name, entry) = backbone(&self.model)?;
         let probe =
             json!({"name": "search", "backbones": entry, "backbone": [name], "evaluate": {"latency": self.prompt}});
@@ -131,7 +139,7 @@ impl SearchArgs {
         let budget = self
             .budget_of(&bounds, &entry, &name)
             .map_err(|error| error.at(format!("--budget {}", self.budget.join(","))))?;
-        // Missing inputs are reported before anything is measured.
+        // Report missing inputs before measuring anything.
         let units = self.units(&bounds)?;
         let any: Vec<Depth> = units.iter().map(|&unit| Depth { count: 1, unit }).collect();
         Grid::of_text(&self.text(&bounds, &any, 2)?, Path::new(FILE)).map_err(fetchable)?;
@@ -158,7 +166,7 @@ impl SearchArgs {
         Grid::of_text(&self.text(&bounds, &depths, length)?, Path::new(FILE)).map_err(fetchable)
     }
 
-    /// Converts the bounds of `--budget` to a grid's.
+    /// Converts the bounds of `--budget` to the `budget` of a grid.
     fn bounds(&self) -> Result<Map<String, Value>> {
         let forms = "`layers=8`, `speedup=1.3`, `latency=25ms`, `memory=12GB`, `params=0.8` or `kv_cache=0.5`";
         if self.tasks.is_empty() && self.texts.is_empty() {
@@ -194,7 +202,7 @@ impl SearchArgs {
         Ok(budget)
     }
 
-    /// Parses and checks the bounds like a grid's.
+    /// Parses and validates the bounds with the grid parser.
     fn budget_of(&self, bounds: &Map<String, Value>, entry: &Value, name: &str) -> Result<Budget> {
         let any = json!({
             "name": "search", "backbones": entry, "backbone": [name], "criterion": "llm-streamline", "depth": 1, "recovery": "none",
@@ -208,7 +216,7 @@ impl SearchArgs {
         }
     }
 
-    /// Writes the grid as JSON, which is YAML.
+    /// Writes the grid as JSON, which is valid YAML.
     fn text(&self, bounds: &Map<String, Value>, depths: &[Depth], length: usize) -> Result<String> {
         let (name, entry) = backbone(&self.model)?;
         let shared = SharedEntries::of(&self.model, self.profile.as_ref())?;
@@ -267,7 +275,7 @@ impl SearchArgs {
         Ok(grid.to_string())
     }
 
-    /// Returns the units in which the criteria count. A budget in layers leaves whole layers only.
+    /// Returns the depth units of the criteria. A budget in layers allows only whole layers.
     fn units(&self, bounds: &Map<String, Value>) -> Result<Vec<DepthUnit>> {
         if bounds.contains_key("layers") {
             return Ok(vec![DepthUnit::Layers]);
@@ -278,7 +286,8 @@ impl SearchArgs {
         Ok(units)
     }
 
-    /// Builds the criteria: those that are named, or all that need no options and no trials, of the paper or of sublayers.
+    /// Returns the requested criteria. By default these are all criteria of the paper and for sublayers that need
+    /// neither options nor trials.
     fn criteria(&self) -> Result<Vec<(String, Box<dyn Criterion>)>> {
         let none = Options::new();
         if !self.criteria.is_empty() {

@@ -22,7 +22,9 @@ use crate::quantity::counted;
 pub(super) struct Arguments {
     #[command(flatten)]
     store: StoreArgs,
-    /// Show all runs, not only active ones and the newest of each grid; for shared grids every job and worker.
+    /// Show all runs, and every job and worker of shared grids.
+    ///
+    /// By default shows active runs and the newest run of each grid.
     #[arg(long)]
     all: bool,
 }
@@ -50,7 +52,7 @@ fn text(answer: &StatusAnswer, all: bool) {
             print!("{}", described(run));
         }
     }
-    // Skip failures that a run already lists.
+    // Skip failures that are already listed with a run.
     let is_listed =
         |failure: &&FailureView| runs.iter().flat_map(|run| &run.failures).any(|other| other.cell == failure.what);
     failures.iter().filter(|failure| !is_listed(failure)).for_each(|failure| println!("{}", failed(failure)));
@@ -60,7 +62,7 @@ fn text(answer: &StatusAnswer, all: bool) {
     }
 }
 
-/// Formats a plan that workers share.
+/// Formats a plan shared by workers.
 fn shared(plan: &PlanView, all: bool) -> String {
     let OutlineProgress { complete, cells, jobs } = &plan.progress;
     let profile = plan.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));
@@ -181,7 +183,7 @@ fn described(record: &RunView) -> String {
 
 #[derive(Args)]
 pub(super) struct CancelArguments {
-    /// Submissions by their ids, or by the names of grids or artifacts; all of the store by default.
+    /// Submission ids, or names of grids or artifacts [default: all submissions of the store].
     which: Vec<String>,
     #[command(flatten)]
     store: StoreArgs,
@@ -215,7 +217,7 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
     let mut ended = Vec::new();
     for submission in &chosen {
         for job in queue.of(&submission.comment()) {
-            // Use the array's number: `45_1` and `45_[2-3]` become 45.
+            // Cancel whole arrays: `45_1` and `45_[2-3]` become 45.
             let number = job.id.split('_').next().unwrap_or_default().to_owned();
             if !ended.iter().any(|job: &EndedJob| job.job == number) {
                 ended.push(EndedJob { submission: submission.id.clone(), job: number });

@@ -1,4 +1,4 @@
-//! Handling of Ctrl-C and of the signals by which schedulers and closed terminals terminate a program.
+//! Handling of Ctrl-C, and of signals from schedulers and closing terminals.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,8 +16,8 @@ pub(super) const AFTER_BATCH: &str = "stopping after this batch";
 /// Stop flag of the process. Signal handlers are registered only once, even for several commands.
 static STOP: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
 
-/// Registers handlers for Ctrl-C, TERM and HUP. The first signal stops safely and prints `words`, and the second
-/// stops immediately.
+/// Registers handlers for Ctrl-C, TERM and HUP. The first signal stops the run after the current batch and prints
+/// `words`. The second stops it immediately.
 pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
     let mut known = STOP.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(stop) = known.as_ref() {
@@ -48,8 +48,9 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Registers handlers for USR1, TERM, Ctrl-C and HUP. The first signal stops safely, and a repeated one stops
-    /// immediately. USR1 announces the time limit, so a worker that has stored nothing first stores one batch.
+    /// Registers handlers for USR1, TERM, Ctrl-C and HUP. The first signal stops the worker after the current batch, a
+    /// repeated one immediately. USR1 announces the time limit, so a worker that has stored nothing yet first finishes
+    /// a batch.
     #[cfg(unix)]
     pub(super) fn watch() -> Result<Self> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -59,7 +60,7 @@ impl Signals {
         for signal in [SIGUSR1, SIGTERM, SIGINT, SIGHUP] {
             let flag = if signal == SIGUSR1 { Arc::clone(&signals.usr1) } else { Arc::default() };
             let again = i32::from(AGAIN);
-            // Register the shutdown first: at the first signal of a kind, its flag is not yet set.
+            // Register the shutdown first, so that the first signal finds the flag unset.
             flag::register_conditional_shutdown(signal, again, Arc::clone(&flag))
                 .map_err(|error| unwatchable(&error))?;
             flag::register(signal, flag).map_err(|error| unwatchable(&error))?;
@@ -105,7 +106,7 @@ fn pause() {
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Reporter that tracks whether anything was stored, and forwards every event.
+/// Reporter that tracks whether anything was stored and forwards every event.
 pub(super) struct WatchedReporter<'a> {
     pub(super) inner: &'a dyn Reporter,
     pub(super) signals: &'a Signals,

@@ -27,11 +27,10 @@ use ghostlab_store::{ClaimResult, Shadow, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
-    /// An array of workers and a report job after it, by Slurm's sbatch.
+    /// Submit an array of workers and a report job with Slurm's `sbatch`.
     ///
-    /// Everything is checked and tokenised here first. Grid, hub.lock, inputs and program are frozen below the store: later
-    /// changes of a file change nothing that is queued. A second submit of the same plan says what is queued and adds
-    /// nothing.
+    /// All inputs are checked and tokenized first. The grid, hub.lock, inputs and program are frozen in the store, so
+    /// later changes to the files do not affect queued jobs. Submitting the same plan again only shows what is queued.
     Slurm(Arguments),
 }
 
@@ -41,28 +40,28 @@ pub(super) struct Arguments {
     asked: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// How many workers; by default what the profile file says, or one for each backbone.
+    /// Number of workers [default: that of the profile file, or one per backbone].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
-    /// How many of them at a time; all by default.
+    /// Maximum number of workers at the same time [default: all].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     at_a_time: Option<u16>,
-    /// Requirements of the cluster: partition, account, time, types of GPUs, … (docs/cluster.md).
+    /// Cluster profile: partition, account, time limit, GPU types, … (see docs/cluster.md).
     #[arg(long, value_name = "FILE")]
     profile_file: Option<PathBuf>,
-    /// Print the job script and the commands, and submit nothing.
+    /// Print the job script and the commands without submitting.
     #[arg(long)]
     dry_run: bool,
-    /// Submit although workers for the same plan are queued: these come in addition.
+    /// Submit additional workers even if workers for the same plan are queued.
     #[arg(long)]
     again: bool,
-    /// For an artifact: prune and repair even if the dense backbone misses the paper's dense numbers.
+    /// For an artifact: continue even if the dense model misses the paper's dense numbers.
     #[arg(long)]
     no_gate: bool,
-    /// Where the report writes; `results` of the checkout by default.
+    /// Parent folder of the results [default: results in the checkout].
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
-    /// Further options of sbatch.
+    /// Additional options for sbatch.
     #[arg(last = true, value_name = "SBATCH OPTIONS")]
     sbatch: Vec<String>,
 }
@@ -72,7 +71,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let profile = arguments.profile_file.as_deref().map(SlurmProfile::read).transpose()?.unwrap_or_default();
     cluster::check_options(&arguments.sbatch)?;
     arguments.asked.threads.start()?;
-    // A dry run keeps the store unchanged, so its objects go to a temporary directory.
+    // A dry run does not change the store: tokens go to a temporary directory.
     let store = if arguments.dry_run { arguments.asked.look()? } else { arguments.asked.store()? };
     let shadow = if arguments.dry_run { Some(Shadow::of(&store, &[stage::tokens::KIND])?) } else { None };
     let tried = shadow.as_ref().map_or(&store, Shadow::store);
@@ -165,15 +164,15 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Reports the submission, with `message` as the human-readable form.
+/// Prints the answer, with `message` as the text form.
 fn told(answer: Submitted, message: &str) -> Result<ExitCode> {
     answer::show(answer, Answer::SubmitSlurm, |_| println!("{message}"))
 }
 
 /// Checks and tokenizes everything, as a run does before its first job.
 ///
-/// Returns the submission, the answer for the case that nothing is submitted, and the memory required on another
-/// device. The memory estimates assume that a worker holds all weights of the largest backbone.
+/// Returns the submission, its answer before any job is submitted, and the required GPU memory. The memory estimates
+/// assume that a worker holds all weights of the largest backbone.
 fn prepared(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Submission, Submitted, u64)> {
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
@@ -223,8 +222,8 @@ fn prepared(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(S
     Ok((submission, answer, device_memory))
 }
 
-/// Returns the queued workers of the same plan, one per line, and the array without a report job, if an earlier
-/// submit was interrupted.
+/// Returns the queued workers of the same plan, one per line. Also returns an array that has no report job, because an
+/// earlier `submit` was interrupted.
 fn queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>, Option<String>)>> {
     let before: Vec<Submission> =
         Submission::all(store).into_iter().filter(|earlier| earlier.plan == submission.plan).collect();
@@ -250,7 +249,7 @@ fn queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>,
             ));
             array = array.or(job.id.split_once('_').map(|(array, _)| array.to_owned()));
         }
-        // Jobs are listed in submission order, with a report after its array.
+        // Jobs are in submission order; the report job follows its array.
         let known = earlier.found(store, &queue)?.jobs;
         let last = known.last().filter(|(what, number)| what == SubmittedJobs::ARRAY && array.as_ref() == Some(number));
         if let Some((_, number)) = last.filter(|_| earlier.id == submission.id) {
@@ -291,7 +290,7 @@ fn words(engine: EngineRequest) -> Vec<String> {
     [device, dtype, name, kernels].into_iter().flatten().flatten().collect()
 }
 
-/// Returns the GPU to request. `None` on the CPU.
+/// Returns the `--gres` value of the GPU to request, or `None` on the CPU.
 fn gres(engine: EngineRequest, bytes: u64, settings: RunSettings, profile: &SlurmProfile) -> Result<Option<String>> {
     let on_cpu = engine.device.is_none_or(|device| device.to_string() == CPU.device);
     if on_cpu {
@@ -315,7 +314,7 @@ fn asked_of_slurm(gres: Option<&str>, profile: &SlurmProfile, sbatch: &[String])
     named.chain(profile.options()).chain(sbatch.iter().cloned()).collect()
 }
 
-/// Returns the program for jobs: a frozen copy, if the store's file system allows execution.
+/// Returns the path of the program for jobs: a frozen copy, if the store's file system allows execution.
 fn program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
     if dry_run {
         return Ok(binary.frozen_at(store));

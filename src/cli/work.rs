@@ -42,10 +42,10 @@ impl GivenWork {
         Self::of_artifact(artifact, asked.profile.as_deref(), &asked.overrides, no_gate, store)
     }
 
-    /// Loads an artifact's grid, and its gate's.
+    /// Loads the grid of an artifact and that of its gate.
     ///
     /// # Errors
-    /// Fails if the grid is invalid, or if a different model has the name of one of the paper's models.
+    /// Fails if the grid is invalid, or if a model differs from the paper's model of the same name.
     pub(super) fn of_artifact(
         artifact: Artifact,
         profile: Option<&str>,
@@ -137,12 +137,12 @@ pub(super) fn artifact_folder(
     Ok(ResultsFolder::new(results, description))
 }
 
-/// Lists the differences between a run and the artifact's description.
+/// Returns the differences between a run and the artifact's definition.
 pub(super) fn differs(target: &ResultsFolder) -> Vec<String> {
     if target.as_described() { Vec::new() } else { target.description().parts() }
 }
 
-/// Refuses to replace the results of a later run with different settings or inputs by those of a submission.
+/// Fails if a submission would replace the results of a later run with other settings or inputs.
 pub(super) fn not_over_a_later_one(
     file: &Path,
     submission: &Submission,
@@ -175,7 +175,7 @@ fn modified(path: &Path) -> Option<std::time::SystemTime> {
 /// # Errors
 /// Fails for a loaded grid only if a path is not UTF-8.
 fn effective<'a>(overrides: &'a [String], grid: &Grid, plain: impl FnOnce() -> Result<Grid>) -> Result<&'a [String]> {
-    // Skip loading without overrides: the file may not be a grid.
+    // Without overrides, do not load the file: it may not be a grid.
     let same = match (!overrides.is_empty()).then(plain) {
         Some(Ok(plain)) => plain.resolved()? == grid.resolved()?,
         _ => false,
@@ -183,7 +183,7 @@ fn effective<'a>(overrides: &'a [String], grid: &Grid, plain: impl FnOnce() -> R
     Ok(if same { &[] } else { overrides })
 }
 
-/// Runs a command. If `file` is a submission, records how the job ended.
+/// Runs a command. If `file` is a submission, records how its job ended.
 pub(super) fn noted(file: Option<&Path>, done: impl FnOnce() -> Result<u8>) -> Result<ExitCode> {
     let result = done();
     if let Some(file) = file.filter(|file| Submission::is_one(file)) {

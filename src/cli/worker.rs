@@ -27,22 +27,23 @@ pub(super) struct Arguments {
     asked: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Exit after this many seconds without work, although others are still working. Without it, a worker stays until
-    /// all is done and takes over abandoned work.
+    /// Exit after this many seconds without work, even if other workers are still running.
+    ///
+    /// By default a worker waits until all jobs are done, and takes over abandoned ones.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=MAX_SECONDS))]
     idle_exit: Option<u64>,
-    /// For an artifact: prune and repair even if the dense backbone misses the paper's dense numbers.
+    /// For an artifact: continue even if the dense model misses the paper's dense numbers.
     #[arg(long)]
     no_gate: bool,
-    /// Slurm runs it: at USR1 it asks `scontrol` to queue its job again before it ends.
+    /// Run as a Slurm job: on USR1, ask `scontrol` to requeue the job before exiting.
     #[arg(long)]
     slurm: bool,
-    /// Print every event as a line of JSON instead of progress.
+    /// Print events as JSON lines instead of progress.
     #[arg(long, conflicts_with = "json")]
     events: bool,
 }
 
-/// Runner of this worker's part of a grid.
+/// Runner of this worker's share of a grid.
 struct WorkedGrid<'a> {
     store: &'a Store,
     settings: RunSettings,
@@ -60,8 +61,8 @@ impl WorkedGrid<'_> {
         worked.inspect_err(|error| recorder.end(error))
     }
 
-    /// Runs the dense grid of an artifact's gate, without a store limit, because the grid after it uses the same
-    /// store.
+    /// Runs the dense grid of an artifact's gate. It has no store limit, because eviction would not know what the main
+    /// grid needs.
     fn before(&self, dense: &Grid) -> Result<GridOutcome> {
         let settings = RunSettings { store_limit: None, ..self.settings };
         if self.work(settings, dense)? == Worked::Left {
@@ -153,7 +154,7 @@ fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<Worked> {
     part.work(part.settings, &open)
 }
 
-/// Runs this worker's part of each search round. All workers read the same scores and so agree on the next round.
+/// Runs this worker's share of each search round. All workers read the same scores, so they agree on the next round.
 fn raced(part: &WorkedGrid<'_>, grid: &Grid) -> Result<Worked> {
     let WorkedGrid { store, settings, reporter, stop, .. } = *part;
     let lab = Laboratory { store, settings, reporter, stop: &stop.any, run: &|grid| part.before(grid), times: false };
@@ -173,7 +174,7 @@ fn said(worked: Worked) -> String {
     match worked {
         Worked::Left => "others work on the rest; this worker exited".to_owned(),
         Worked::Done { cells: all, failed: 0, complete } if complete == all => format!("all {} are stored", cells(all)),
-        // The rest are latencies, or cells that failed on another worker.
+        // The remaining objects are latencies, or belong to cells that failed on another worker.
         Worked::Done { cells: all, failed: 0, complete } => {
             format!(
                 "{} of {} need objects that no worker makes; `ghostlab status` lists them",

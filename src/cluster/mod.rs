@@ -1,7 +1,7 @@
 //! Layer 3: submission of a grid to a scheduler, which starts many workers.
 //!
-//! The scheduler starts, stops and lists jobs. Progress comes only from the store. This module manages the frozen
-//! copies of the program that jobs run, which are kept as long as a job may run them.
+//! The scheduler only starts, stops and lists jobs; progress is read from the store. This module manages the frozen
+//! copies of the program, which are kept as long as a job may run them.
 
 mod options;
 mod profile;
@@ -28,13 +28,13 @@ use crate::files::atomic::write_atomically;
 use crate::files::{regular, sha256};
 use ghostlab_store::{Shared, Store};
 
-/// Minimum age for removal. It covers finished jobs that are requeued, and the time between freezing a program and
+/// Minimum age of a frozen copy before it is removed. Covers requeued jobs, and the time between freezing a program and
 /// submitting it.
 const QUIET: Duration = Duration::from_secs(24 * 3600);
 
-/// Returns the frozen copies that no job can run anymore. Their submissions must have nothing queued or running, have
-/// been quiet for a day, and belong to this user. Copies are kept if any of that is unknown, because the scheduler
-/// does not respond or a submission is unreadable.
+/// Returns the frozen copies that no job can run anymore: their submissions have no queued or running jobs, have been
+/// idle for a day, and belong to this user. Copies are kept if the scheduler does not respond or a submission is
+/// unreadable.
 pub fn unneeded(store: &Store) -> Vec<FrozenProgram> {
     let mut quiet: Vec<FrozenProgram> =
         FrozenProgram::all(store).into_iter().filter(|program| program.age() >= QUIET).collect();
@@ -124,7 +124,7 @@ impl FrozenProgram {
             }
             _ => {}
         }
-        // Fails harmlessly if the directory is not empty.
+        // Ignore the error if the directory is not empty.
         self.path.parent().map(fs::remove_dir);
         Ok(())
     }
@@ -136,7 +136,7 @@ fn since(path: &Path) -> Duration {
     written.ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default()
 }
 
-/// Program that workers must run.
+/// Identity of the program that workers must run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Binary {

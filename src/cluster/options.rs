@@ -9,7 +9,7 @@ const LOGS: &str = "each job's log is next to its submission; `ghostlab status` 
 const AGAIN: &str = "a worker is queued again, two minutes before its time is up, because of it";
 const ONE: &str = "a worker is one process on one machine";
 
-/// Reserved options: long name, short name, and an alternative or the reason.
+/// Reserved options: long name, short name, and what to use instead or why.
 const OWN: [(&str, Option<char>, &str); 20] = [
     ("array", Some('a'), "--workers and --at-a-time say how many"),
     ("comment", None, "jobs are known for one's own by it"),

@@ -107,7 +107,7 @@ impl SlurmProfile {
     }
 }
 
-/// Refuses to pass an environment variable to jobs if its name suggests a secret or its value is included.
+/// Fails if the name of an environment variable suggests a secret, or if the entry contains a value.
 fn not_secret(name: &str) -> Result<()> {
     let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let upper = name.to_uppercase();

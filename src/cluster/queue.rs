@@ -1,7 +1,7 @@
 //! Slurm commands for listing and cancelling jobs, and records of how jobs ended.
 //!
-//! A Slurm command may be absent, slow or broken, and is never needed for progress. The records let `status` report
-//! jobs that failed before the store knew of them.
+//! Slurm commands may be missing, slow or broken, so runs never depend on them. The end records let `status` report
+//! jobs that failed before they used the store.
 
 use std::fs;
 use std::io::Read;
@@ -19,9 +19,9 @@ use crate::files::{owner, regular};
 use crate::machine;
 use ghostlab_store::Shared;
 
-/// Timeout of a query.
+/// Timeout of commands that query Slurm.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Timeout of an action.
+/// Timeout of commands that submit, cancel or requeue jobs.
 const WORKING: Duration = Duration::from_secs(60);
 
 /// Job as listed by the scheduler.
@@ -87,7 +87,7 @@ fn parsed(line: &str) -> Option<QueuedJob> {
     Some(QueuedJob { id, name, state, reason, comment })
 }
 
-/// Failed submission of a job, as far as sbatch reports it.
+/// Error of a submission with sbatch.
 pub struct NotTaken {
     pub error: Error,
     /// Whether sbatch is missing. In that case, nothing was queued.
@@ -144,7 +144,7 @@ struct SilentCommand {
     absent: bool,
 }
 
-/// Runs a command with a timeout and returns its stdout.
+/// Runs a command with a timeout, and returns its stdout.
 fn answer(program: &str, arguments: &[&str], within: Duration) -> Result<String, String> {
     told(program, arguments, within).map_err(|silent| silent.reason)
 }

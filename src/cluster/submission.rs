@@ -61,7 +61,7 @@ pub struct SubmittedJobs {
 
 impl SubmittedJobs {
     pub const ARRAY: &str = "array";
-    /// Type of the report job after the array.
+    /// Type of the report job, which runs after the array.
     pub const REPORT: &str = "report";
 
     /// Returns whether the scheduler may have any job of the submission.
@@ -211,8 +211,8 @@ impl Submission {
         Ok((thawed_path(&self.grid)?, self.gate.as_ref().map(thawed_path).transpose()?))
     }
 
-    /// Refuses a program or inputs that differ from those at submission, which would mix results of two versions in
-    /// one table.
+    /// Fails if the program or inputs differ from those at submission, because one table would mix results of two
+    /// versions.
     pub fn check(&self, store: &Store) -> Result<()> {
         let this = Binary::this(store)?;
         if this.sha256 != self.binary.sha256 {
@@ -240,8 +240,8 @@ impl Submission {
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// Submits a job to the scheduler. The attempt is recorded before, and the job number after it. If the process is
-    /// killed in between, [`Self::found`] recovers the job.
+    /// Submits a job to the scheduler. Records the attempt before and the job number after it. If the process is killed
+    /// in between, [`Self::found`] recovers the job.
     ///
     /// # Errors
     /// Fails if the store is not writable or the scheduler refuses the job.

@@ -1,4 +1,4 @@
-//! Overview of the work on a store, collected from the store alone.
+//! Overview of all runs and workers on a store. Uses only data in the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -73,7 +73,7 @@ pub struct RunView {
     pub engine: Option<String>,
 }
 
-/// A failed cell, or a failure of the whole run.
+/// Failed cell, or failure of the whole run.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct FailedCell {
     /// Cell name, or `the run`.
@@ -82,7 +82,7 @@ pub struct FailedCell {
     pub reason: String,
 }
 
-/// A running job.
+/// Running job.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct JobView {
     /// Description of the job.
@@ -162,7 +162,7 @@ pub struct PlanView {
     pub failures: Vec<FailureView>,
 }
 
-/// A running worker.
+/// Running worker.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct WorkerView {
     /// Process id used in the store.
@@ -224,13 +224,10 @@ impl Overview {
             plans.iter().flat_map(|plan| &plan.failures).map(|failures| failures.what.clone()).collect();
         let rest = attempts.iter().map(|(name, attempt)| failure(name, attempt, None));
         let failures = rest.filter(|failure| !reported.contains(&failure.what)).collect();
-        let runs = runs.into_iter().map(|record| RunView::of(record.clone(), is_dead(&living, &record))).collect();
+        let is_dead = |record: &RunRecord| record.stage == RunState::Running && !living.contains(&*record.process);
+        let runs = runs.into_iter().map(|record| RunView::of(record.clone(), is_dead(&record))).collect();
         Self { runs, plans, failures }
     }
-}
-
-fn is_dead(living: &BTreeSet<&str>, record: &RunRecord) -> bool {
-    record.stage == RunState::Running && !living.contains(&*record.process)
 }
 
 fn plan(
@@ -249,7 +246,7 @@ fn plan(
         .collect();
     let views: Vec<WorkerView> = alive.iter().map(|worker| view(worker)).collect();
     let rate: f64 = views.iter().filter_map(|worker| worker.flop_per_second).sum();
-    // Completed share of a running job. Each worker counts the work of all, so take the maximum.
+    // Completed share of a running job. Each worker counts the progress of all workers, so take the maximum.
     let under_way = |label: &str| {
         let jobs = alive.iter().flat_map(|worker| worker.jobs.values()).filter(|(job, ..)| job == label);
         jobs.map(|(_, done, tokens)| *done as f64 / (*tokens).max(1) as f64).fold(0.0, f64::max).min(1.0)

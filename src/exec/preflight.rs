@@ -60,7 +60,7 @@ pub fn preflight(
     Ok(found)
 }
 
-/// Reads the state of the store, and checks its free disk space. Texts without tokens do not count.
+/// Reads the state of the store and checks the free disk space. Ignores texts that are not tokenized yet.
 fn on_disk(plan: &Plan<'_>, settings: &RunSettings, position: Where, store: &Store) -> Result<Preflight> {
     let state = if settings.retime { StoreState::to_retime(plan, store) } else { StoreState::read(plan, store) };
     let memory = match position {
@@ -138,7 +138,7 @@ fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Resul
     }
     let texts = backbone.evaluations.iter().filter_map(|evaluation| match &evaluation.subject {
         Subject::Windows(text) => Some((&text.corpus, text.length)),
-        Subject::Task(_) | Subject::Defined(_) => None,
+        Subject::Task(_) => None,
     });
     let lengths = backbone.calibrations.iter().map(|c| (&c.calibration.corpus, c.calibration.length)).chain(texts);
     for (corpus, length) in lengths {

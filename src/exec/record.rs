@@ -30,7 +30,7 @@ pub enum RunState {
     Complete,
     /// Some cells or the whole run failed.
     Failed,
-    /// The user interrupted the run.
+    /// Interrupted by the user.
     Interrupted,
 }
 
@@ -50,7 +50,7 @@ pub struct RunRecord {
     pub stage: RunState,
     pub cells: usize,
     pub complete: usize,
-    /// Number of scores that the cells need, and of those that are stored.
+    /// Number of scores that the cells need, and how many are stored.
     #[serde(default)]
     pub scores: usize,
     #[serde(default)]
@@ -102,7 +102,7 @@ impl RunRecord {
                 && record.engine.as_deref().is_none_or(|name| name == engine)
                 && record.machine.as_deref().is_none_or(|name| name == machine)
         };
-        // Records without an engine are older than all engines but the CPU one.
+        // Records without an engine predate all engines except the CPU engine.
         let is_comparable = |record: &Self| record.engine.is_some() || engine == CPU.to_string();
         let mut all = Self::all(store).into_iter();
         all.find(|record| worked(record) && is_comparable(record)).map(|record| record.flops_done / record.seconds)

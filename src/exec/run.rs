@@ -46,7 +46,7 @@ pub fn run(
 pub enum Worked {
     /// No work is left, with the number of complete and failed cells.
     Done { cells: usize, complete: usize, failed: usize },
-    /// Other workers hold the leases of all remaining jobs, and the idle timeout expired.
+    /// Other workers hold the leases of all remaining jobs, and the idle timeout has expired.
     Left,
 }
 
@@ -64,7 +64,7 @@ pub fn work(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<Worked> {
-    // All workers together count attempts.
+    // Workers count attempts together in the store, so a single worker does not retry.
     let settings = RunSettings { retries: 0, ..settings };
     run_all(grid, Conditions { settings, store, reporter, stop, terms: Some(terms) }, |_, context| {
         let complete = context.complete();
@@ -92,7 +92,7 @@ pub fn stored(grid: &Grid, settings: RunSettings, store: &Store, reporter: &dyn 
     Ok(outcome)
 }
 
-/// Returns the reasons for missing cells: failed attempts at an object, its calibration, or a chunk of scores.
+/// Returns the recorded failures of incomplete cells: failed attempts at their objects, calibrations or score chunks.
 pub(super) fn told_failures(
     plan: &Plan<'_>,
     state: &StoreState,
@@ -237,7 +237,7 @@ fn execute(plan: &Plan<'_>, context: &Context<'_>, state: &StoreState, engines: 
     Ok(())
 }
 
-/// Returns the incomplete jobs: those that run alone if `alone` is set, all others if not.
+/// Returns the incomplete jobs: the exclusive ones if `alone` is set, otherwise all others.
 fn tasks<'a>(plan: &'a Plan<'a>, tools: Tools<'a>, state: &'a StoreState, alone: bool) -> Vec<(Scheduled<'a>, Order)> {
     let mut tasks: Vec<(Scheduled<'_>, Order)> = Vec::new();
     for (model, backbone) in plan.backbones.iter().enumerate() {
@@ -275,7 +275,7 @@ fn tasks<'a>(plan: &'a Plan<'a>, tools: Tools<'a>, state: &'a StoreState, alone:
     tasks
 }
 
-/// Task hooks of a grid run.
+/// Scheduler callbacks of a grid run.
 struct GridHead<'a> {
     plan: &'a Plan<'a>,
     tools: Tools<'a>,
@@ -306,14 +306,11 @@ impl TaskHooks for GridHead<'_> {
     }
 
     fn idle(&self) -> Result<()> {
-        if let Some(spread) = &self.spread {
-            spread.sightings.next_round();
-        }
         self.tools.run.pause()
     }
 }
 
-/// Advances a job as far as possible, and reports the result.
+/// Runs a job as far as currently possible, and reports what it finished.
 pub(super) fn attempt(
     plan: &Plan<'_>,
     tools: &Tools<'_>,
@@ -340,7 +337,7 @@ pub(super) fn attempt(
     Ok(Progressed::Done)
 }
 
-/// Runs a job up to the permitted number of attempts, then fails its cells.
+/// Runs a job up to the permitted number of attempts. Marks its cells as failed if all attempts fail.
 fn tried(
     context: &Context<'_>,
     variants: &[&Variant],

@@ -1,4 +1,4 @@
-//! Part of a grid's numbers, recomputed: some chunks of each evaluation, with the selections and operators of its
+//! Recomputes a sample of a grid's scores: some chunks of each evaluation, with the selections and operators of its
 //! cells. Stored scores are not read.
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,65 +16,66 @@ use crate::grid::Grid;
 use crate::identity::{Identity, MeasureId};
 use crate::model::Program;
 use crate::plan::{JobCost, Plan, job_costs, weights_budget};
+use crate::stage::chunks::ChunkRun;
 use crate::stage::group::{Order, Programs, Tools};
 use crate::stage::operator::{BoundaryResult, figures};
-use crate::stage::scores::answered;
+use crate::stage::scores::{ScoredVariant, answered};
 use crate::stage::selection;
-use crate::stage::tokens::{self, defined, sheet};
-use crate::tasks::{AccuracyKind, DocumentResult, Solutions};
+use crate::stage::tokens::{self, AnswerKey};
+use crate::tasks::{AccuracyKind, DocumentResult};
 use crate::work::backbone::{BackbonePlan, Evaluation, Subject, Variant};
 use crate::work::context::{Conditions, Context};
 use crate::work::event::{Reporter, WorkKind};
 use crate::work::models::{FromFiles, Models};
 use crate::work::progress::Progressed;
 use crate::work::settings::RunSettings;
-use ghostlab_definitions::aggregate::{Aggregation, Item};
+use ghostlab_definitions::aggregate::{Aggregation, Item, bits};
 use ghostlab_definitions::results::{Noted, noted};
-use ghostlab_store::{Lookup, Store};
+use ghostlab_store::{Key, Store};
 
-/// A cell of which a part was computed.
+/// Cell with recomputed scores.
 #[derive(Debug)]
 pub struct SampledCell {
-    /// Its place in the grid.
+    /// Index of the cell in the grid.
     pub cell: usize,
     pub identity: Arc<Identity>,
-    /// Which layers were chosen; none of a dense backbone.
+    /// Selected layers. `None` for a dense backbone.
     pub selection: Option<Selection>,
     pub boundaries: Vec<BoundaryResult>,
     pub scores: Vec<SampledScores>,
-    /// Why the rest is missing.
+    /// Reason why other parts are missing.
     pub failure: Option<String>,
 }
 
-/// The sampled scores of a variant in one evaluation.
+/// Sampled scores of a variant in one evaluation.
 #[derive(Debug, Clone)]
 pub struct SampledScores {
     pub measure: Arc<MeasureId>,
-    /// The value as written in the grid.
+    /// Text or task, as written in the grid.
     pub label: String,
     pub items: SampledItems,
-    /// Drawn chunks, and all.
+    /// Number of drawn chunks, and of all chunks.
     pub chunks: [usize; 2],
-    /// All its windows, or documents.
+    /// Total number of windows or documents.
     pub all: usize,
 }
 
-/// Items by their places among all of an evaluation.
+/// Sampled items with their indices in the evaluation.
 #[derive(Debug, Clone)]
 pub enum SampledItems {
-    /// Values of each window: its loss in nats per token, and how it compares with the dense model.
+    /// Values of each window: its loss in nats per token, and differences from the dense model.
     Windows(Vec<(usize, Vec<f64>)>),
     Documents(Vec<(usize, DocumentResult)>, AccuracyKind),
-    /// The metrics of a definition (`acc,none`) that are computed per document.
+    /// Metrics of a definition (`acc,none`) that are computed per document.
     Defined(BTreeMap<String, DefinedItems>),
 }
 
 /// Values of documents under one metric of a definition.
 #[derive(Debug, Clone)]
 pub enum DefinedItems {
-    /// Whether each is answered rightly.
+    /// Whether each document is answered correctly.
     Right(Vec<(usize, bool)>),
-    /// Contributions to a perplexity.
+    /// Losses of the documents, for a perplexity.
     Losses {
         items: Vec<DocumentLoss>,
         aggregation: Aggregation,
@@ -83,38 +84,34 @@ pub enum DefinedItems {
     },
 }
 
-/// How unlikely a document is.
+/// Negative log-likelihood of a document.
 #[derive(Debug, Clone, Copy)]
 pub struct DocumentLoss {
-    /// Its place among all.
+    /// Index of the document.
     pub index: usize,
     pub nats: f64,
     /// Number of scored tokens.
     pub tokens: usize,
 }
 
-/// Selects chunks of an evaluation, given their number.
+/// Function that selects chunks of an evaluation, given their total number.
 pub type Draw<'a> = dyn Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + 'a;
-
-/// Scores of chunks, by the scores' key and the chunk: samples of one caller compute each only once.
-#[derive(Debug, Default)]
-pub struct Computed(HashMap<(String, usize), Vec<f64>>);
 
 /// Work that a sample will do.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SampleCost {
-    /// Calibrations, each a pass over its text.
+    /// Number of calibration passes.
     pub calibrations: usize,
-    /// Batches of windows or documents.
+    /// Number of chunks of windows or documents.
     pub chunks: usize,
-    /// Estimated by the cost model.
+    /// FLOPs by the cost model.
     pub flops: f64,
 }
 
-/// Estimates [`sample`] without computing anything but tokens, which stay in the store.
+/// Estimates the work of [`sample`]. Computes only tokens, which are stored.
 ///
 /// # Errors
-/// As of [`sample`].
+/// Fails like [`sample`].
 pub fn sample_cost(
     grid: &Grid,
     settings: RunSettings,
@@ -151,11 +148,11 @@ pub fn sample_cost(
     Ok(all)
 }
 
-/// Computes the selections and operators of a grid's cells and their scores in the drawn chunks. Stored selections and
-/// operators in `store`, the caller's own, are reused.
+/// Computes the selections and operators of a grid's cells, and their scores in the drawn chunks. Reuses selections and
+/// operators in `store`, which should therefore be the caller's own store.
 ///
 /// # Errors
-/// What stops a whole run. What one cell suffers from is its failure.
+/// Fails if the whole run fails. A failure of one cell is reported in its result.
 pub fn sample(
     grid: &Grid,
     settings: RunSettings,
@@ -163,7 +160,6 @@ pub fn sample(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
     draw: &Draw<'_>,
-    computed: &mut Computed,
 ) -> Result<Vec<SampledCell>> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let Preflight { state, .. } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
@@ -187,7 +183,7 @@ pub fn sample(
                 context.pause()?;
             }
         }
-        let mut scores = scores(&context, &models, &programs, backbone, draw, computed)?;
+        let mut scores = scores(&context, &models, &programs, backbone, draw)?;
         for variant in &backbone.variants {
             let variant_scores = scores.remove(&variant.cell).unwrap_or_default();
             sampled.push(cell(&context, variant, variant_scores)?);
@@ -218,7 +214,6 @@ fn scores(
     programs: &Programs,
     backbone: &BackbonePlan,
     draw: &Draw<'_>,
-    computed: &mut Computed,
 ) -> Result<ScoresByCell> {
     let mut members: Vec<(&Variant, Program)> = Vec::new();
     for variant in backbone.variants.iter().filter(|variant| !context.failed(variant.cell)) {
@@ -237,44 +232,29 @@ fn scores(
             if drawn.is_empty() {
                 return Ok(());
             }
-            let key = |variant: &Variant, chunk: usize| (variant.scores[index].hash().to_owned(), chunk);
-            // Chunks by whose scores of them are not known yet: one trie for all of the same.
-            let mut lacking: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
-            for &chunk in &drawn {
-                lacking
-                    .entry(
-                        (0..members.len()).filter(|&at| !computed.0.contains_key(&key(members[at].0, chunk))).collect(),
-                    )
-                    .or_default()
-                    .push(chunk);
-            }
-            for (batch, chunks) in lacking.iter().filter(|(batch, _)| !batch.is_empty()) {
-                let engine = models.get(backbone)?;
-                let trie = eval_set.trie(&batch.iter().map(|&at| members[at].1.clone()).collect::<Vec<_>>());
-                let flops = trie.flops(&backbone.config, &eval_set.load(chunks)).shared;
-                let tokens = chunks.iter().map(|&chunk| eval_set.tokens(chunk)).sum();
-                let job = context.start(&evaluation.journal, &label, tokens, batch.len(), flops);
-                for &chunk in chunks {
-                    let made = eval_set.run(&*engine, &trie, &[chunk], &mut vec![0.0; trie.len()])?;
-                    for (&at, made) in batch.iter().zip(made.into_iter().flatten()) {
-                        computed.0.insert(key(members[at].0, chunk), made);
-                    }
-                    context.advance(job, eval_set.tokens(chunk))?;
-                }
-                models.unchanged(backbone)?;
-                context.finish(job);
-            }
-            let values = members.iter().map(|(variant, _)| {
-                let mut values = vec![Vec::new(); eval_set.chunks()];
-                for &chunk in &drawn {
-                    values[chunk] = computed.0.get(&key(variant, chunk)).cloned().unwrap_or_default();
-                }
-                values
-            });
-            let values: Vec<Vec<Vec<f64>>> = values.collect();
-            let solutions = sheet(evaluation, context.store)?;
-            for ((variant, _), values) in members.iter().zip(values) {
-                let (items, all_items) = items(context, evaluation, eval_set, &values, &scored, solutions.as_ref())?;
+            // Two cells may be one variant.
+            let programs: BTreeMap<&str, (&Arc<Key>, &Program)> = members
+                .iter()
+                .map(|(variant, program)| (variant.scores[index].hash(), (&variant.scores[index], program)))
+                .collect();
+            let job = ChunkRun {
+                run: context,
+                models,
+                backbone,
+                eval_set,
+                label: &label,
+                program: &|key| Ok(programs.get(key.hash()).map(|(_, program)| (*program).clone())),
+                journal: evaluation.journal.clone(),
+                within: None,
+                sample: Some(&drawn),
+            };
+            let sampled = job.sampled(programs.values().map(|(key, _)| Arc::clone(key)).collect())?;
+            let values: HashMap<&str, Vec<Vec<f64>>> =
+                sampled.iter().map(|variant| (variant.key.hash(), drawn_values(variant, &drawn))).collect();
+            let answer_key = AnswerKey::read(evaluation, context.store)?;
+            for (variant, _) in &members {
+                let values = &values[variant.scores[index].hash()];
+                let (items, all_items) = items(context, evaluation, eval_set, values, &scored, answer_key.as_ref())?;
                 all.entry(variant.cell).or_default().push(SampledScores {
                     measure: Arc::clone(&evaluation.measure),
                     label: evaluation.subject.to_string(),
@@ -289,6 +269,12 @@ fn scores(
     Ok(all)
 }
 
+/// Returns the values of the drawn chunks. Other chunks have none.
+fn drawn_values(variant: &ScoredVariant, drawn: &[usize]) -> Vec<Vec<f64>> {
+    let chunks = variant.chunks.iter().enumerate();
+    chunks.map(|(at, values)| values.clone().filter(|_| drawn.contains(&at)).unwrap_or_default()).collect()
+}
+
 /// Returns the items of the chunks with values by index, and their total. `scored` has the tokens of each of a task's
 /// texts.
 fn items(
@@ -297,10 +283,9 @@ fn items(
     eval_set: &dyn EvalSet,
     chunks: &[Vec<f64>],
     scored: &[usize],
-    key: Option<&Arc<Solutions>>,
+    answer_key: Option<&AnswerKey>,
 ) -> Result<(SampledItems, usize)> {
-    // Assembling twice tells which places the drawn chunks have: zeros stand for the others. A text has two, however many
-    // values its tokens are.
+    // Assemble the values, then a mask of the computed items. Missing chunks are filled with zeros.
     let filled = |fill_row: &dyn Fn(usize, &[f64]) -> Vec<f64>| -> Vec<Vec<f64>> {
         chunks
             .iter()
@@ -314,16 +299,16 @@ fn items(
     let values = eval_set.assemble(&filled(&|_, values| values.to_vec()));
     let drawn: Vec<bool> =
         eval_set.assemble(&filled(&|at, _| vec![1.0; eval_set.count(at)])).into_iter().map(|mark| mark > 0.5).collect();
-    match (&evaluation.subject, key) {
+    match (&evaluation.subject, answer_key) {
         (Subject::Windows(text), _) => {
             let width = if text.damage { WIDTH } else { 1 };
             let windows = values.chunks_exact(width).map(<[f64]>::to_vec).enumerate();
             let drawn_windows = windows.filter(|(at, _)| drawn[width * at]);
             Ok((SampledItems::Windows(drawn_windows.collect()), values.len() / width))
         }
-        (Subject::Task(_), Some(key)) => {
-            let each = values.len() / key.requests().max(1);
-            let (answers, _) = answered(&values, key)?;
+        (Subject::Task(_), Some(AnswerKey::Native(solutions))) => {
+            let each = values.len() / solutions.requests().max(1);
+            let answers = answered(&values, solutions)?;
             let mut at = 0;
             let mut documents_drawn = Vec::new();
             let mut count = 0;
@@ -334,15 +319,11 @@ fn items(
                 }
                 (at, count) = (end, count + 1);
             }
-            Ok((SampledItems::Documents(documents_drawn, key.task()?.column), count))
+            Ok((SampledItems::Documents(documents_drawn, answers.result.task.column), count))
         }
-        (Subject::Defined(used), _) => {
-            let Lookup::Whole(object) = context.store.look(&evaluation.tokens) else {
-                return Err(Error::job("a task's documents are not in the store").at(evaluation.subject.to_string()));
-            };
-            let (documents, definition) =
-                (defined::documents(&object)?, &context.grid.definitions[&used.name].definition);
-            // Where nothing was drawn, nothing was generated.
+        (Subject::Task(task), Some(AnswerKey::Defined(documents))) => {
+            let definition = context.grid.definition(task)?;
+            // Chunks that were not drawn have no generations.
             let generations = eval_set.generations(&values)?;
             let answers = match &generations {
                 Some(all) => {
@@ -355,7 +336,8 @@ fn items(
                 .map(|span| drawn[2 * span.start..2 * span.end].iter().all(|is_drawn| *is_drawn))
                 .collect();
             let task = documents.task(definition)?;
-            // The length of text of a perplexity comes from all documents; filters apply only to generated ones.
+            // A perplexity is normalized by the length of all documents. With generation, filters apply only to
+            // documents with a generated answer.
             let noted_of = |at: &usize| generations.is_none() || complete[*at];
             let places: Vec<usize> = (0..documents.len()).filter(noted_of).collect();
             let answered = places.iter().map(|&at| (at, answers[at].as_slice()));
@@ -378,8 +360,8 @@ fn items(
     }
 }
 
-/// Computes one metric of some documents. `None` for metrics that are not per document. `drawn` gives each one's index
-/// among all, if sampled, and `tokens` the number scored there.
+/// Computes one metric for the sampled documents. Returns `None` if the metric is not computed per document. `drawn`
+/// maps a document to its index among all documents, if sampled. `tokens` returns its number of scored tokens.
 fn defined_items(
     aggregation: Aggregation,
     items: &[Item],
@@ -394,13 +376,6 @@ fn defined_items(
             .collect();
         return Some(DefinedItems::Losses { items, aggregation, units });
     }
-    let bits: Vec<bool> = items
-        .iter()
-        .map(|item| match item {
-            Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
-            _ => None,
-        })
-        .collect::<Option<_>>()?;
-    let flags = bits.into_iter().enumerate().filter_map(|(at, right)| Some((drawn(at)?, right)));
+    let flags = bits(items)?.into_iter().enumerate().filter_map(|(at, right)| Some((drawn(at)?, right)));
     Some(DefinedItems::Right(flags.collect()))
 }

@@ -10,7 +10,7 @@ pub(super) struct Scheduled<'a> {
     /// Tasks that must finish first.
     pub(super) after: Vec<usize>,
     pub(super) model: usize,
-    /// Memory besides the model, in bytes.
+    /// Memory in addition to the model, in bytes.
     pub(super) bytes: u64,
     /// Prefix of the task's lease names.
     pub(super) claim: String,

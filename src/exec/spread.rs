@@ -1,4 +1,4 @@
-//! Coordination of workers that share a grid.
+//! Coordination of the workers of a grid.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -16,8 +16,8 @@ pub(super) struct Spread {
     pub(super) sightings: Sightings,
 }
 
-/// Distributes workers over backbones. Each takes the backbone with the fewest workers until that is done, so that it
-/// loads only one at a time.
+/// Distribution of workers over backbones. A worker takes the backbone with the fewest workers and stays with it until
+/// it is finished, to load one backbone at a time.
 #[derive(Default)]
 pub(super) struct SeatClaim(Mutex<Option<Lease>>);
 
@@ -52,23 +52,13 @@ impl SeatClaim {
 /// Prefix of seat lease names.
 const SEAT: &str = "at-";
 
-/// Last observed leases of other workers, by job. While they are unchanged, no new work is available there.
+/// Last observed leases of other workers, by job. While the leases of a job are unchanged, it has no new work to take.
 #[derive(Default)]
-pub(super) struct Sightings(Mutex<Sighted>);
-
-#[derive(Default)]
-struct Sighted {
-    /// Leases of each job, and how long they have been unchanged.
-    jobs: HashMap<String, (Vec<String>, Duration)>,
-    /// Number of unchanged jobs polled in this round.
-    probes: usize,
-}
+pub(super) struct Sightings(Mutex<HashMap<String, (Vec<String>, Duration)>>);
 
 impl Sightings {
-    /// Time after which a job is polled anyway, because its workers may be dead.
+    /// Time after which an unchanged job is polled anyway, because its workers may have died.
     const PROBE: Duration = Duration::from_secs(10);
-    /// Maximum number of such polls per round, because hundreds of workers may wait for hundreds of jobs.
-    const PROBES: usize = 2;
 
     pub(super) fn others_at(&self, task: &Scheduled<'_>, store: &Store) -> bool {
         let claims = store
@@ -77,27 +67,17 @@ impl Sightings {
             })
             .unwrap_or_default();
         let now = store.now();
-        let Sighted { jobs, probes } = &mut *lock(&self.0);
+        let mut jobs = lock(&self.0);
         if claims.is_empty() {
             jobs.remove(&task.claim);
             return false;
         }
-        let same = match jobs.get_mut(&task.claim) {
-            Some((seen, since)) if *seen == claims => {
-                let asks = now.saturating_sub(*since) >= Self::PROBE && *probes < Self::PROBES;
-                if asks {
-                    (*since, *probes) = (now, *probes + 1);
-                }
-                return !asks;
-            }
+        let same = match jobs.get(&task.claim) {
+            Some((seen, since)) if *seen == claims && now.saturating_sub(*since) < Self::PROBE => return true,
             known => known.is_none() && task.exclusive,
         };
         jobs.insert(task.claim.clone(), (claims, now));
         same
-    }
-
-    pub(super) fn next_round(&self) {
-        lock(&self.0).probes = 0;
     }
 }
 

@@ -7,7 +7,7 @@ use crate::work::event::{Event, Work, WorkKind};
 /// Backbone and kind of work, which determine the rate.
 type RateGroup = (String, WorkKind);
 
-/// Estimator that follows the events of one run, with times of any clock.
+/// Estimator that is updated by the events of a run. The times may come from any clock.
 #[derive(Debug, Clone, Default)]
 pub struct TimeLeft {
     pieces: BTreeMap<String, PlanPiece>,
@@ -21,13 +21,13 @@ pub struct TimeLeft {
 struct PlanPiece {
     group: RateGroup,
     planned: f64,
-    /// Work of the started jobs, and its completed part.
+    /// Work of started jobs, and the completed part of it.
     begun: f64,
     done: f64,
     over: bool,
 }
 
-/// Work of this process and its duration.
+/// Work that this process has done, and the time it took.
 #[derive(Debug, Clone, Copy, Default)]
 struct MeasuredRate {
     flops: f64,
@@ -40,7 +40,7 @@ struct RunningJob {
     flops_per_token: f64,
 }
 
-/// Minimum remaining share of an unfinished piece.
+/// Minimum remaining share of a piece until it is finished.
 const AT_LEAST: f64 = 0.02;
 
 impl TimeLeft {
@@ -189,7 +189,7 @@ mod tests {
         Event::Planned { cells: 1, complete: 0, scores: 1, scored: 0, flops, work, engine, machine, plan }
     }
 
-    /// Returns time, elapsed share and estimated remaining seconds at each event.
+    /// Returns the time, completed share and estimated remaining seconds at each event.
     fn told(pieces: &[Played]) -> Vec<(f64, f64, Option<f64>)> {
         let duration: f64 = pieces.iter().map(|piece| piece.seconds + piece.silent).sum();
         let mut left = TimeLeft::default();
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    /// Reads a run recorded with `just record-events`, with times in seconds of the day.
+    /// Reads the events of a run recorded with `just record-events`, with times in seconds of the day.
     fn recorded() -> Vec<(f64, Event)> {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/events/run.jsonl");
         fs::read_to_string(file)

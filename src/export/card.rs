@@ -1,4 +1,4 @@
-//! The model card: the method applied to the backbone, its data, the scores, and how to load the model.
+//! Model card of an export: method, data, scores, and how to load the model.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
@@ -21,28 +21,28 @@ use ghostlab_store::About;
 
 const TEMPLATE: &str = include_str!("card.md");
 
-/// Values for the template.
+/// Values for the card template.
 #[derive(Serialize)]
 struct CardValues {
     cell: String,
     backbone: String,
-    /// `org/name` on the hub.
+    /// Hub repository of the backbone: `org/name`.
     base_model: Option<String>,
     base_revision: Option<String>,
-    /// SHA-256 over config and weights.
+    /// SHA-256 of the backbone's config and weights.
     content: String,
-    /// SHA-256 of what the cell is: it has every setting.
+    /// SHA-256 of the cell's identity, which contains every setting.
     identity: Option<String>,
     class: &'static str,
     layers: usize,
     kept: usize,
     /// Removed layers, or sublayers by kind. Empty for the dense backbone.
     removed: String,
-    /// How much is removed, such as `7 of 32 layers` or `8 of 32 attentions`.
+    /// Amount removed, such as `7 of 32 layers` or `8 of 32 attentions`.
     amount: String,
-    /// Layers of the checkpoint that have no attention, and those that have no MLP.
+    /// Layers of the checkpoint without attention, and those without MLP.
     without: Vec<String>,
-    /// Whether a GGUF file holds the variant.
+    /// Whether the variant can be exported to GGUF.
     in_gguf: bool,
     criterion: Option<String>,
     recovery: Option<String>,
@@ -51,11 +51,11 @@ struct CardValues {
     calibration: Option<CalibrationText>,
     finetune: Option<Finetune>,
     dtype: Option<&'static str>,
-    /// Tokens of the narrowest sliding window of its layers.
+    /// Smallest sliding window of the layers, in tokens.
     window: Option<usize>,
-    /// A sentence for each thing that weights took in.
+    /// One sentence per repair folded into the weights.
     folded: Vec<String>,
-    /// A sentence for each attached operator.
+    /// One sentence per attached operator.
     attached: Vec<String>,
     notes: Vec<String>,
     numbers: Option<String>,
@@ -75,10 +75,10 @@ struct CalibrationText {
     seed: u64,
 }
 
-/// Renders the model card in Markdown with front matter; `numbers` is the table of the cell's numbers, if it was scored.
+/// Renders the model card as Markdown with front matter. `numbers` is the table of the cell's scores, if it was scored.
 ///
 /// # Errors
-/// None that a caller could mend.
+/// Fails only on an internal error in the template.
 pub(super) fn card(
     exporter: &Exporter<'_>,
     grid: &Grid,
@@ -182,7 +182,7 @@ fn folded(layout: &Layout, deployed: &Deployed) -> Vec<String> {
         .collect()
 }
 
-/// Describes how much of a backbone with `layers` layers is removed.
+/// Formats the removed amount of a backbone with `layers` layers.
 fn amount(removed: &Cut, layers: usize) -> String {
     if removed.is_whole_layers() {
         return format!("{} of {layers} layers", removed.whole_layers().len());
@@ -195,7 +195,7 @@ fn amount(removed: &Cut, layers: usize) -> String {
     }
 }
 
-/// Describes the layers of the checkpoint that lack a sublayer.
+/// Formats the layers of the checkpoint that lack a sublayer.
 fn without(layout: &Layout) -> Vec<String> {
     let kinds = [(Sublayer::Attention, "attention"), (Sublayer::Mlp, "MLP")];
     let listed = kinds.into_iter().filter_map(|(kind, name)| {

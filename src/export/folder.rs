@@ -1,4 +1,4 @@
-//! The folder of an exported cell: written next to its place, then moved there.
+//! Output folder of an exported cell, written to a temporary folder and then moved into place.
 
 use std::fs;
 use std::io::Write;
@@ -22,9 +22,9 @@ use crate::model::FloatType;
 use crate::quantity::distinct_sizes;
 use ghostlab_store::fault;
 
-/// The record of what a folder was made from.
+/// File that records what an export was made from.
 pub const MARK: &str = "ghostlab.json";
-/// Files copied unchanged, if the backbone has them.
+/// Files that are copied unchanged if the backbone has them.
 const BESIDES: [&str; 12] = [
     "tokenizer.json",
     "tokenizer.model",
@@ -39,40 +39,40 @@ const BESIDES: [&str; 12] = [
     "NOTICE",
     "USE_POLICY.md",
 ];
-/// Room for everything but weights.
+/// Disk space in bytes reserved for files other than weights.
 const BESIDE: u64 = 32 << 20;
 
-/// In which form weights are written.
+/// Format of the exported weights.
 #[derive(Debug, Clone)]
 pub struct Form {
-    /// Their float type; each as it is stored where none is given.
+    /// Float type. `None` keeps the type of each stored tensor.
     pub dtype: Option<FloatType>,
-    /// Most bytes of a weight file.
+    /// Maximum size of a weight file in bytes.
     pub shard: u64,
 }
 
 /// Result of an export.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Exported {
-    /// Where it was written: a folder, or a GGUF file.
+    /// Output folder or GGUF file.
     #[serde(serialize_with = "crate::files::shown::path")]
     #[schemars(with = "String")]
     pub folder: PathBuf,
-    /// Bytes of its weights.
+    /// Size of the weights in bytes.
     pub bytes: u64,
-    /// Numbers that its weights hold.
+    /// Number of parameters.
     pub parameters: u64,
-    /// Whether a Python file has to be trusted for it to load.
+    /// Whether loading it needs `trust_remote_code`, because it includes a Python file.
     pub needs_code: bool,
 }
 
-/// Purpose of the folder.
+/// Kind of the output folder in its manifest.
 const KIND: &str = "a model";
 
-/// Checks that the folder is absent or a former export.
+/// Checks that the folder is empty, absent or an earlier export.
 ///
 /// # Errors
-/// Exit code 2: the message names the existing content, or the files that must not be replaced.
+/// Fails with exit code 2 and names the existing content or the files that must not be replaced.
 pub fn check(folder: &Path) -> Result<OutputFolder> {
     let occupied = match fs::read_dir(folder) {
         Ok(mut entries) => entries.next().is_some() && Manifest::read(folder).kind().is_none(),
@@ -100,8 +100,8 @@ pub fn check(folder: &Path) -> Result<OutputFolder> {
 /// Writes the folder.
 ///
 /// # Errors
-/// No room, a file that cannot be read or written, something else in the folder's place, or that `stop` was set: nothing
-/// is left then.
+/// Fails if the disk is full, a file cannot be read or written, the target folder has other content, or `stop` is set.
+/// Then no output is left behind.
 pub(super) fn write(
     output: &OutputFolder,
     made: &MadeCell<'_>,
@@ -159,7 +159,7 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
         put(draft, MODELING, checkpoint::modeling(config.architecture).as_bytes())?;
     }
     put(draft, "README.md", card.as_bytes())?;
-    // Machine and command line are private and left out.
+    // Machine and command line are private, so they are left out.
     let keys = result.made_from.iter().map(|object| json!({"kind": object.kind, "key": object.key}));
     let program = machine::program();
     let keys = keys.collect::<Vec<_>>();
@@ -170,7 +170,7 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
     put(draft, MARK, pretty(&record)?.as_bytes())
 }
 
-/// Returns the backbone's generation settings, or those that its config implies.
+/// Returns the backbone's generation settings, or settings derived from its config.
 fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, Value>> {
     let name = "generation_config.json";
     let folder = parts::beside(source, name).parent().map(Path::to_path_buf).unwrap_or_default();
@@ -187,8 +187,8 @@ fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, 
         .collect())
 }
 
-/// Writes the tokenizer's settings. A custom model type tells transformers nothing of the tokenizer class, and code named
-/// by the settings is not exported: `tokenizer.json` is complete.
+/// Writes the tokenizer's settings. With a custom model type, transformers cannot infer the tokenizer class, and code
+/// that the settings refer to is not exported. `tokenizer.json` is sufficient.
 fn tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result<()> {
     let name = "tokenizer_config.json";
     let class = "tokenizer_class";
@@ -204,7 +204,7 @@ fn tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result<()> {
     if settings.is_empty() { Ok(()) } else { put(draft, name, pretty(&Value::Object(settings))?.as_bytes()) }
 }
 
-/// Reads a backbone's config.
+/// Reads the config of a backbone.
 pub(super) fn config_of(source: &Path) -> Result<Map<String, Value>> {
     let file = parts::config(source);
     if !is_gguf(&file) {

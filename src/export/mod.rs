@@ -1,11 +1,12 @@
-//! Layer 4: exports a cell as a folder that transformers, lm-evaluation-harness and other programs load (design §16).
+//! Layer 4: exports a cell as a folder for transformers, lm-evaluation-harness and other programs (design §16).
 //!
-//! | file | noun |
+//! | file | content |
 //! | --- | --- |
-//! | `folder` | the folder: weights, config, tokenizer, whatever else the backbone has, put in its place whole |
-//! | `card` | its model card |
+//! | `folder` | output folder with weights, config, tokenizer and other files of the backbone |
+//! | `card` | model card |
+//! | `source` | files of the backbone to copy |
 //!
-//! Here stands who writes cells, and a cell as one GGUF file for llama.cpp and what is built on it.
+//! This file has the exporter, and the export of a cell as a GGUF file for llama.cpp and programs based on it.
 
 mod card;
 mod folder;
@@ -38,23 +39,23 @@ use crate::results::{collect, long, markdown};
 use crate::work::inputs::Inputs;
 use ghostlab_store::{Store, fault};
 
-/// Writes the checkpoints of cells.
+/// Exporter of cells as checkpoints.
 pub struct Exporter<'a> {
     pub store: &'a Store,
     pub settings: RunSettings,
     pub form: Form,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,
-    /// How a cell was chosen, in Markdown: the report of a search.
+    /// Report of the search that selected the cell, in Markdown.
     pub evidence: Option<String>,
 }
 
 impl Exporter<'_> {
-    /// Writes one cell of a grid into a folder. Layers and operators that are not stored are computed first.
+    /// Exports a cell of a grid to a folder. Layer selections and operators that are not stored are computed first.
     ///
     /// # Errors
-    /// A cell that fails, weights that are not those that were hashed, something else in the folder's place, or a disk
-    /// that is full: nothing is left then.
+    /// Fails if the cell fails, the weights differ from the hashed ones, the folder has other content, or the disk is
+    /// full. Then no output is left behind.
     pub fn export(&self, grid: &Grid, cell: usize, folder: &Path) -> Result<Exported> {
         let output = folder::check(folder)?;
         if let Some(recovery) = &grid.cells[cell].recovery {
@@ -68,7 +69,7 @@ impl Exporter<'_> {
         })
     }
 
-    /// Makes what a cell consists of, as far as that is not stored, and hands it on.
+    /// Computes the missing parts of a cell, and calls `then` with them.
     fn made<T>(&self, grid: &Grid, cell: usize, then: &mut dyn FnMut(MadeCell<'_>) -> Result<T>) -> Result<T> {
         let cell = &grid.cells[cell];
         let export_grid = made_of(grid, cell);
@@ -86,7 +87,7 @@ impl Exporter<'_> {
         then(MadeCell { layout: &layout, backbone, result, deployed: &deployed, inputs: &plan.inputs })
     }
 
-    /// Formats the cell's stored numbers next to its dense backbone's. `None` if it was not scored.
+    /// Formats the scores of the cell and its dense backbone as a table. Returns `None` if not all scores are stored.
     fn numbers(&self, grid: &Grid, cell: &Cell) -> Result<Option<String>> {
         let mut scored = grid.clone();
         scored.cells.retain(|scored_cell| {
@@ -114,7 +115,7 @@ struct MadeCell<'a> {
     inputs: &'a Inputs,
 }
 
-/// Builds a grid of one cell without scores, which needs only what its checkpoint is made of.
+/// Builds a grid with one cell and no evaluations, which needs only the content of the checkpoint.
 fn made_of(grid: &Grid, cell: &Cell) -> Grid {
     let mut export_grid = grid.clone();
     export_grid.cells = vec![cell.clone()];
@@ -127,18 +128,18 @@ fn made_of(grid: &Grid, cell: &Cell) -> Grid {
     export_grid
 }
 
-/// Leaves other backbones out, whose files need not be read.
+/// Removes other backbones from a grid, so that their files need not be read.
 fn narrow(grid: &mut Grid, cell: &Cell) {
     grid.backbones.retain(|name, _| *name == cell.backbone);
 }
 
-/// The entry with the cell of a file: files that have it were written here and may be replaced.
+/// GGUF metadata key with the cell name. It marks files written by ghostlab, which may be replaced.
 const CELL: &str = "ghostlab.cell";
 
-/// Checks that the file is absent or a former export.
+/// Checks that the file is absent or an earlier export.
 ///
 /// # Errors
-/// Exit code 2: another file exists there, or the name does not end in `.gguf`.
+/// Fails with exit code 2 if another file exists, or if the name does not end in `.gguf`.
 pub fn check_gguf(path: &Path, inputs: Vec<Input>) -> Result<()> {
     if !is_gguf(path) {
         return Err(Error::bad_input("a GGUF file has a name that ends in .gguf")
@@ -150,11 +151,12 @@ pub fn check_gguf(path: &Path, inputs: Vec<Input>) -> Result<()> {
 }
 
 impl Exporter<'_> {
-    /// Writes one cell of a grid as a GGUF file. Layers and operators that are not stored are computed first. What llama.cpp
-    /// does otherwise with some texts comes with it.
+    /// Exports a cell of a grid as a GGUF file. Layer selections and operators that are not stored are computed first.
+    /// Also returns notes on texts that llama.cpp tokenizes differently.
     ///
     /// # Errors
-    /// As [`Exporter::export`]; a cell that GGUF has no form for, or a tokenizer that llama.cpp has not.
+    /// Fails like [`Exporter::export`], or if GGUF cannot represent the cell or llama.cpp does not support the
+    /// tokenizer.
     pub fn export_gguf(
         &self,
         grid: &Grid,
@@ -188,11 +190,11 @@ impl Exporter<'_> {
     }
 }
 
-/// Refuses a cell whose cut or repair has no form in GGUF files, before anything is computed for it.
+/// Rejects a cell whose cut or recovery cannot be represented in GGUF, before anything is computed for it.
 fn refuse_gguf(grid: &Grid, cell: usize) -> Result<()> {
     let cell = &grid.cells[cell];
     let Some(backbone) = grid.backbones.get(&cell.backbone) else { return Ok(()) };
-    // Problems of the backbone itself are reported by the run.
+    // The run reports problems of the backbone itself.
     let Ok(config) = Config::read_with_attachments(&backbone.path) else { return Ok(()) };
     let step = cell.recovery.as_ref().and_then(|recovery| recovery.rule.step_form(&config));
     let fits = match step {
@@ -203,7 +205,7 @@ fn refuse_gguf(grid: &Grid, cell: usize) -> Result<()> {
     fits.map_err(|error| error.at(cell.to_string()))
 }
 
-/// Stops between writes if asked to.
+/// Fails if the user interrupted the export.
 fn goes_on(stop: &AtomicBool, what: &str) -> Result<()> {
     fault::here("export");
     match stop.load(Relaxed) {
@@ -212,13 +214,13 @@ fn goes_on(stop: &AtomicBool, what: &str) -> Result<()> {
     }
 }
 
-/// Entries of a header, and notes on what llama.cpp does otherwise.
+/// GGUF metadata entries, and notes on differences in llama.cpp.
 type Texts = (Vec<(String, Entry)>, Vec<String>);
 
-/// Returns the GGUF entries of a backbone's tokenizer and chat template, and how llama.cpp differs.
+/// Returns the GGUF metadata of a backbone's tokenizer and chat template, and notes on differences in llama.cpp.
 ///
 /// # Errors
-/// As [`to_gguf`]; files that cannot be read.
+/// Fails like [`to_gguf`], or if a file cannot be read.
 pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<Texts> {
     let file = parts::tokenizer(backbone);
     let tokenizer: Value = serde_json::from_slice(&corpus::description(&file, config.vocab)?)

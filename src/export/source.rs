@@ -1,5 +1,5 @@
-//! Files of a model directory that an export copies. An untrusted directory may contain links to the user's own
-//! files.
+//! Files of a model directory that an export copies. Links in an untrusted directory could point to private files of
+//! the user, so they are checked.
 
 use std::fs;
 use std::path::{Path, PathBuf};

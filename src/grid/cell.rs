@@ -163,7 +163,7 @@ impl<M: MethodAxis + ?Sized> Method<M> {
     /// Creates a method with options.
     ///
     /// # Errors
-    /// See [`MethodAxis::build`].
+    /// Fails like [`MethodAxis::build`].
     pub fn new(name: &str, options: &Options) -> Result<Self> {
         let (rule, resolved, training) = M::build(name, options)?;
         Ok(Self { name: name.to_owned(), options: options.clone(), resolved, training, rule: Arc::from(rule) })

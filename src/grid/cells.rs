@@ -1,5 +1,5 @@
-//! The axes of a grid, or of an entry of `include` (lists inside entries multiplied out, defaults filled in, methods built), and
-//! from them the cells: the product, less what `exclude` means, and what `include` adds.
+//! Axes of a grid or of an `include` entry, and the cells built from them: the product of the axes, without the cells
+//! that `exclude` matches, plus the cells of `include`.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -17,17 +17,17 @@ use crate::error::{Error, Result};
 use crate::quantity::MAX_TOKENS;
 use crate::recovery::Recovery;
 
-/// Checked axes, `None` if the key is missing. If the four besides `backbone` are missing, there are dense cells only.
+/// Validated axes. An axis is `None` if its key is missing. A grid without the four cut axes has only dense cells.
 #[derive(Debug, Clone)]
 pub(super) struct Axes {
-    /// Where the map stands that holds them.
+    /// Position of the map that contains the axes.
     pub(super) position: YamlPosition,
     pub(super) backbone: Option<Vec<Positioned<String>>>,
     pub(super) criterion: Option<Vec<Positioned<Method<dyn Criterion>>>>,
     pub(super) depth: Option<Vec<Positioned<Depth>>>,
     pub(super) recovery: Option<Vec<Positioned<Method<dyn Recovery>>>>,
     pub(super) calibration: Option<Vec<Positioned<Calibration>>>,
-    /// The texts that the calibrations name.
+    /// Corpora named by the calibrations.
     pub(super) corpora: Vec<Positioned<String>>,
 }
 
@@ -63,7 +63,7 @@ impl Axes {
         }
     }
 
-    /// Multiplies backbones by their weight types, each a backbone of its own. Unchanged without types.
+    /// Replaces each backbone by one backbone per weight type. Does nothing if `weights` is empty.
     pub(super) fn round(
         &mut self,
         weights: &[Positioned<Weights>],
@@ -76,7 +76,7 @@ impl Axes {
         Ok(())
     }
 
-    /// Returns the cut axes that are present, and those that are missing.
+    /// Returns the names of the cut axes that are present, and of those that are missing.
     pub(super) fn of_cuts(&self) -> (Vec<&'static str>, Vec<&'static str>) {
         let Self { criterion, depth, recovery, calibration, .. } = self;
         let written = [criterion.is_some(), depth.is_some(), recovery.is_some(), calibration.is_some()];
@@ -93,7 +93,7 @@ impl Axes {
     }
 }
 
-/// Adds a backbone with a weight type, and returns its name.
+/// Registers a backbone with rounded weights and returns its name.
 fn rounded(
     name: &Positioned<String>,
     weights: Weights,
@@ -112,7 +112,7 @@ fn rounded(
     Ok(Positioned { value: full_name, position: name.position.clone() })
 }
 
-/// The calibrations of an axis, and the texts that they name.
+/// Calibrations of an axis, and the corpora they name.
 type Calibrations = (Vec<Positioned<Calibration>>, Vec<Positioned<String>>);
 
 fn calibrations(at: &At<'_>, entries: &[CalibrationEntry]) -> Result<Calibrations> {
@@ -127,7 +127,7 @@ fn calibrations(at: &At<'_>, entries: &[CalibrationEntry]) -> Result<Calibration
     Ok((all, corpora))
 }
 
-/// Multiplies an entry's lists.
+/// Expands the lists of an entry into calibrations, one per combination.
 fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
     let corpora = limits::values(&at.key("corpus"), &entry.corpus)?;
     let what = "the number of calibration sequences";
@@ -151,7 +151,7 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
         let [c, n, t, s, o] = combination[..] else { continue };
         let (corpus, count, length, seed, operator) =
             (&corpora[c], &sequences[n], &lengths[t], &seeds[s], &operators[o]);
-        // With the defaults, so that two ways to write the same thing are the same.
+        // Fill in the defaults, so that explicit and implicit defaults compare equal.
         let value = Calibration {
             corpus: corpus.value.clone(),
             sequences: count.value,
@@ -176,7 +176,7 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
     Ok((calibrations, corpora))
 }
 
-/// Returns the values of a key, or one `None` if it is missing.
+/// Returns the values of a key, or a single `None` if the key is missing.
 pub(super) fn optional<T>(at: &At<'_>, values: Option<Vec<Positioned<T>>>) -> Vec<Positioned<Option<T>>> {
     match values {
         Some(values) => {
@@ -199,18 +199,18 @@ fn too_many_for_the_operator(calibration: &Calibration, position: &YamlPosition,
         .hint("write the combinations that there are as entries of their own")
 }
 
-/// A pruned cell, with its depth as written and its position.
 struct PrunedCell {
     cell: Cell,
     depth: Depth,
     position: YamlPosition,
 }
 
-/// Returns all unique cells: for each backbone the dense one, the product without exclusions, and inclusions.
+/// Returns all unique cells. Each backbone contributes its dense cell, the product without excluded cells, and the
+/// included cells.
 ///
 /// # Errors
-/// Too many cells or none, a pattern that means none, or a depth that leaves nothing of a backbone. A cell that is excluded
-/// need not be possible.
+/// Fails if there are no cells or too many, if a pattern matches no cell, or if a depth removes all layers of a
+/// backbone. Excluded cells may have impossible depths.
 pub(super) fn cells(
     axes: &Axes,
     includes: &[Axes],
@@ -262,7 +262,7 @@ fn layer_count(backbones: &BTreeMap<String, Backbone>, cell: &Cell) -> usize {
     backbones[&cell.backbone].layers
 }
 
-/// A depth that a criterion cannot choose on a backbone, though it is below its layers; and why.
+/// Cell whose criterion or recovery rejects its depth, although the depth is below the number of layers.
 pub(super) struct Impossible {
     cell: Cell,
     position: YamlPosition,
@@ -270,13 +270,13 @@ pub(super) struct Impossible {
 }
 
 impl Impossible {
-    /// Converts to an error with its location.
+    /// Converts to an error with the position of the cell.
     pub(super) fn into_error(self) -> Error {
         self.error.at(self.position.to_string())
     }
 }
 
-/// Returns the depths that criteria cannot satisfy, each once.
+/// Returns the cells whose depth their criterion or recovery rejects, without duplicates.
 pub(super) fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String, Backbone>) -> Vec<Impossible> {
     let mut asked = HashSet::new();
     let mut impossible = Vec::new();
@@ -293,7 +293,7 @@ pub(super) fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String
     impossible
 }
 
-/// Returns why a recovery does not repair a cut that counts in this unit, if so.
+/// Returns an error if the recovery cannot repair a cut in the unit of `depth`.
 fn unrepairable(recovery: &Method<dyn Recovery>, depth: criterion::Depth) -> Option<Error> {
     let repaired = recovery.rule.sublayer().map_or(DepthUnit::Layers, DepthUnit::from);
     if depth.unit == repaired || !recovery.rule.repairs() {
@@ -316,17 +316,17 @@ fn unrepairable(recovery: &Method<dyn Recovery>, depth: criterion::Depth) -> Opt
     )
 }
 
-/// Whether a criterion counts in the unit of a cell's depth, and the recovery repairs such a cut.
+/// Whether the criterion supports the unit of the cell's depth, and the recovery can repair such a cut.
 fn fits_its_unit(cell: &Cell) -> bool {
     let (Some(criterion), Some(recovery)) = (&cell.criterion, &cell.recovery) else { return true };
     criterion.rule.units().contains(&cell.depth.unit) && unrepairable(recovery, cell.depth).is_none()
 }
 
-/// Leaves out of a search what its criteria cannot choose. A criterion is combined with the depths that count in its unit,
-/// and with the recoveries that repair such a cut.
+/// Removes the cells of a search that cannot be pruned, and records them in `search`. Each criterion keeps only the
+/// depths in its own unit and the recoveries that repair such a cut.
 ///
 /// # Errors
-/// Of a backbone, or of a number of layers that the budget asks for, nothing would be left: why.
+/// Fails if no cell remains for a backbone, or for a layer count that the budget requests.
 pub(super) fn without_impossible(
     mut cells: Vec<Positioned<Cell>>,
     backbones: &BTreeMap<String, Backbone>,
@@ -346,7 +346,9 @@ pub(super) fn without_impossible(
     for one in impossible {
         let Cell { backbone, criterion, depth, .. } = &one.cell;
         let wanted = layers.is_empty() || layers.iter().any(|count| depth == count);
-        if wanted && !cells.iter().any(|cell| is_neighbour(&layers, backbone, *depth, &cell.value)) {
+        let neighbours = cells.iter().map(|cell| &cell.value).filter(|cell| cell.backbone == *backbone);
+        let mut pruned = neighbours.filter(|cell| !cell.is_dense());
+        if wanted && !pruned.any(|cell| layers.is_empty() || cell.depth == *depth) {
             return Err(one.into_error());
         }
         search.unselectable.push(Unselectable {
@@ -359,15 +361,11 @@ pub(super) fn without_impossible(
     Ok(cells)
 }
 
-fn is_neighbour(layers: &[usize], backbone: &String, depth: criterion::Depth, cell: &Cell) -> bool {
-    cell.backbone == *backbone && !cell.is_dense() && (layers.is_empty() || cell.depth == depth)
-}
-
 impl PrunedCell {
-    /// Refuses a cut of a whole backbone.
+    /// Fails if the cut removes all layers of the backbone.
     fn leaves_something(&self, layers: usize) -> Result<()> {
         let Cell { backbone, depth, .. } = &self.cell;
-        // Criteria check the depths of sublayers.
+        // Criteria validate depths of sublayers themselves.
         if !depth.is_in_layers() || depth.count < layers {
             return Ok(());
         }
@@ -392,7 +390,7 @@ impl Axes {
         limits::few_enough(&[size(backbone), size(criterion), size(depth), size(recovery), size(calibration)], position)
     }
 
-    /// Multiplies the axes for each backbone: criterion, depth, recovery, calibration.
+    /// Expands the axes for each backbone, in the order criterion, depth, recovery, calibration.
     fn product(&self, backbones: &BTreeMap<String, Backbone>) -> Vec<PrunedCell> {
         let mut candidates = Vec::new();
         for backbone in self.backbone.iter().flatten().map(|backbone| &backbone.value) {
@@ -418,7 +416,7 @@ impl Axes {
         candidates
     }
 
-    /// Counts the axis for a number of layers; of equal counts the first stays.
+    /// Resolves the depths for a number of layers. Of equal depths, the first is kept.
     fn depths(&self, layers: usize) -> Vec<(criterion::Depth, &Positioned<Depth>)> {
         let mut counts: Vec<(criterion::Depth, &Positioned<Depth>)> = Vec::new();
         for depth in self.depth.iter().flatten() {

@@ -1,13 +1,14 @@
-//! Checks beyond types: errors point at the line with the value.
+//! Semantic validation of a grid, beyond types. Errors give the line of the offending value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::cell::{AXES, CUT_AXES};
 use super::cells::{Axes, optional};
-use super::defined::{self, Asking, Meant};
+use super::defined::{self, Meant};
 use super::definitions::{Definers, Definitions};
 use super::depth::{self, DepthEntry};
+use super::eval_task::Asking;
 use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, TaskUseEntry};
 use super::many::Many;
 use super::named::Library;
@@ -21,24 +22,24 @@ use super::{AxisChoice, limits};
 use crate::error::{Error, Result};
 use crate::{corpus, metric};
 
-/// A grid each of whose values is sound by itself. Nothing was looked for on disk.
+/// Grid whose values have been validated individually. No files have been looked up yet.
 #[derive(Debug)]
 pub(super) struct CheckedGrid {
     pub(super) name: String,
     pub(super) axes: Axes,
-    /// How the backbones' weights are held; empty where the file does not say.
+    /// Weight types of the backbones; empty if the file names none.
     pub(super) weights: Vec<Positioned<Weights>>,
     pub(super) includes: Vec<Axes>,
     pub(super) excludes: Vec<CellPattern>,
     pub(super) evaluate: Evaluate,
     pub(super) search: Option<Search>,
     pub(super) definitions: Definitions,
-    /// Tasks by definitions of lm-evaluation-harness.
+    /// Resolved task definitions of lm-evaluation-harness.
     pub(super) meant: Meant,
 }
 
 impl CheckedGrid {
-    /// Returns the grid's inputs: backbones, and the corpora and tasks that are shown.
+    /// Returns the inputs of the grid: the backbones, and the corpora and tasks in use.
     pub(super) fn needs(&self, shown: &AxisChoice<'_>) -> Vec<Need> {
         let calibrated: BTreeSet<&str> = [&self.axes]
             .into_iter()
@@ -59,7 +60,7 @@ impl CheckedGrid {
     }
 }
 
-/// Checks what the grid of `file` says, which is `schema` and, with its places, the tree `root`.
+/// Validates a grid file from its typed form `schema` and its position-tracking tree `root`.
 pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Library) -> Result<CheckedGrid> {
     let root = At::root(root);
     let name = name(&root, schema, file)?;
@@ -105,7 +106,8 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
     Ok(CheckedGrid { name, axes, weights, includes, excludes, evaluate, search, definitions, meant: used.meant })
 }
 
-/// Times and memory are of the weights that a pass reads: rounded ones are computed with as floats.
+/// Rejects `latency` for rounded weights: they are computed as floats, so times and memory would not be those of the
+/// rounded types.
 fn not_timed(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Result<()> {
     match weights.iter().find(|weight| weight.value.rounded().is_some() && !evaluate.latency.is_empty()) {
         None => Ok(()),
@@ -117,7 +119,7 @@ fn not_timed(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Result<()>
     }
 }
 
-/// Returns the shard seeds by corpus: of calibrations, of training, and of every evaluation.
+/// Collects the shard seeds of each corpus from calibration, training and perplexity evaluation.
 fn seeds<'a>(axes: impl Iterator<Item = &'a Axes> + Clone, evaluate: &'a Evaluate) -> BTreeMap<&'a str, BTreeSet<u64>> {
     let recoveries = axes.clone().filter_map(|axes| axes.recovery.as_ref()).flatten();
     let trained: BTreeSet<u64> =
@@ -141,7 +143,7 @@ fn name(root: &At<'_>, schema: &Schema, file: &Path) -> Result<String> {
     Ok(name)
 }
 
-/// Reads how a grid is raced. Missing depths follow from the budget.
+/// Reads the `search` key. If depths are missing, they follow from the budget.
 fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes) -> Result<Search> {
     let at = root.key("search");
     if schema.evaluate.is_some() {
@@ -166,7 +168,7 @@ fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes
     Ok(search)
 }
 
-/// Checks that a grid has all pruning axes or none.
+/// Checks that all cut axes are present, or none.
 fn all_or_none(axes: &Axes) -> Result<()> {
     let (written, absent) = axes.of_cuts();
     if written.is_empty() || absent.is_empty() {
@@ -203,11 +205,11 @@ fn lacks(subject: &str, axes: &Axes, absent: &[&str]) -> Error {
     Error::bad_input(format!("{subject} has no {word} {}", keys.join(", "))).at(axes.position.to_string())
 }
 
-/// The names that evaluations use.
+/// Corpora, tasks and definitions that the evaluations refer to.
 struct Used {
     corpora: Vec<Positioned<String>>,
     tasks: Vec<Positioned<String>>,
-    /// The resolved definitions.
+    /// Resolved task definitions.
     meant: Meant,
 }
 
@@ -231,7 +233,7 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
         let lengths = limits::counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
         limits::few_enough(&[texts.len(), lengths.len()], &at.place())?;
         for (text, length) in texts.iter().flat_map(|text| lengths.iter().map(move |length| (text, length))) {
-            // The duplicate is the item of the only list, or the entry.
+            // Point at the item if only one of the lists has several items, otherwise at the entry.
             let position = match (texts.len(), lengths.len()) {
                 (1, 2..) => length.position.clone(),
                 (2.., 1) => text.position.clone(),
@@ -264,7 +266,7 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
             }
         }
     }
-    // A list that is written out and empty is a mistake; one that is left out is not.
+    // A list that is present must not be empty.
     if entries.perplexity.written().is_some() {
         limits::each_once(&at.key("perplexity"), &perplexity)?;
     }
@@ -273,15 +275,14 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
         let placed: Vec<_> = tasks.iter().map(|(at, task)| at.placed(task.clone())).collect();
         limits::none_twice(&at.key("tasks").name(), &placed)?;
     }
-    tasks.iter().try_for_each(|(at, task)| defined::check(at, task.max_length, task.limit))?;
+    tasks.iter().try_for_each(|(at, task)| defined::check(at, task.how.max_length, task.how.limit))?;
     let used = Used {
         corpora,
         tasks: tasks.iter().map(|(at, task)| at.key("name").placed(task.name.clone())).collect(),
         meant: Meant::read(&defined)?,
     };
-    let tasks = tasks.into_iter().map(|(_, task)| task).collect();
     let Meant { uses, groups, .. } = &used.meant;
-    let definitions = uses.clone();
+    let tasks = tasks.into_iter().map(|(_, task)| task).chain(uses.iter().cloned()).collect();
     let groups = groups.clone();
     let perplexity: Vec<Perplexity> = perplexity.into_iter().map(|text| text.value).collect();
     let latency = latencies(&at.key("latency"), &entries.latency)?;
@@ -297,7 +298,7 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
             .found(format!("`{}`", metrics[index]))
             .hint("add `damage: true` to an entry of `perplexity`"));
     }
-    Ok((Evaluate { perplexity, tasks, definitions, groups, latency, metrics }, used))
+    Ok((Evaluate { perplexity, tasks, groups, latency, metrics }, used))
 }
 
 /// Reads the names of additional metrics.
@@ -313,7 +314,7 @@ fn metrics(at: &At<'_>, entries: &Many<String>) -> Result<Vec<String>> {
     }
 }
 
-/// Multiplies lengths, batches and numbers of new tokens.
+/// Expands lengths, batches and numbers of new tokens into prompts.
 fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> {
     let mut prompts = Vec::new();
     for (i, entry) in entries.iter().enumerate() {

@@ -33,7 +33,7 @@ pub(super) struct NamedEntry<T> {
     pub(super) need: Need,
 }
 
-/// Sources of named entries.
+/// Places in which names are looked up: the grid and the library.
 pub(super) struct Definers<'a> {
     pub(super) schema: &'a Schema,
     pub(super) root: &'a At<'a>,
@@ -119,7 +119,7 @@ pub fn tasks() -> Vec<&'static str> {
     TASKS.iter().map(|task| task.name).collect()
 }
 
-/// Refuses a name that is not built in.
+/// Rejects a name that is not built in.
 fn known(kind: &str, name: &str, known: &[&str], at: &At<'_>) -> Result<()> {
     if known.contains(&name) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Evaluations of every variant.
+//! Evaluations that are run for every variant.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,38 +9,48 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::defined::{Asking, DataEntry, DefinitionEntry, DefinitionUse, GroupUse};
+use super::defined::{DataEntry, DefinitionEntry, GroupUse};
+use super::eval_task::{Asking, EvalTask};
 use super::many::{self, Many};
 use crate::corpus::PythonRandom;
 use crate::error::Result;
 pub use crate::metric::PromptName as Latency;
 use crate::tasks::Bos;
 
-/// Evaluations of every variant.
+/// Evaluations that are run for every variant.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluate {
-    /// Perplexity, protocol `windows`; one column of the table each.
+    /// Perplexities under the protocol `windows`, each a column of the table.
     pub perplexity: Vec<Perplexity>,
-    /// Zero-shot multiple choice; one column of the table each, and one for their average.
-    pub tasks: Vec<TaskUse>,
-    /// Tasks by lm-evaluation-harness' definitions; one column for each metric.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub definitions: Vec<DefinitionUse>,
-    /// Groups of these.
+    /// Built-in tasks, with one column each and one for their average, and then tasks by definitions, with one column
+    /// for each metric.
+    #[serde(flatten, with = "super::eval_task::lists")]
+    pub tasks: Vec<EvalTask>,
+    /// Groups of the tasks in `definitions`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupUse>,
-    /// How long a pass over a prompt takes; of each prompt the time, the speedup and the memory.
+    /// Prompts that are timed: each has columns for time, speedup and memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latency: Vec<Latency>,
-    /// Metrics of what is scored that a run shows where they are named, by their names.
+    /// Names of optional metrics to include in the tables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<String>,
 }
 
 impl Evaluate {
-    /// Returns whether anything is scored: a text, a task, a definition.
+    /// Returns whether anything is scored: a text or a task.
     pub fn scores(&self) -> bool {
-        !(self.perplexity.is_empty() && self.tasks.is_empty() && self.definitions.is_empty())
+        !(self.perplexity.is_empty() && self.tasks.is_empty())
+    }
+
+    /// Iterates over the built-in tasks.
+    pub fn native(&self) -> impl Iterator<Item = &EvalTask> {
+        self.tasks.iter().filter(|task| !task.defined)
+    }
+
+    /// Iterates over the tasks by definitions.
+    pub fn defined(&self) -> impl Iterator<Item = &EvalTask> {
+        self.tasks.iter().filter(|task| task.defined)
     }
 }
 
@@ -49,10 +59,10 @@ impl Evaluate {
 pub struct Perplexity {
     pub corpus: String,
     pub length: usize,
-    /// Whether variants are compared with the dense model too.
+    /// Whether variants are also compared with the dense model.
     #[serde(default, skip_serializing_if = "is_false")]
     pub damage: bool,
-    /// Only some of the windows; no file says so, a search does.
+    /// Subset of the windows. Only searches set it; grid files cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draw: Option<Draw>,
 }
@@ -62,49 +72,18 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// A comparison with the dense model adds numbers, but the text is the same, and a grid has each text once.
+/// Ignores `damage`, which only adds metrics: a grid may list each text and length once.
 impl PartialEq for Perplexity {
     fn eq(&self, other: &Self) -> bool {
         (&self.corpus, self.length, self.draw) == (&other.corpus, other.length, other.draw)
     }
 }
 
-/// `c4@2048`
+/// Formats like `c4@2048`.
 impl fmt::Display for Perplexity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.corpus, self.length)?;
         self.draw.map_or(Ok(()), |draw| write!(f, "({draw})"))
-    }
-}
-
-/// One task and the protocol that it is scored under.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TaskUse {
-    /// A name in [`Grid::tasks`](super::Grid::tasks).
-    pub name: String,
-    /// Only the first documents: a number, or a fraction below 1.
-    pub limit: Option<f64>,
-    /// Whether contexts begin with the tokenizer's special tokens.
-    pub bos: Bos,
-    /// How many tokens the backbone sees; what its config says where the file does not.
-    pub max_length: Option<usize>,
-    /// Only some of the documents; no file says so, a search does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub draw: Option<Draw>,
-}
-
-/// `hellaswag`, or `hellaswag(bos=never,limit=100)`.
-impl fmt::Display for TaskUse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut options = Vec::new();
-        if self.bos != Bos::default() {
-            options.push(format!("bos={}", self.bos));
-        }
-        options.extend(self.limit.map(|limit| format!("limit={limit}")));
-        options.extend(self.max_length.map(|length| format!("max_length={length}")));
-        options.extend(self.draw.map(|draw| format!("draw={draw}")));
-        f.write_str(&self.name)?;
-        if options.is_empty() { Ok(()) } else { write!(f, "({})", options.join(",")) }
     }
 }
 
@@ -116,85 +95,87 @@ pub(super) struct EvaluateEntry {
     pub(super) perplexity: Many<PerplexityEntry>,
     /// Zero-shot multiple choice; one column of the table for each task, and one for their average.
     pub(super) tasks: Many<TaskUseEntry>,
-    /// Time and memory of a forward pass over a prompt, and of new tokens behind it, all variants of a backbone side by side.
+    /// Time and memory of a forward pass over a prompt and of decoding after it, measured for all variants of a
+    /// backbone together.
     pub(super) latency: Many<LatencyEntry>,
-    /// Further metrics of the texts and tasks that are scored, each in columns of its own: `bits_per_byte`, ….
+    /// Additional metrics of the scored texts and tasks, each in its own columns: `bits_per_byte`, ….
     pub(super) metrics: Many<String>,
 }
 
-/// Prompts: each length with each batch and each count of new tokens.
+/// Prompts to time: every combination of length, batch and number of new tokens.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LatencyEntry {
-    /// Tokens of a sequence.
+    /// Tokens per sequence.
     #[schemars(schema_with = "many::counts")]
     pub(super) length: Many<usize>,
-    /// Sequences that are read together; 1 by default.
+    /// Sequences per batch; 1 by default.
     #[serde(default)]
     #[schemars(schema_with = "many::counts")]
     pub(super) batch: Many<usize>,
-    /// New tokens of each sequence that are decoded behind the prompt, one after the other; none by default.
+    /// New tokens to decode after the prompt, per sequence; none by default.
     #[serde(default)]
     #[schemars(schema_with = "many::counts")]
     pub(super) decode: Many<usize>,
 }
 
-/// Perplexity: each corpus with each length.
+/// Perplexity of each corpus at each length.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PerplexityEntry {
     /// Names in `corpora`, or of files `corpora/NAME.yaml`.
     pub(super) corpus: Many<String>,
-    /// Tokens of a window.
+    /// Tokens per window.
     #[schemars(schema_with = "many::lengths")]
     pub(super) length: Many<usize>,
-    /// Whether each variant's predictions are compared with the dense model's: KL divergence, same likeliest token, ….
+    /// Whether to compare each variant's predictions with the dense model's: KL divergence, same most likely token, ….
     #[serde(default)]
     pub(super) damage: bool,
 }
 
-/// A task by its name, or by a map with options; or one or many tasks by a definition.
+/// Task by name or by a map with options, or tasks of a definition.
 #[derive(Debug, Clone)]
 pub(super) enum TaskUseEntry {
-    Known(TaskUse),
+    Known(EvalTask),
     Defined(Box<DefinitionEntry>),
 }
 
-/// One task and the protocol that it is scored under; `name` or `definition`.
+/// Task and the protocol under which it is scored. Requires either `name` or `definition`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct TaskUseMap {
-    /// A name in `tasks`, or of a file `tasks/NAME.yaml`.
+    /// Name in `tasks`, or of a file `tasks/NAME.yaml`.
     name: Option<String>,
-    /// A task definition of lm-evaluation-harness: a YAML file of a task or group, a folder of them, or a name in `folder`.
+    /// Task definition of lm-evaluation-harness: a YAML file of a task or group, a folder of them, or a name in
+    /// `folder`.
     definition: Option<String>,
-    /// Where the task, group or tag `definition` is looked for, and what its groups name.
+    /// Folder in which to look up `definition` and the members of its groups.
     folder: Option<PathBuf>,
-    /// Where the rows of a definition are: a folder (`SPLIT.jsonl`, `NAME/SPLIT.parquet`, …), a file, or files by split. By
-    /// default the hub's data set that it names.
+    /// Dataset files: a folder (`SPLIT.jsonl`, `NAME/SPLIT.parquet`, …), a file, or files by split. Defaults to the
+    /// Hugging Face dataset named in the definition.
     data: Option<DataEntry>,
-    /// Branch, tag or commit of the hub's data set.
+    /// Branch, tag or commit of the Hugging Face dataset.
     revision: Option<String>,
-    /// Whether a program made the rows up.
+    /// Whether the rows are synthetic.
     #[serde(default)]
     generated: bool,
-    /// For a definition: examples before a question; the default is the definition's. A definition that says 0 keeps 0.
+    /// Number of few-shot examples; defaults to that of the definition. A definition with 0 shots always uses 0.
     shots: Option<usize>,
-    /// Seed for drawing examples; 1234 by default.
+    /// Seed for drawing few-shot examples; 1234 by default.
     seed: Option<u64>,
-    /// Whether the model's chat template is used.
+    /// Whether to apply the model's chat template.
     #[serde(default)]
     chat: bool,
-    /// Whether examples are messages of their own in it; true by default.
+    /// Whether few-shot examples are separate chat messages; true by default.
     multiturn: Option<bool>,
-    /// A text before all, the system's message of a chat.
+    /// Text before the prompt; with a chat template, the system message.
     system: Option<String>,
-    /// Only the first documents: a number, or a fraction below 1.
+    /// Number of documents to score, from the first, or a fraction below 1.
     limit: Option<f64>,
     /// Whether contexts begin with the tokenizer's special tokens.
     #[serde(default)]
     bos: Bos,
-    /// How many tokens the backbone sees; by default what its config says.
+    /// Context length in tokens; defaults to the length in the backbone's config.
     max_length: Option<usize>,
 }
 
@@ -215,8 +196,7 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
 
     fn visit_str<E>(self, name: &str) -> Result<TaskUseEntry, E> {
         let name = name.to_string();
-        let bos = Bos::default();
-        Ok(TaskUseEntry::Known(TaskUse { name, limit: None, bos, max_length: None, draw: None }))
+        Ok(TaskUseEntry::Known(EvalTask { name, how: Asking::default(), defined: false }))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TaskUseEntry, A::Error> {
@@ -239,7 +219,10 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                     Some((key, _)) => {
                         Err(de::Error::custom(format!("`{key}` belongs to `definition`, which is not there")))
                     }
-                    None => Ok(TaskUseEntry::Known(TaskUse { name, limit, bos, max_length, draw: None })),
+                    None => {
+                        let how = Asking { limit, bos, max_length, ..Asking::default() };
+                        Ok(TaskUseEntry::Known(EvalTask { name, how, defined: false }))
+                    }
                 }
             }
             (None, Some(definition)) => {
@@ -248,7 +231,9 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                 }
                 let chat = task_use.chat.then(|| task_use.multiturn.unwrap_or(true));
                 let seed = task_use.seed.unwrap_or(SEED);
-                let how = Asking { shots: task_use.shots, seed, chat, system: task_use.system, limit, bos, max_length };
+                let shots = task_use.shots;
+                let system = task_use.system;
+                let how = Asking { shots, seed, chat, system, limit, bos, max_length, draw: None };
                 let folder = task_use.folder;
                 let data = task_use.data;
                 let revision = task_use.revision;
@@ -272,35 +257,36 @@ impl JsonSchema for TaskUseEntry {
     }
 }
 
-/// From which to which place of the order. It is the order of `random.Random(seed).sample(range(n), n)` in Python.
+/// Range of positions in a random order of the items. The order equals Python's `random.Random(seed).sample(range(n),
+/// n)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Draw {
     pub seed: u64,
-    /// The first place.
+    /// First position.
     pub from: usize,
-    /// The place behind the last.
+    /// End position, exclusive.
     pub to: usize,
 }
 
 impl Draw {
-    /// Samples indices below `count`, in the order of the draw.
+    /// Returns the item indices of the range, in random order, for `count` items.
     ///
     /// # Errors
-    /// None that a caller could mend.
+    /// Propagates errors of [`PythonRandom::sample`].
     pub fn of(&self, count: usize) -> Result<Vec<usize>> {
         let order = PythonRandom::new(self.seed).sample(count, count)?;
         let to = self.to.min(count);
         Ok(order[self.from.min(to)..to].to_vec())
     }
 
-    /// Returns the size of the sample out of `count`.
+    /// Returns the number of items drawn out of `count`.
     pub fn count(&self, count: usize) -> usize {
         self.to.min(count).saturating_sub(self.from)
     }
 }
 
-/// `8-16@0`: places and seed.
+/// Formats positions and seed like `8-16@0`.
 impl fmt::Display for Draw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, from, to } = self;
@@ -316,7 +302,7 @@ mod tests {
     fn stretches_of_one_order_are_all_of_it_and_meet_nowhere() {
         let [a, b, c, none] =
             [(0, 4), (4, 8), (8, 16), (12, 20)].map(|(from, to)| Draw { seed: 7, from, to }.of(10).unwrap());
-        // random.Random(7).sample(range(10), 10), Python 3.11.
+        // Expected: `random.Random(7).sample(range(10), 10)` in Python 3.11.
         assert_eq!([a, b, c].concat(), [5, 2, 6, 9, 0, 7, 4, 1, 3, 8]);
         assert_eq!(Draw { seed: 7, from: 8, to: 16 }.count(10), 2);
         assert!(none.is_empty());

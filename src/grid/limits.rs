@@ -12,7 +12,7 @@ use crate::quantity::MAX;
 const MAX_CELLS: usize = 100_000;
 const MAX_NAME: usize = 200;
 
-/// Refuses a count of `what` outside of `least..=MAX`.
+/// Rejects a count of `what` outside of `least..=MAX`.
 pub(super) fn count(least: usize, found: usize, what: &str, position: &YamlPosition) -> Result<()> {
     if found > MAX {
         return Err(Error::bad_input(format!("{what} is too large"))
@@ -29,7 +29,7 @@ pub(super) fn count(least: usize, found: usize, what: &str, position: &YamlPosit
     Err(if least == 2 { error.hint("one token alone predicts nothing") } else { error })
 }
 
-/// Refuses lists whose lengths multiply to more than [`MAX_CELLS`].
+/// Rejects lists whose lengths multiply to more than [`MAX_CELLS`].
 pub(super) fn few_enough(lengths: &[usize], position: &YamlPosition) -> Result<()> {
     if lengths.iter().copied().fold(1, usize::saturating_mul) <= MAX_CELLS {
         return Ok(());
@@ -42,7 +42,7 @@ pub(super) fn few_enough(lengths: &[usize], position: &YamlPosition) -> Result<(
         .hint("make several grids of it"))
 }
 
-/// Refuses a name that cannot be printed or contains `/`, which separates names.
+/// Rejects a name that cannot be printed or contains `/`, which separates names.
 pub(super) fn shown(what: &str, name: &str, position: &YamlPosition) -> Result<()> {
     if is_shown(name) && !name.contains('/') {
         return Ok(());
@@ -55,7 +55,7 @@ pub(super) fn shown(what: &str, name: &str, position: &YamlPosition) -> Result<(
         .hint("a name is only what the grid calls it: the model's own belongs after `path` or `hub`"))
 }
 
-/// Refuses a grid name that is not a plain directory name, so that results stay below the results directory.
+/// Rejects a grid name that is not a plain directory name, so that results stay below the results directory.
 pub(super) fn plain(name: &str, position: &YamlPosition) -> Result<()> {
     if is_plain(name) {
         return Ok(());
@@ -85,20 +85,20 @@ pub(super) fn values<T: Display + Clone>(at: &At<'_>, values: &[T]) -> Result<Ve
     Ok(values)
 }
 
-/// Returns counts of `what` with their positions. Refuses counts below `least`.
+/// Returns counts of `what` with their positions. Rejects counts below `least`.
 pub(super) fn counts(at: &At<'_>, counts: &[usize], least: usize, what: &str) -> Result<Vec<Positioned<usize>>> {
     let counts = values(at, counts)?;
     counts.iter().try_for_each(|entry| count(least, entry.value, what, &entry.position))?;
     Ok(counts)
 }
 
-/// Refuses an empty list, a list that is too long, and duplicates.
+/// Rejects an empty list, a list that is too long, and duplicates.
 pub(super) fn each_once<T: Display>(at: &At<'_>, values: &[Positioned<T>]) -> Result<()> {
     neither_empty_nor_long(at, values)?;
     none_twice(&at.name(), values)
 }
 
-/// Refuses an empty list and a list that is too long.
+/// Rejects an empty list and a list that is too long.
 pub(super) fn neither_empty_nor_long<T>(at: &At<'_>, values: &[T]) -> Result<()> {
     few_enough(&[values.len()], &at.place())?;
     if !values.is_empty() {
@@ -111,7 +111,7 @@ pub(super) fn neither_empty_nor_long<T>(at: &At<'_>, values: &[T]) -> Result<()>
         .hint("without a value on each axis there is no cell to run"))
 }
 
-/// Refuses duplicate values on an axis, compared by their display text.
+/// Rejects duplicate values on an axis, compared by their display text.
 pub(super) fn none_twice<T: Display>(axis: &str, values: &[Positioned<T>]) -> Result<()> {
     let mut seen: HashMap<String, &YamlPosition> = HashMap::new();
     for Positioned { value, position } in values {

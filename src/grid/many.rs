@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::cell::{CUT_AXES, DEPTH};
 
 /// List of at least `MIN` values, or a single value written without a list. Absent if the key is missing. A key
-/// without a value is refused by `typed`.
+/// without a value is rejected by `typed`.
 #[derive(Debug, Clone)]
 pub(super) struct Many<T, const MIN: usize = 1>(Option<Vec<T>>);
 

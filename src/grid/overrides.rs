@@ -29,7 +29,7 @@ pub(super) fn try_apply(root: &mut YamlNode, overrides: &[String]) {
     }
 }
 
-/// Refuses overrides of profiles, which would have no effect because profiles are merged first.
+/// Rejects overrides of profiles, which would have no effect because profiles are merged first.
 fn refuse_profile(key: &str) -> Result<()> {
     let hint = match key.split(['.', '[']).next() {
         Some("profile") => "choose one with --profile NAME",
@@ -51,7 +51,7 @@ fn read(text: &str) -> Result<(&str, YamlNode)> {
                 .hint("for example: --set depth=7,9,11"));
         }
     };
-    // An empty text is YAML null, which the schema accepts or refuses.
+    // An empty text is YAML null, which the schema accepts or rejects.
     let value = if value.is_empty() { "null" } else { value };
     let is_bare = !value.starts_with(['"', '\'', '[', '{']);
     let node =

@@ -65,7 +65,7 @@ fn length<T>(values: &Many<T>) -> Option<usize> {
     values.written().map(<[T]>::len)
 }
 
-/// Refuses a map without any of the keys, and a key with an empty list.
+/// Rejects a map without any of the keys, and a key with an empty list.
 fn some_values(at: &At<'_>, keys: &[&'static str], lengths: &[Option<usize>], subject: &str, hint: &str) -> Result<()> {
     if lengths.iter().all(Option::is_none) {
         return Err(at
@@ -106,7 +106,7 @@ impl CellPattern {
                 || self.calibration.iter().any(|pattern| means_calibration(&pattern.value, calibration)))
     }
 
-    /// Refuses a pattern with a value or combination that no cell of the product has. It is usually a typo, and the
+    /// Rejects a pattern with a value or combination that no cell of the product has. It is usually a typo, and the
     /// surplus cells would be easy to miss.
     pub(super) fn check(&self, product: &[(&Cell, usize)]) -> Result<()> {
         let missing = |key: &str, position: &YamlPosition, shown: String, known: Vec<String>| {
@@ -167,7 +167,7 @@ impl CellPattern {
     }
 }
 
-/// Refuses a method that the product does not contain.
+/// Rejects a method that the product does not contain.
 fn unmeant<M: MethodAxis + ?Sized>(
     patterns: &[Positioned<WrittenMethod>],
     known: &[Method<M>],

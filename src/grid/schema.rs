@@ -35,24 +35,23 @@ pub(super) struct Schema {
     /// Data of multiple-choice tasks by name. Other names are looked up in `tasks/NAME.yaml`.
     #[serde(default)]
     pub(super) tasks: BTreeMap<String, TaskEntry>,
-    /// Axis: models.
+    /// Models: values of the axis `backbone`.
     pub(super) backbone: Many<String>,
-    /// Axis: weight types. Rounded weights equal those of a quantized file of that type after dequantization.
+    /// Weight types. Rounded weights equal those of a quantized file of that type after dequantization.
     #[serde(default)]
     pub(super) weights: Many<WeightsEntry>,
-    /// Axis: criteria that select the layers to remove. A grid has this and the next three axes, or only dense
-    /// backbones.
+    /// Criteria that select the layers to remove. A grid has this and the next three axes, or only dense backbones.
     #[serde(default)]
     #[schemars(schema_with = "many::criteria")]
     pub(super) criterion: Many<MethodEntry>,
-    /// Axis: number of layers to remove, as a count or a share of the backbone's layers.
+    /// Number of layers to remove, as a count or a share of the backbone's layers.
     #[serde(default)]
     pub(super) depth: Many<DepthEntry>,
-    /// Axis: recoveries applied at the cut.
+    /// Recoveries to apply at the cut.
     #[serde(default)]
     #[schemars(schema_with = "many::recoveries")]
     pub(super) recovery: Many<MethodEntry>,
-    /// Axis: texts that selections and operators are computed from.
+    /// Texts from which selections and operators are computed.
     #[serde(default)]
     pub(super) calibration: Many<CalibrationEntry>,
     /// Patterns of cells to exclude from the product of the axes.

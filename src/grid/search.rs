@@ -1,4 +1,4 @@
-//! The items and budget of a search: the key `search` in place of `evaluate`.
+//! Items and budget of a search, read from the key `search`, which replaces `evaluate`.
 
 use std::fmt;
 
@@ -12,34 +12,34 @@ use super::node::At;
 use crate::criterion::Depth;
 use crate::error::{Error, Result};
 
-/// How a grid's cells are raced.
+/// Settings of a search over a grid's cells.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Search {
     pub budget: Budget,
-    /// Most items, of all tasks together and of all texts together; all where none is given.
+    /// Maximum number of documents over all tasks, and of windows over all texts; `None` for all.
     pub items: Option<usize>,
-    /// The chance of any false exit.
+    /// Upper bound on the probability of eliminating any candidate wrongly.
     pub alpha: f64,
     /// Seed for the order of items.
     pub seed: u64,
-    /// Length over which speed is computed and measured.
+    /// Prompt over which speed is estimated and measured.
     pub prompt: Latency,
-    /// Impossible cuts, which are no candidates.
+    /// Cuts that a criterion cannot select, which are not candidates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unselectable: Vec<Unselectable>,
 }
 
-/// A criterion that cannot choose this many layers or sublayers of a backbone.
+/// Cut that a criterion cannot select on a backbone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unselectable {
     pub backbone: String,
-    /// With its options.
+    /// Criterion with its options.
     pub criterion: String,
     pub depth: Depth,
     pub reason: String,
 }
 
-/// `llm-streamline at 15 layers`, `llm-drop at 40 attention`
+/// Formats like `llm-streamline at 15 layers` or `llm-drop at 40 attention`.
 impl fmt::Display for Unselectable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { criterion, depth, .. } = self;
@@ -52,26 +52,26 @@ impl fmt::Display for Unselectable {
     }
 }
 
-/// Requirements on a variant. All bounds must hold together; several `layers` are separate searches.
+/// Requirements on a variant. A variant must satisfy all bounds; each entry of `layers` starts a separate search.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Budget {
-    /// How many layers are removed.
+    /// Numbers of layers to remove.
     pub layers: Vec<usize>,
-    /// How many times as fast as the dense backbone at least.
+    /// Minimum speedup over the dense backbone.
     pub speedup: Option<f64>,
-    /// Most milliseconds of a pass over the prompt.
+    /// Maximum time of a pass over the prompt, in milliseconds.
     pub latency: Option<f64>,
-    /// Most bytes of weights, operators among them.
+    /// Maximum size of the weights in bytes, operators included.
     pub memory: Option<u64>,
-    /// Largest share of the dense backbone's parameters, operators among them.
+    /// Maximum share of the dense backbone's parameters, operators included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<f64>,
-    /// Largest share of the dense backbone's KV cache.
+    /// Maximum share of the dense backbone's KV cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_cache: Option<f64>,
 }
 
-/// `layers=4`, `speedup=1.3, memory=12GB`.
+/// Formats like `layers=4` or `speedup=1.3, memory=12GB`.
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let layers = self.layers.iter().map(|layers| format!("layers={layers}"));
@@ -92,36 +92,37 @@ impl fmt::Display for Budget {
 pub(super) struct SearchEntry {
     /// Requirements on every candidate.
     budget: BudgetEntry,
-    /// Texts whose windows are raced on: the objective is their mean loss.
+    /// Texts to score candidates on. The objective is the mean loss of their windows.
     #[serde(default)]
     perplexity: Many<PerplexityEntry>,
-    /// Tasks whose documents are raced on: the objective is their mean accuracy. With texts as well there are two objectives.
+    /// Tasks to score candidates on. The objective is the mean accuracy of their documents. Texts and tasks together
+    /// give two objectives.
     #[serde(default)]
     tasks: Many<TaskUseEntry>,
-    /// Most documents of all tasks together, and most windows of all texts together; all by default.
+    /// Maximum number of documents over all tasks, and of windows over all texts; all by default.
     #[schemars(range(min = 1))]
     items: Option<usize>,
-    /// The chance of any false exit; 0.05 by default.
+    /// Upper bound on the probability of eliminating any candidate wrongly; 0.05 by default.
     #[schemars(range(min = 0.0, max = 0.5))]
     alpha: Option<f64>,
     /// Seed for the order of items; 0 by default.
     seed: Option<u64>,
-    /// The prompt that speed is counted and measured over; 512 tokens, one sequence by default.
+    /// Prompt for estimating and measuring speed; one sequence of 512 tokens by default.
     prompt: Option<PromptEntry>,
 }
 
-/// One or more bounds, which a candidate meets together.
+/// One or more bounds. A candidate must satisfy all of them.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BudgetEntry {
-    /// How many layers are removed; of several numbers each is a search of its own.
+    /// Number of layers to remove; several numbers are separate searches.
     #[serde(default)]
     #[schemars(schema_with = "many::counts")]
     pub(super) layers: Many<usize>,
-    /// Minimum speed relative to the dense backbone: `1.3`.
+    /// Minimum speedup over the dense backbone: `1.3`.
     #[schemars(range(min = 1.0))]
     speedup: Option<f64>,
-    /// At most so long a pass over the prompt: `25ms`, `1.5s`.
+    /// Maximum time of a pass over the prompt: `25ms`, `1.5s`.
     latency: Option<String>,
     /// Maximum size of the weights: `12GB`, `800MB`.
     memory: Option<String>,
@@ -133,25 +134,25 @@ pub(super) struct BudgetEntry {
     kv_cache: Option<f64>,
 }
 
-/// A prompt that is timed.
+/// Prompt to time.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PromptEntry {
-    /// Tokens of a sequence.
+    /// Tokens per sequence.
     length: usize,
-    /// Sequences that are read together; 1 by default.
+    /// Sequences per batch; 1 by default.
     batch: Option<usize>,
-    /// New tokens of each sequence that are decoded behind it, whose time counts with its own; none by default.
+    /// New tokens to decode after the prompt, per sequence; their time is included. None by default.
     decode: Option<usize>,
 }
 
-/// The chance of any false exit where a file says nothing.
+/// Default of `alpha`.
 const ALPHA: f64 = 0.05;
-/// The prompt where a file says nothing.
+/// Default of `prompt`.
 const PROMPT: Latency = Latency { length: 512, batch: 1, decode: None };
 
 impl SearchEntry {
-    /// Returns what is scored, as an `evaluate` entry.
+    /// Returns the texts and tasks as an `evaluate` entry.
     pub(super) fn scored(&self) -> EvaluateEntry {
         EvaluateEntry { perplexity: self.perplexity.clone(), tasks: self.tasks.clone(), ..EvaluateEntry::default() }
     }

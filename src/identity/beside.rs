@@ -9,7 +9,8 @@ use super::Identity;
 use crate::files::sha256;
 use ghostlab_store::canonical;
 
-/// Returns a hash of all variants relative to each variant, unaffected by changes common to all.
+/// Returns, for each variant, a hash of the whole cohort relative to that variant. Changes common to all variants do
+/// not affect it.
 pub fn beside(all: &[&Identity]) -> Vec<String> {
     let all: Vec<VariantParts> = all.iter().map(|identity| parts(identity)).collect();
     all.iter()
@@ -38,7 +39,7 @@ fn fields(part: &impl Serialize) -> Option<BTreeMap<String, String>> {
     }
 }
 
-/// Describes the settings in which `other` differs.
+/// Describes the settings in which `other` differs from a variant.
 fn told(parts: &VariantParts, other: &VariantParts) -> String {
     let nothing = BTreeMap::new();
     parts

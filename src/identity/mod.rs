@@ -1,6 +1,6 @@
-//! Layer 1: the identity of a number. Contains everything that it depends on, with all defaults, and nothing else: no
-//! name, path or position. It is made once, when a grid is planned, and stays with the results; nothing is looked up by
-//! a label.
+//! Identity of a measured number (layer 1 of the architecture). An identity contains everything that the number depends
+//! on, with all defaults filled in, and no names, paths or positions. It is built once, during planning, and stored
+//! with the results.
 
 mod aspect;
 mod beside;
@@ -22,8 +22,8 @@ use crate::grid::Draw;
 use crate::model::{self, DeviceName, EngineName, EngineRequest, KernelFamily};
 use ghostlab_store::About;
 
-/// The identity of a number except for the metric. Without a measure it identifies a variant; without a cut, the whole
-/// backbone. Shared parts are stored once.
+/// Identity of a number, except for its metric. Without a `measure` it identifies a variant; without a `cut`, the dense
+/// backbone. Parts are shared through `Arc`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
@@ -33,50 +33,50 @@ pub struct Identity {
     #[serde(with = "part")]
     #[schemars(with = "ComputeId")]
     pub engine: Arc<ComputeId>,
-    /// Which layers are removed.
+    /// Removed layers.
     #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<CutId>")]
     pub cut: Option<Arc<CutId>>,
-    /// The repair at the cut.
+    /// Repair of the cut.
     #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<RepairId>")]
     pub repair: Option<Arc<RepairId>>,
-    /// The text that layers are chosen by and repairs are solved on.
+    /// Text on which layers are selected and repairs are solved.
     #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<CalibrationId>")]
     pub calibration: Option<Arc<CalibrationId>>,
-    /// The measurement.
+    /// Measurement of the variant.
     #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<MeasureId>")]
     pub measure: Option<Arc<MeasureId>>,
 }
 
-/// A backbone: the inputs of its forward pass, independent of its name and path.
+/// Backbone, identified by the inputs of its forward pass, regardless of name and path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelId {
-    /// SHA-256 over what of config and weights it computes with.
+    /// SHA-256 over the parts of config and weights that the computation uses.
     pub content: String,
-    /// SHA-256 of its tokenizer.
+    /// SHA-256 of the tokenizer.
     pub tokenizer: String,
-    /// Type to which its matrices are rounded; `None` if they are as stored.
+    /// Type to which the matrices are rounded; `None` if they are used as stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
 }
 
-/// The engine and its settings.
+/// Engine and its settings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ComputeId {
     pub name: String,
-    /// The float type that it computes in.
+    /// Floating-point type of the computation.
     pub dtype: String,
-    /// The class of device.
+    /// Device class.
     pub device: String,
 }
 
 impl ComputeId {
-    /// Returns the engine request, or `None` for an unknown engine.
+    /// Returns the request that selects this engine, or `None` if the engine is unknown.
     pub fn request(&self) -> Option<EngineRequest> {
         let Self { name, dtype, device } = self;
         let engine = name.parse().ok()?;
@@ -102,211 +102,211 @@ impl From<model::EngineId> for ComputeId {
     }
 }
 
-/// How layers are chosen.
+/// Layer selection.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CutId {
     pub criterion: String,
-    /// Version of the criterion's result.
+    /// Version of the criterion's implementation, incremented when its results change.
     pub version: u32,
-    /// With every default filled in.
+    /// Options, with all defaults filled in.
     pub options: Canonical,
-    /// How many layers or sublayers are removed.
+    /// Number of removed layers or sublayers.
     pub depth: Depth,
-    /// Prior information of the rule about the backbone: a published order.
+    /// Data about the backbone that is built into the criterion, such as a published order of layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<Canonical>,
-    /// The repair after each removal, if layers are removed one by one.
+    /// Repair applied after each removal, if layers are removed one by one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repaired: Option<RepairId>,
 }
 
-/// How a cut is repaired.
+/// Repair of a cut.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RepairId {
     pub recovery: String,
-    /// Version of the recovery's result.
+    /// Version of the recovery's implementation, incremented when its results change.
     pub version: u32,
-    /// With every default filled in, but for its training.
+    /// Options, with all defaults filled in, except for the training.
     pub options: Canonical,
-    /// Sequences of the calibration that it is solved on, the first ones.
+    /// Number of calibration sequences on which the repair is solved, from the first.
     pub fitted: usize,
-    /// How its operator is trained after it is solved.
+    /// Training of the operator after it is solved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub training: Option<Finetune>,
 }
 
-/// The windows that activations come from.
+/// Calibration windows from which activations are collected.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CalibrationId {
     pub text: TextId,
     pub sequences: usize,
-    /// Tokens of a sequence.
+    /// Tokens per sequence.
     pub length: usize,
     pub seed: u64,
-    /// Type to which the weights are rounded for the activations; `None` if they are as stored.
+    /// Type to which the weights are rounded when activations are collected; `None` if they are used as stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
 }
 
-/// A text as it is read.
+/// Text and the way it is read.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TextId {
-    /// SHA-256 of its file, or over those of the shards that are read.
+    /// SHA-256 of the file, or over the hashes of all shards that are read.
     pub bytes: String,
     pub format: String,
-    /// The column that is read, where it is not the usual one.
+    /// Column of the file, if it is not the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<String>,
-    /// How windows are cut from it.
+    /// Rule that cuts the text into windows.
     pub rule: String,
-    /// Its shards, where it is streamed.
+    /// Shards, if the text is streamed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shards: Option<ShardsId>,
 }
 
-/// The shards of a text that is streamed.
+/// Shards of a streamed text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ShardsId {
-    /// In which order their rows come.
+    /// Order in which rows are read from the shards.
     pub order: ShardOrder,
-    /// How many there are, which decides in which order they are opened.
+    /// Number of shards, which determines the order in which they are opened.
     #[serde(rename = "of")]
     pub count: usize,
-    /// SHA-256 of those that are read, in that order.
+    /// SHA-256 of each shard that is read, in reading order.
     pub read: Vec<String>,
 }
 
-/// A measurement. `batch` is included if the last digits depend on it.
+/// Measurement. `batch` is included because the batch size can change the last digits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum MeasureId {
-    /// The losses of a text's windows.
+    /// Losses of the windows of a text.
     Windows {
         text: TextId,
-        /// Tokens of a window.
+        /// Tokens per window.
         length: usize,
-        /// Most windows.
+        /// Maximum number of windows.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<usize>,
-        /// The scored subset, if not all.
+        /// Scored subset; `None` for all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         draw: Option<Draw>,
-        /// Tokens of a batch.
+        /// Tokens per batch.
         batch: usize,
     },
-    /// The log-likelihoods of a task's choices.
+    /// Log-likelihoods of the choices of a built-in task.
     Task {
         task: String,
         version: u32,
         /// SHA-256 of each file of documents.
         rows: Vec<String>,
         formats: Vec<String>,
-        /// Most documents, or a part of them.
+        /// Number of documents, or a fraction of them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<Canonical>,
-        /// The scored subset, if not all.
+        /// Scored subset; `None` for all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         draw: Option<Draw>,
         bos: String,
-        /// Tokens of a context.
+        /// Context length in tokens.
         max_length: usize,
-        /// The token that stands for an empty context, as the backbone's files write it.
+        /// Token used in place of an empty context, as given in the backbone's files.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         prefix: Option<Canonical>,
-        /// Tokens of a batch.
+        /// Tokens per batch.
         batch: usize,
     },
-    /// The log-likelihoods that a definition of lm-evaluation-harness asks for.
+    /// Requests of a task definition of lm-evaluation-harness.
     Defined {
-        /// SHA-256 over what of the definition requests are made by, with includes and overrides resolved.
+        /// SHA-256 over the parts of the definition that determine its requests, with includes and overrides resolved.
         asks: String,
         /// SHA-256 of each file of documents.
         rows: Vec<String>,
         formats: Vec<String>,
-        /// Examples before a question.
+        /// Few-shot examples.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         shots: Option<ShotsId>,
-        /// How the model's chat template is used.
+        /// Chat template settings.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         chat: Option<ChatId>,
-        /// SHA-256 of a text before all.
+        /// SHA-256 of the system text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         system: Option<String>,
-        /// Most documents, or a part of them.
+        /// Number of documents, or a fraction of them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<Canonical>,
         bos: String,
-        /// Tokens of a context.
+        /// Context length in tokens.
         max_length: usize,
-        /// The token that stands for an empty context, as the backbone's files write it.
+        /// Token used in place of an empty context, as given in the backbone's files.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         prefix: Option<Canonical>,
-        /// Generation settings of the backbone's files that change answers.
+        /// Generation settings in the backbone's files that change answers.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         generation: Option<Canonical>,
-        /// Tokens of a batch.
+        /// Tokens per batch.
         batch: usize,
     },
-    /// The time of a pass over a prompt, and of what is decoded behind it.
+    /// Time of a pass over a prompt and of the decoding after it.
     Prefill {
-        /// Tokens of a sequence.
+        /// Tokens per sequence.
         length: usize,
-        /// Sequences that are read together.
+        /// Sequences per batch.
         batch: usize,
-        /// New tokens of each sequence.
+        /// New tokens per sequence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         decode: Option<usize>,
         warmups: usize,
         rounds: usize,
         machine: Canonical,
-        /// A hash over the variants measured together with it, by their differences from its own.
+        /// Hash over the variants timed together with this one, by their differences from it.
         among: String,
     },
-    /// How far the repaired stream is from the dense one, at the cut.
+    /// Distance of the repaired residual stream from the dense one, at the cut.
     Boundary,
 }
 
-/// Examples before a question.
+/// Few-shot examples.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ShotsId {
     pub count: usize,
-    /// Seed for drawing.
+    /// Seed for drawing examples.
     pub seed: u64,
-    /// SHA-256 of each file that they are from.
+    /// SHA-256 of each file that examples are drawn from.
     pub rows: Vec<String>,
     pub formats: Vec<String>,
 }
 
-/// A chat template in use.
+/// Chat template settings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChatId {
-    /// SHA-256 over the template and the special tokens that it may print.
+    /// SHA-256 over the template and the special tokens it may print.
     pub template: String,
-    /// Whether examples are messages of their own.
+    /// Whether few-shot examples are separate chat messages.
     pub multiturn: bool,
 }
 
 impl Identity {
-    /// Returns the variant with a measurement.
+    /// Returns the identity of this variant with a measurement.
     #[must_use]
     pub fn measured(&self, measure: &Arc<MeasureId>) -> Self {
         Self { measure: Some(Arc::clone(measure)), ..self.clone() }
     }
 
-    /// Returns the measured variant.
+    /// Returns the identity without its measurement.
     #[must_use]
     pub fn variant(&self) -> Self {
         Self { measure: None, ..self.clone() }
     }
 
-    /// Returns every setting by path.
+    /// Returns every setting, by path.
     pub fn leaves(&self) -> Leaves {
         leaves(&self.json())
     }
@@ -318,7 +318,7 @@ impl Identity {
 }
 
 impl MeasureId {
-    /// Returns the machine of a time. `None` for results independent of machines.
+    /// Returns the machine of a timing, or `None` if the measurement does not depend on the machine.
     pub fn machine(&self) -> Option<&Canonical> {
         match self {
             Self::Prefill { machine, .. } => Some(machine),
@@ -329,12 +329,12 @@ impl MeasureId {
 
 impl About for Identity {
     fn json(&self) -> Value {
-        // Serialization cannot fail: maps have text keys, and numbers are integers.
+        // Serialization cannot fail: map keys are strings, and numbers are integers.
         serde_json::to_value(self).unwrap_or_default()
     }
 }
 
-/// A part behind an `Arc`, serialized by value.
+/// Serde adapter for `Arc<T>`, serialized like `T`.
 mod part {
     use std::sync::Arc;
 
@@ -353,7 +353,7 @@ mod part {
     }
 }
 
-/// One that may be absent.
+/// Serde adapter for `Option<Arc<T>>`.
 mod perhaps {
     use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Identities of a backbone's cells and evaluations, independent of names in the grid: from cells, file hashes and the
-//! engine.
+//! Identities of a backbone's cells and evaluations. They depend on contents, file hashes and the engine, but not on
+//! names in the grid.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::evaluate::{PrefixToken, end_of_text, prefix_token};
 use crate::files::gguf::is_gguf;
 use crate::files::{parts, sha256};
-use crate::grid::{CalibratedOn, Calibration, DefinitionUse, Grid, Latency, Method, Perplexity, Rounded, TaskUse};
+use crate::grid::{Asking, CalibratedOn, Calibration, EvalTask, Grid, Latency, Method, Perplexity, Rounded};
 use crate::identity::{
     CalibrationId, Canonical, ChatId, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, ShotsId,
     TextId,
@@ -21,19 +21,20 @@ use crate::latency::Rounds;
 use crate::model::{EngineChoice, WeightType};
 use crate::recovery::{self, Recovery};
 use crate::stage::tokens;
-use crate::tasks::{self, Task};
+use crate::tasks;
 use crate::work::inputs::{BackboneFiles, Inputs};
+use ghostlab_definitions::Definition;
 use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::rows::format as row_format;
 use ghostlab_store::Key;
 
-/// A backbone's grid, the hashes of its inputs, and what its numbers are computed with.
+/// Builder of the identities for one backbone of a grid.
 pub(super) struct BackboneContents<'a> {
     grid: &'a Grid,
     inputs: &'a Inputs,
     files: &'a BackboneFiles,
     folder: PathBuf,
-    /// The whole backbone, and the one that repairs are computed with.
+    /// Identity of the dense backbone.
     pub(super) dense: Identity,
     pub(super) calibrated: Identity,
     batch_tokens: usize,
@@ -66,7 +67,8 @@ impl<'a> BackboneContents<'a> {
         files.iter().map(|file| self.inputs.of(file).map(str::to_owned)).collect()
     }
 
-    /// Identifies a text, with the seed that shuffles its shards if it is streamed.
+    /// Returns the identity of a text. For a streamed text it includes the order of the shards, which depends on the
+    /// seed.
     fn text(&self, corpus: &str, seed: u64) -> Result<TextId> {
         let entry = &self.grid.corpora[corpus];
         let files = entry.files_of(seed)?;
@@ -84,7 +86,7 @@ impl<'a> BackboneContents<'a> {
         })
     }
 
-    /// Identifies a calibration, and returns the key of its windows.
+    /// Returns the identity of a calibration and the key of its tokenized windows.
     pub(super) fn calibration(&self, calibration: &Calibration) -> Result<(CalibrationId, Key)> {
         let &Calibration { ref corpus, sequences, length, seed, .. } = calibration;
         let text = self.text(corpus, seed)?;
@@ -94,7 +96,7 @@ impl<'a> BackboneContents<'a> {
         Ok((CalibrationId { text, sequences, length, seed, weights }, tokens))
     }
 
-    /// Identifies the measurement of a text, and returns the key of its windows.
+    /// Returns the identity of a perplexity measurement and the key of its tokenized windows.
     pub(super) fn windows(&self, perplexity: &Perplexity) -> Result<(MeasureId, Key)> {
         let &Perplexity { ref corpus, length, draw, .. } = perplexity;
         let text = self.text(corpus, EVALUATION_SEED)?;
@@ -104,102 +106,93 @@ impl<'a> BackboneContents<'a> {
         Ok((MeasureId::Windows { text, length, limit, draw, batch: self.batch_tokens }, tokens))
     }
 
-    /// Returns the token that stands for an empty context.
+    /// Returns the token that replaces an empty context.
     fn prefix<'v>(&self, tokenizer_config: &'v Value, config: &'v Value) -> Result<Option<PrefixToken<'v>>> {
         let tokenizer = parts::tokenizer(&self.folder);
         prefix_token(tokenizer_config, config, |text| corpus::token_id(&tokenizer, text))
     }
 
-    /// Returns what a reader has to know of the token that stands for an empty context, where a task may ask for it.
+    /// Returns a note on the token that replaces an empty context, if the grid has tasks and the token is unusual.
     pub(super) fn prefix_note(&self) -> Result<Option<String>> {
         let evaluate = &self.grid.evaluate;
-        if evaluate.tasks.is_empty() && evaluate.definitions.is_empty() || is_gguf(&self.folder) {
+        if evaluate.tasks.is_empty() || is_gguf(&self.folder) {
             return Ok(None);
         }
         let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
         Ok(self.prefix(&tokenizer_config, &config)?.and_then(|prefix| prefix.note()))
     }
 
-    /// Identifies the measurement of a task, and returns the key of its requests.
-    pub(super) fn task(&self, used: &TaskUse) -> Result<(MeasureId, Key)> {
-        let data = &self.grid.tasks[&used.name];
-        let task = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
-        let files = task.files(&data.path)?;
-        let rows = self.hashes(&files)?;
-        let formats = formats(&files)?;
-        let limit = self.inputs.limit(used)?;
-        let bos = used.bos.to_string();
-        let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
-        let max_length = match used.max_length {
-            Some(length) => length,
-            None => tasks::max_length(&config, Some(&tokenizer_config))?,
-        };
-        let prefix = self.prefix(&tokenizer_config, &config)?.map(|prefix| json!(prefix.token));
-        let asked = json!({
-            "task": task.name, "task_version": task.version, "rows": rows, "formats": formats, "limit": limit, "bos": bos,
-            "max_length": max_length, "prefix": prefix, "tokenizer": self.files.tokenizer,
-        });
-        let tokens = tokens::of_requests(&used.name, asked);
-        let measure = MeasureId::Task {
-            task: task.name.to_owned(),
-            version: task.version,
-            rows,
-            formats,
-            limit: limit.map(|limit| Canonical::of(&json!(limit))),
-            draw: used.draw,
-            bos,
-            max_length,
-            prefix: prefix.as_ref().map(Canonical::of),
-            batch: self.batch_tokens,
-        };
-        Ok((measure, tokens))
-    }
-
-    /// Identifies the measurement of a defined task, and returns the key of its requests. Metrics and filters are not part
-    /// of the key, so another metric of the same answers computes nothing.
-    pub(super) fn defined(&self, used: &DefinitionUse) -> Result<(MeasureId, Key)> {
-        let task = &self.grid.definitions[&used.name];
-        let definition = &task.definition;
-        let how = &used.how;
-        let count = definition.shots(how.shots);
-        let shots = (count > 0).then(|| -> Result<ShotsId> {
-            let files = task.example_files(how);
-            Ok(ShotsId { count, seed: how.seed, rows: self.hashes(files)?, formats: formats(files)? })
-        });
-        let chat = how.chat.map(|multiturn| -> Result<ChatId> {
-            let template = sha256::of_bytes(self.inputs.chat(&self.folder)?.content());
-            Ok(ChatId { template, multiturn })
-        });
+    /// Identifies the measurement of a task, and returns the key of its requests. Metrics and filters of a definition are
+    /// not part of the key, so another metric of the same answers computes nothing.
+    pub(super) fn task(&self, task: &EvalTask) -> Result<(MeasureId, Key)> {
+        let definition = self.grid.definition(task)?;
+        let how = &task.how;
+        let files = self.grid.rows(task)?;
+        let documents = files.evaluated(definition);
+        let rows = self.hashes(documents)?;
+        let formats = formats(documents)?;
+        let limit = self.inputs.limit(task)?;
+        let bos = how.bos.to_string();
         let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
         let max_length = how.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
-        let prefix = self.prefix(&tokenizer_config, &config)?.map(|prefix| Canonical::of(&json!(prefix.token)));
+        let prefix = self.prefix(&tokenizer_config, &config)?.map(|prefix| json!(prefix.token));
+        if let Some(native) = self.grid.native(task)? {
+            let asked = json!({
+                "task": native.name, "task_version": native.version, "rows": rows, "formats": formats, "limit": limit,
+                "bos": bos, "max_length": max_length, "prefix": prefix, "tokenizer": self.files.tokenizer,
+            });
+            let measure = MeasureId::Task {
+                task: native.name.to_owned(),
+                version: native.version,
+                rows,
+                formats,
+                limit: limit.map(|limit| Canonical::of(&json!(limit))),
+                draw: how.draw,
+                bos,
+                max_length,
+                prefix: prefix.as_ref().map(Canonical::of),
+                batch: self.batch_tokens,
+            };
+            return Ok((measure, tokens::of_requests(&task.name, asked)));
+        }
         let generation = match definition.output {
             Output::Generate => self.inputs.generation(&self.folder, &config)?.changes(),
             _ => None,
         };
-        let documents = task.files(definition.evaluated());
         let measure = MeasureId::Defined {
             asks: sha256::of_bytes(definition.asks()),
-            rows: self.hashes(documents)?,
-            formats: formats(documents)?,
-            shots: shots.transpose()?,
-            chat: chat.transpose()?,
+            rows,
+            formats,
+            shots: self.shots(how, definition, files.examples(definition, how.shots))?,
+            chat: self.chat(how)?,
             system: how.system.as_ref().map(sha256::of_bytes),
-            limit: how.limit.map(|limit| Canonical::of(&json!(limit))),
-            bos: how.bos.to_string(),
+            limit: limit.map(|limit| Canonical::of(&json!(limit))),
+            bos,
             max_length,
-            prefix,
+            prefix: prefix.as_ref().map(Canonical::of),
             generation: generation.as_ref().map(Canonical::of),
             batch: self.batch_tokens,
         };
         let mut asked = json!(measure)["defined"].take();
-        // Affects the last digits of scores, but not the request.
+        // The batch size affects the last digits of scores, but not the requests.
         asked.as_object_mut().and_then(|object_mut| object_mut.remove("batch"));
         asked["tokenizer"] = json!(self.files.tokenizer);
         if definition.output == Output::Generate {
             asked["end_of_text"] = json!(end_of_text(&tokenizer_config, &config));
         }
-        Ok((measure, tokens::of_requests(&used.name, json!({"definition": asked}))))
+        Ok((measure, tokens::of_requests(&task.name, json!({"definition": asked}))))
+    }
+
+    fn shots(&self, how: &Asking, definition: &Definition, files: &[PathBuf]) -> Result<Option<ShotsId>> {
+        let count = definition.shots(how.shots);
+        let shots = || Ok(ShotsId { count, seed: how.seed, rows: self.hashes(files)?, formats: formats(files)? });
+        (count > 0).then(shots).transpose()
+    }
+
+    fn chat(&self, how: &Asking) -> Result<Option<ChatId>> {
+        let Some(multiturn) = how.chat else { return Ok(None) };
+        let template = sha256::of_bytes(self.inputs.chat(&self.folder)?.content());
+        Ok(Some(ChatId { template, multiturn }))
     }
 }
 
@@ -212,8 +205,8 @@ fn formats(files: &[PathBuf]) -> Result<Vec<String>> {
     files.iter().map(|file| row_format(file).map(str::to_owned)).collect()
 }
 
-/// Identifies a prompt's timing on this machine's device, among the variants with a common hash
-/// ([`identity::beside`](crate::identity::beside)).
+/// Returns the identity of a latency measurement on this machine's device. `among` is the hash of the variants that are
+/// timed together ([`identity::beside`](crate::identity::beside)).
 pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> MeasureId {
     let Rounds { warmups, timed } = Rounds::PAPER;
     MeasureId::Prefill {
@@ -227,7 +220,7 @@ pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> Measure
     }
 }
 
-/// Identifies how a criterion cuts a backbone. A criterion that removes layers one by one depends on their repair.
+/// Returns the identity of a cut. For criteria that remove layers one by one it includes the repair.
 pub(super) fn cut(criterion: &Method<dyn Criterion>, spec: &PruneSpec<'_>, repair: Option<&RepairId>) -> Result<CutId> {
     Ok(CutId {
         criterion: criterion.name.clone(),
@@ -239,7 +232,7 @@ pub(super) fn cut(criterion: &Method<dyn Criterion>, spec: &PruneSpec<'_>, repai
     })
 }
 
-/// Identifies how a cell's cut is repaired.
+/// Returns the identity of a cell's repair.
 pub(super) fn repair(
     calibration: &Calibration,
     criterion: &Method<dyn Criterion>,

@@ -1,4 +1,4 @@
-//! Costs of a plan: floating-point operations with and without sharing, memory, disk.
+//! Costs of a plan: FLOPs with and without sharing, memory and disk space.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,34 +19,35 @@ use ghostlab_store::{ObjectKind, Store};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Estimate {
     pub cost: Cost,
-    /// Bytes of memory at the peak, mapped files included.
+    /// Peak memory in bytes, including mapped files.
     pub memory: u64,
-    /// Bytes of activations that are written for a while, beyond those that stay.
+    /// Bytes of activations that are written temporarily, in addition to stored ones.
     pub spool: u64,
 }
 
-/// Memory of the program itself, with tokenizers, tables and memory retained by the allocator: measured on grids of
-/// tiny backbones.
+/// Memory of the program itself in bytes, including tokenizers, tables and memory retained by the allocator. Measured
+/// with grids of tiny backbones.
 const PROGRAM: u64 = 92 << 20;
 
-/// Additional memory used when available: 30 runs on a small backbone used 128 to 160 MB in total (2026-11-27), of
-/// which 50 or 57 MB were pages of the program's file, depending on the system's cache.
+/// Additional memory in bytes that is used if available. 30 runs with a small backbone used 128 to 160 MB in total
+/// (2026-11-27), of which 50 or 57 MB were pages of the executable, depending on the page cache.
 const AND_MORE: u64 = 30 << 20;
 
-/// Returns a distinct placeholder for an unknown operator, because equal programs would count once.
+/// Returns a placeholder for an unknown operator. Each index gives a different operator, because a trie merges equal
+/// programs.
 pub fn place_holder(index: usize) -> Result<Arc<Operator>> {
     Operator::diagonal(vec![index as f32])
 }
 
 impl Estimate {
-    /// Estimates the cost of a plan. `spool_bytes` bounds what a calibration pass writes, `memory` what jobs and weights
-    /// take.
+    /// Estimates the cost of a plan. `spool_bytes` limits the temporary activations of a calibration pass, `memory` the
+    /// memory of jobs and weights.
     pub fn of(plan: &Plan<'_>, state: &StoreState, spool_bytes: u64, memory: u64) -> Result<Self> {
         let mut total = Self::default();
         for backbone in &plan.backbones {
             let one = of_backbone(plan, backbone, state, spool_bytes, memory, &mut Vec::new())?;
             total.cost += one.cost;
-            // One backbone at a time.
+            // Backbones run one after the other.
             total.memory = total.memory.max(one.memory);
             total.spool = total.spool.max(one.spool);
         }
@@ -59,19 +60,19 @@ impl Estimate {
     }
 }
 
-/// Costs of a job.
+/// Cost of a job.
 #[derive(Debug, Clone, Copy)]
 pub struct JobCost {
-    /// Its place in the plan.
+    /// Index of the backbone in the plan.
     pub backbone: usize,
     pub job: Job,
     pub cost: Cost,
 }
 
-/// Estimates the total and remaining cost of each job. Texts that are not tokenized are unknown.
+/// Estimates the total and remaining cost of each job. Excludes evaluations whose texts are not tokenized yet.
 ///
 /// # Errors
-/// A method that cannot be built.
+/// Fails if a method cannot be built.
 pub fn job_costs(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<JobCost>> {
     let mut all = Vec::new();
     for (index, backbone) in plan.backbones.iter().enumerate() {
@@ -82,20 +83,20 @@ pub fn job_costs(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<JobCost>> {
     Ok(all)
 }
 
-/// Returns the bytes for a backbone's weights while its jobs run: what one job leaves of `memory`.
+/// Returns the memory in bytes for the weights of a backbone while its jobs run: what a job leaves of `memory`.
 pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
     let config = &backbone.config;
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
-    // Four matrices in f64 are the most that solving holds; scoring holds an operator for each variant.
+    // Solving holds at most four f64 matrices. Scoring holds an operator per variant.
     let matrices = (4 * config.hidden * config.hidden) as u64 * left.max(8) as u64;
     let left = memory.saturating_sub(PROGRAM + batch_bytes(plan, backbone, state, memory) + matrices);
-    // Besides rounded weights, the full ones with which repairs are computed.
+    // For rounded weights, the unquantized weights are also held for calibration.
     let left = if backbone.full.is_some() { left / 2 } else { left };
     left.min(backbone.engine.weight_bytes(config))
 }
 
-/// Returns the bytes of a backbone's largest batch. Trie branches and stream comparisons keep a few streams, and generation
-/// keeps keys and values.
+/// Returns the memory in bytes of the largest batch, including residual streams of trie branches and comparisons, and
+/// KV caches of generation.
 pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
     let deepest =
         plan.grid.cells.iter().filter(|cell| cell.depth.is_in_layers()).map(|cell| cell.depth.count).max().unwrap_or(0);
@@ -104,7 +105,7 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
         backbone.config.batch_bytes(backbone.batch_tokens.max(length).min(tokens), deepest + 2)
     });
     let evaluations = backbone.evaluations.iter().enumerate().map(|(index, evaluation)| {
-        // A comparison holds the dense model's stream until the end of a batch.
+        // A comparison keeps the dense model's stream until the end of a batch.
         let streams = if evaluation.subject.extent().damage { 5 } else { 4 };
         let load = load(state, &evaluation.tokens);
         let all = load.as_ref().map_or(usize::MAX, |load| load.tokens);
@@ -115,8 +116,8 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
     calibrations.chain(evaluations).max().unwrap_or(0)
 }
 
-/// Returns the bytes of keys and values of concurrent prompts: at most their part of `memory`, at least one prompt. 0
-/// without generation.
+/// Returns the size of the KV caches of concurrent prompts in bytes: limited to a share of `memory`, but at least one
+/// prompt. Returns 0 without generation.
 fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state: &StoreState, memory: u64) -> u64 {
     let evaluation = &backbone.evaluations[position];
     let Some(load) = load(state, &evaluation.tokens).filter(|_| evaluation.generates) else { return 0 };
@@ -165,14 +166,14 @@ fn of_backbone(
     for (index, calibration) in backbone.calibrations.iter().enumerate() {
         let load = calibration.load();
         if !state.has(&calibration.tokens) {
-            // Ids, and where each sequence begins.
+            // Token ids and sequence offsets.
             total.cost.disk += 4 * load.tokens as u64;
         }
         let calibrated: Vec<&Variant> = backbone.variants.iter().filter(|v| v.calibration == Some(index)).collect();
         let missing: Vec<&Variant> =
             calibrated.iter().copied().filter(|v| !v.operator.as_ref().is_some_and(|key| state.has(key))).collect();
         let pass = activations::pass_flops(config, &load);
-        // A text that operators are trained on alone is no job: a pass reads it.
+        // A text used only for training is not a job, but one pass reads it.
         if calibrated.is_empty() {
             total.cost.shared += pass;
             continue;
@@ -184,7 +185,7 @@ fn of_backbone(
         for Deepest { sets, left, .. } in deepest(plan.grid, backbone, &calibrated, state) {
             cost += scores::trial_cost(config, &sets, left, &load);
         }
-        // The result of one pass is stored once for all methods of a boundary.
+        // The result of a pass is stored once for all methods with the same boundary.
         let mut read = BTreeSet::new();
         let pass = pass / load.tokens.max(1) as f64;
         for (variant, trained) in calibrated.iter().filter_map(|variant| Some((variant, variant.trained.as_ref()?))) {
@@ -210,16 +211,16 @@ fn of_backbone(
     let matrix = operator::matrix_bytes(config);
     let lacking = backbone.keys().filter(|key| !state.has(key));
     let lacking: BTreeSet<(ObjectKind, &str)> = lacking.map(|key| (key.kind(), key.hash())).collect();
-    // Upper estimate of the number of regions of a cut.
+    // Assume that an object has at most four operator matrices, one per region of the cut.
     let small = 4 * matrix <= Store::SMALL;
     for (kind, _) in &lacking {
         total.cost.inodes += (Stage::of(*kind)?.inodes)(small);
     }
-    // The folders of kinds, and that of the files of many.
+    // One directory per kind, and one for shared packs.
     total.cost.inodes += if lacking.is_empty() { 0 } else { KINDS.len() as u64 + 1 };
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
     if left > 0 {
-        // Solving holds at most four matrices in f64, besides the activations that it maps.
+        // Solving holds at most four f64 matrices and the mapped activations.
         let solving = if operators > 0 { 8 * matrix + mapped } else { 0 };
         let weights = backbone.engine.held_bytes(config, weights_budget(plan, backbone, state, memory));
         let weights = if backbone.full.is_some() { 2 * weights } else { weights };
@@ -237,7 +238,7 @@ fn load(state: &StoreState, key: &ghostlab_store::Key) -> Option<Load> {
     }
 }
 
-/// Returns the load of part of a text, with windows or documents taken as equal.
+/// Returns the load of a sample of a text, assuming that all windows or documents have the same size.
 fn part(all: Load, draw: Draw) -> Load {
     let items = (all.tokens / all.length.max(1)).max(1);
     Load {
@@ -251,7 +252,7 @@ fn drawn_part(draw: &Draw, items: usize, number: usize) -> usize {
     number * draw.count(items) / items
 }
 
-/// Returns a variant's program. An unknown selection is assumed in the middle.
+/// Returns the program of a variant. If the selection is not stored, assumes layers in the middle.
 fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &StoreState) -> Result<Program> {
     let layers = backbone.config.layers;
     let cell = &grid.cells[variant.cell];
@@ -268,31 +269,32 @@ fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &Stor
     Ok(Program::repaired(layers, &removed, &Repairs { sublayers, ..Repairs::default() }))
 }
 
-/// Estimates solving a variant's operators. Unknown layers are assumed to be one region.
+/// Estimates the FLOPs to solve the operators of a variant. If the selection is not stored, assumes layers in the
+/// middle.
 fn solving(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, load: &Load, state: &StoreState) -> Option<f64> {
     let cell = &grid.cells[variant.cell];
     let recovery = &*cell.recovery.as_ref()?.rule;
     let known = variant.selection.as_ref().and_then(|key| state.selection(key));
     let removed = known.map_or_else(|| cell.depth.middle(backbone.config.layers), |known| known.removed.clone());
     let spans = recovery::spans(recovery, &removed).len();
-    // Layers that are removed one by one take passes of their own: one or two to select each, and one to repair it.
+    // Removing layers one by one takes additional passes per layer: two to select it, and one to repair it.
     let is_iterative = cell.criterion.as_ref().is_some_and(|method| method.rule.is_iterative());
     let passes = if is_iterative { cell.depth.count * if recovery.repairs() { 3 } else { 2 } } else { 0 };
     let passes = passes as f64 * activations::pass_flops(&backbone.config, load);
     Some(passes + operator::solve_flops(&backbone.config, recovery, load, variant.fitted, spans))
 }
 
-/// Number of trials of a criterion on one calibration, each without some layers or sublayers.
+/// Number of trials of a criterion on one calibration. A trial scores the backbone without some layers or sublayers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrialCount {
-    /// The criterion as the grid writes it.
+    /// Criterion, as written in the grid.
     pub criterion: String,
     pub needed: usize,
     pub stored: usize,
 }
 
 impl TrialCount {
-    /// Returns the trials of a backbone's calibration, by criterion.
+    /// Counts the trials on a calibration of a backbone, by criterion.
     pub fn of(
         plan: &Plan<'_>,
         backbone: &BackbonePlan,
@@ -315,13 +317,13 @@ impl TrialCount {
     }
 }
 
-/// For criteria that measure trials: the deepest cut includes the measurements of the others.
+/// Trials of a criterion at its greatest depth, which include those of smaller depths.
 struct Deepest {
     criterion: String,
     metric: TrialMetric,
-    /// The trials.
+    /// Removed sublayers of each trial.
     sets: Vec<Cut>,
-    /// Whether a selection is missing.
+    /// Whether any selection of the criterion is missing.
     left: bool,
 }
 
@@ -350,7 +352,8 @@ fn deepest(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &
         .collect()
 }
 
-/// Returns the activation sites that are kept, and those that a pass must write because a selection may need them.
+/// Returns the number of activation sites that are stored, and of those that a pass must write in addition because a
+/// selection may need them.
 fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> (usize, usize) {
     let [kept, now] = [true, false].map(|guess| {
         Needs::of(variants.iter().filter_map(|variant| {

@@ -1,5 +1,4 @@
-//! Objects that plans use, which `cache gc --keep` keeps, and objects to evict to stay within a limit, starting with
-//! the cheapest to recompute per byte.
+//! Objects that plans use and `cache gc --keep` keeps, and eviction of other objects to stay within a size limit.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +26,7 @@ impl KeepSet {
         plan.keys().for_each(|key| hashes_in(&key.readable()["of"], &mut self.contents));
     }
 
-    /// Returns whether the plans read all files that an object was computed from.
+    /// Returns whether the plans read all files from which an object was computed.
     pub fn knows_inputs(&self, entry: &InventoryItem) -> bool {
         let Found::Whole(object) = &entry.found else { return true };
         let mut hashes = BTreeSet::new();
@@ -40,7 +39,7 @@ impl KeepSet {
         self.add_plan(plan, store, &|key| !store.has(key));
     }
 
-    /// Adds a plan's objects, and their inputs while `goes_on` holds.
+    /// Adds the objects of a plan, and their transitive inputs as long as `goes_on` returns true.
     fn add_plan(&mut self, plan: &Plan<'_>, store: &Store, goes_on: &dyn Fn(&Key) -> bool) {
         plan.keys().for_each(|key| self.add_key(key, goes_on));
         self.unfinished.extend(
@@ -60,8 +59,8 @@ impl KeepSet {
         }
     }
 
-    /// Returns whether an entry is kept, including all members of a family, because another depth or recovery may use
-    /// them.
+    /// Returns whether an object is kept. If one member of a family is used, all members are kept, because other depths
+    /// or recoveries may use them.
     pub fn has(&self, entry: &InventoryItem) -> bool {
         let stage = KINDS.into_iter().find(|kind| kind.folder() == entry.stage).and_then(|kind| Stage::of(kind).ok());
         self.used.contains(&entry.hash)
@@ -83,7 +82,7 @@ pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
     found
 }
 
-/// Collects the engines in a key and its ancestors. Keys do not name the CPU engine.
+/// Collects the engines in a key and its ancestors. Keys on the CPU engine do not name the engine.
 fn engines_in(key: &Value, found: &mut BTreeSet<ComputeId>) {
     let Some(identity) = key["of"].as_object() else { return };
     let [engine, dtype, device] = ["engine", "dtype", "device"].map(|name| identity.get(name).and_then(Value::as_str));
@@ -105,15 +104,15 @@ fn hashes_in(key: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// State of a store relative to its size limit.
+/// Result of applying a size limit to a store.
 #[derive(Debug, Default)]
 pub struct Quota {
     pub limit: u64,
-    /// Bytes that the plan or a running process needs.
+    /// Bytes of objects that the plan or a running process needs.
     pub needed: u64,
-    /// Bytes that are not needed but fit within the limit.
+    /// Bytes of other objects that fit within the limit.
     pub kept: u64,
-    /// Objects to evict, in order.
+    /// Objects to evict, cheapest to recompute per byte first.
     pub going: Vec<InventoryItem>,
     /// Bytes that will be written.
     pub coming: u64,
@@ -139,7 +138,7 @@ impl Quota {
         let mut kept = sum_of_sizes(&others);
         // Leave objects of other program versions alone.
         others.retain(|entry| !entry.older() && !entry.later());
-        // A damaged object has no known cost.
+        // Damaged objects have no known cost and are evicted first.
         others.sort_by(|a, b| price(a).total_cmp(&price(b)).then_with(|| a.hash.cmp(&b.hash)));
         let mut going = Vec::new();
         for entry in others {
@@ -178,7 +177,7 @@ mod tests {
     fn cheapest_objects_are_evicted_first_needed_ones_never() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), stage::WORDS).unwrap();
-        // Sizes and computing times: 10, 1, 100 and 2 ms per byte.
+        // Compute times per byte: 10, 1, 100 and 2 ms.
         for (number, (bytes, seconds)) in [(100, 1.0), (1000, 1.0), (10, 1.0), (500, 1.0)].into_iter().enumerate() {
             let key = Key::new(stage::selection::KIND, json!({"number": number}), []);
             store.put(&key, seconds, &[("a", &vec![0; bytes])]).unwrap();

@@ -1,5 +1,5 @@
-//! Layer 1: from cells to keys: what a grid needs, what is stored, the missing parts and why, and the costs. Nothing is
-//! computed here.
+//! Layer 1: the plan of a grid: keys of all required objects, which of them are stored, why others are missing, and the
+//! costs. Computes no results.
 
 mod contents;
 mod cost;

@@ -1,4 +1,5 @@
-//! Stored summary of a plan, from which `ghostlab status` counts finished objects without the grid and its inputs.
+//! Summary of a plan that is stored for `ghostlab status`, which counts finished objects without reading the grid and
+//! its inputs.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use crate::files::sha256;
 use crate::stage::{KINDS, Stage};
 use ghostlab_store::{Key, Store};
 
-/// Objects, cells and jobs of a plan, without latencies, which each machine measures itself.
+/// Objects, cells and jobs of a plan. Excludes latencies, which each machine measures itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outline {
     pub grid: String,
@@ -34,7 +35,7 @@ pub struct OutlineCell {
     artifacts: Vec<usize>,
 }
 
-/// Calibration of a backbone, or scoring of a text or task.
+/// Job: calibration of a backbone, or scoring of a text or task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutlineJob {
     /// Label in events and records.
@@ -67,7 +68,7 @@ pub struct JobProgress {
     pub backbone: String,
     /// Total work estimated by the cost model, in floating-point operations.
     pub flop: f64,
-    /// Number of objects that the job makes.
+    /// Number of objects that the job creates.
     pub artifacts: usize,
     /// Number of stored objects.
     pub stored: usize,
@@ -121,7 +122,7 @@ impl Outline {
         sha256::of_bytes(all.join("\n"))[..12].to_owned()
     }
 
-    /// Stores the outline, and returns its id. A write error only limits the output of `status`.
+    /// Stores the outline and returns its id. Ignores write errors, which only affect `status`.
     pub fn keep(&self, store: &Store) -> String {
         let id = self.id();
         let path = store.plans().join(format!("{id}.json"));

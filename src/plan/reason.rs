@@ -1,7 +1,7 @@
 //! Explains why an object must be computed.
 //!
-//! Only objects with the same input names that differ in at most one setting are compared. Other objects are not
-//! changes of each other.
+//! Compares it with stored objects that have the same input names and differ in at most one setting. Objects that
+//! differ in more settings are treated as unrelated.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -21,13 +21,13 @@ use ghostlab_store::{Found, InventoryItem, Key, Store};
 pub enum Reason {
     /// No similar object is stored.
     First,
-    /// The most similar stored object differs in these fields.
+    /// Differs in these fields from the closest stored object.
     Changed(Vec<Change>),
-    /// The object is stored but damaged. Contains the reason.
+    /// Stored but damaged. Contains the error.
     Damaged(String),
 }
 
-/// Difference in one field of a key.
+/// Change of one field of a key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 pub struct Change {
     /// Path of the field: `selection.tokens.windows.seed`.
@@ -41,7 +41,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Returns whether the field is a setting, not an input's content or a version.
+    /// Returns whether the field is a setting, as opposed to a content hash or a version.
     fn is_setting(&self) -> bool {
         let content = [&self.old, &self.new].into_iter().flatten().any(Canonical::is_hash);
         !content && !self.field.name().ends_with("version")
@@ -80,18 +80,18 @@ struct KeyParts {
     inputs: BTreeSet<String>,
 }
 
-/// Stored objects to compare missing ones with.
+/// Index of stored objects for comparison with missing ones.
 pub struct Reasons {
     stored: HashMap<&'static str, Vec<KeyParts>>,
-    /// Stored objects by a hash of their input names and all fields except one.
+    /// Index of an object in `stored`, by the hash of its input names and all fields except one.
     nearly: HashMap<(&'static str, u64), usize>,
 }
 
-/// Maximum number of objects that are compared one by one if no single field explains the difference.
+/// Maximum number of objects to compare one by one if no single field explains the difference.
 const COMPARED: usize = 400;
 
 impl Reasons {
-    /// Creates the reasons for a plan, excluding the plan's own objects.
+    /// Creates the index for a plan, excluding the objects of the plan.
     pub fn new(store: &Store, plan: &Plan<'_>) -> Self {
         Self::of_stored(store, &plan.keys().map(|key| key.hash()).collect())
     }
@@ -158,8 +158,8 @@ fn inputs(key: &Value) -> BTreeSet<String> {
     found
 }
 
-/// Flattens a key to its fields by path, without `of` and the kinds of parents. Repeated ancestors and input hashes
-/// appear at the shortest path only.
+/// Flattens a key to its fields by path, without `of` and the kinds of parents. An ancestor or input hash that occurs
+/// several times is listed only at its shortest path.
 fn leaves(key: &Value) -> Leaves {
     let mut found = Leaves::new();
     let mut seen = HashSet::new();

@@ -1,4 +1,4 @@
-//! From cells to keys: every artifact that a grid asks for, named by what makes it, before anything is made.
+//! Derives the keys of all objects that a grid needs, without computing anything.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,23 +15,22 @@ use crate::model::{Config, EngineRequest, rounding_told};
 use crate::stage::{distilled, generations, latency, operator, scores, selection};
 use crate::work::backbone::{BackbonePlan, CalibrationPlan, Evaluation, KeyedBackbone, Subject, TrainingPlan, Variant};
 use crate::work::inputs::{Given, Inputs};
-use ghostlab_definitions::metric::Output;
 use ghostlab_store::{Key, Store};
 
-/// Every artifact that a grid asks for.
+/// Keys of all objects that a grid needs, by backbone.
 pub struct Plan<'g> {
     pub grid: &'g Grid,
     pub inputs: Inputs,
-    /// In the order of the grid's cells.
+    /// Backbones, in the order of the grid's cells.
     pub backbones: Vec<BackbonePlan>,
 }
 
 impl<'g> Plan<'g> {
-    /// Reads the inputs' hashes and builds all keys. Tokens of a batch are a part of those of scores, whose last digits depend on
-    /// it; where none are given each engine has its own.
+    /// Hashes the inputs and builds all keys. The number of tokens per batch is part of the keys of scores, because it
+    /// affects the last digits. By default it depends on the engine.
     ///
     /// # Errors
-    /// An input that cannot be read, or an engine that does not run here.
+    /// Fails if an input cannot be read or the engine is not available on this machine.
     pub fn new(grid: &'g Grid, store: &Store, engine: EngineRequest, batch_tokens: Option<usize>) -> Result<Self> {
         let inputs = Inputs::read(grid, store)?;
         let mut names: Vec<&str> = grid.cells.iter().map(|cell| cell.backbone.as_str()).collect();
@@ -45,31 +44,32 @@ impl<'g> Plan<'g> {
         Given { grid: self.grid, inputs: &self.inputs }
     }
 
-    /// Describes the engines of the backbones, usually one.
+    /// Formats the engines of the backbones. There is usually one.
     pub fn engines(&self) -> String {
         let ids: BTreeSet<String> = self.backbones.iter().map(|backbone| backbone.engine.id().to_string()).collect();
         ids.into_iter().collect::<Vec<_>>().join(", ")
     }
 
-    /// Describes the machine with each computing device, as [`machine::identity`].
+    /// Formats the machine with each compute device, like [`machine::identity`].
     pub fn machine(&self) -> String {
         let all: BTreeSet<String> =
             self.backbones.iter().map(|backbone| machine::identity(backbone.engine.device()).to_string()).collect();
         all.into_iter().collect::<Vec<_>>().join(", ")
     }
 
-    /// Iterates over all object keys of its backbones.
+    /// Iterates over all object keys of all backbones.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.backbones.iter().flat_map(BackbonePlan::keys)
     }
 
-    /// Iterates over the cells with backbone and variant, in the grid's order.
+    /// Iterates over backbones and variants, in the order of the grid's cells.
     pub fn variants(&self) -> impl Iterator<Item = (&BackbonePlan, &Variant)> {
         self.backbones.iter().flat_map(|backbone| backbone.variants.iter().map(move |variant| (backbone, variant)))
     }
 }
 
-/// Returns the text that a cell's operator is trained on, from the calibration's corpus, if it is trained.
+/// Returns the text for training a cell's operator, from the corpus of its calibration. Returns `None` if the operator
+/// is not trained.
 fn training_text(cell: &Cell) -> Option<Calibration> {
     let Finetune { sequences, length, seed } = cell.recovery.as_ref()?.training?;
     let corpus = cell.calibration.as_ref()?.corpus.clone();
@@ -126,23 +126,18 @@ impl BackbonePlan {
                 calibrations.push(CalibrationPlan { calibration, identity, tokens });
             }
         }
-        let subjects = grid.evaluate.perplexity.iter().cloned().map(Subject::Windows);
+        let texts = grid.evaluate.perplexity.iter().cloned().map(Subject::Windows);
         let content = &files.content;
         let weights_to = config.rounded;
         let keyed = KeyedBackbone { name, content, engine: engine.id(), weights: weights_to, batch_tokens };
         let mut evaluations = Vec::new();
-        let subjects = subjects.chain(grid.evaluate.tasks.iter().cloned().map(Subject::Task));
-        for subject in subjects.chain(grid.evaluate.definitions.iter().cloned().map(Subject::Defined)) {
+        for subject in texts.chain(grid.evaluate.tasks.iter().cloned().map(Subject::Task)) {
             let (measure, tokens) = match &subject {
                 Subject::Windows(text) => contents.windows(text)?,
-                Subject::Task(used) => contents.task(used)?,
-                Subject::Defined(used) => contents.defined(used)?,
+                Subject::Task(task) => contents.task(task)?,
             };
             let journal = scores::journal(keyed, &tokens, subject.extent());
-            let generates = match &subject {
-                Subject::Defined(used) => grid.definitions[&used.name].definition.output == Output::Generate,
-                Subject::Windows(_) | Subject::Task(_) => false,
-            };
+            let generates = matches!(&subject, Subject::Task(task) if grid.generates(task));
             let measure = Arc::new(measure);
             let tokens = Arc::new(tokens);
             evaluations.push(Evaluation { subject, measure, tokens, journal, generates });
@@ -171,7 +166,7 @@ impl BackbonePlan {
         Ok(plan)
     }
 
-    /// Returns the backbone whose weights it quantises, with its calibrations and without cells.
+    /// Returns the plan of the unquantized backbone, with the same calibrations and without cells.
     fn as_stored(&self, name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -188,7 +183,7 @@ impl BackbonePlan {
         }
     }
 
-    /// Adds the keys of latencies, which depend on all variants.
+    /// Adds the keys of latencies. They depend on all variants, which are timed together.
     fn add_latencies(&mut self) {
         if self.latencies.is_empty() {
             return;
@@ -294,7 +289,7 @@ impl BackbonePlan {
             .collect()
     }
 
-    /// Refuses a training where the cut need not be one block.
+    /// Rejects training unless the cut is always a single block of layers.
     fn one_block(&self, cell: &Cell, criterion: &Method<dyn Criterion>) -> Result<()> {
         let regions = criterion.rule.regions(&self.cut(cell.depth));
         if !criterion.rule.is_iterative() && regions.iter().all(|(start, end)| cell.depth == end - start) {
@@ -317,17 +312,18 @@ fn repaired_identity(plan: &CalibrationPlan, cut: &Arc<CutId>, full: &Identity, 
     }
 }
 
-/// Parts shared by a backbone's cells.
+/// Data shared by the cells of a backbone.
 struct PlannedParts {
-    /// The whole backbone.
+    /// Identity of the dense backbone.
     dense: Identity,
-    /// The one that repairs are computed with.
+    /// Identity of the backbone that calibrations run on.
     calibrated: Identity,
-    /// The places of calibrations, as cells write them.
+    /// Indices of the calibrations.
     calibrations: HashMap<Calibration, usize>,
-    /// Cuts with the keys of their selections, by calibration, criterion (with the recovery that it depends on) and depth.
+    /// Cuts with the keys of their selections, by calibration, criterion (including the recovery that it depends on)
+    /// and depth.
     cuts: BTreeMap<(usize, String, Depth), Chosen>,
 }
 
-/// A cut with the key of its selection.
+/// Cut with the key of its selection.
 type Chosen = (Arc<CutId>, Arc<Key>);

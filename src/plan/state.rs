@@ -15,7 +15,7 @@ use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
 #[derive(Debug)]
 pub enum ObjectState {
     Absent,
-    /// Damaged object, which will be computed again.
+    /// Stored but damaged. Will be computed again.
     Damaged(Error),
     Whole(StoredObject),
 }
@@ -27,12 +27,12 @@ pub struct StoreState {
 }
 
 impl StoreState {
-    /// Looks up all objects of a plan. Those that a run would read are verified byte by byte.
+    /// Looks up all objects of a plan. Verifies the bytes of the objects that a run would read.
     pub fn read(plan: &Plan<'_>, store: &Store) -> Self {
         Self::of_keys(plan, store, &|_| true)
     }
 
-    /// Reads the state as if no machine-specific results were stored.
+    /// Reads the state as if no machine-specific results were stored, for `--retime`.
     pub fn to_retime(plan: &Plan<'_>, store: &Store) -> Self {
         Self::of_keys(plan, store, &|key| !Stage::is_here(key))
     }
@@ -89,7 +89,7 @@ impl StoreState {
             .filter_map(|stored| if let ObjectState::Damaged(error) = stored { Some(error) } else { None })
     }
 
-    /// Returns the variants for which a job has work.
+    /// Returns the variants with missing objects of a job.
     pub fn lacking<'b>(&self, backbone: &'b BackbonePlan, job: Job) -> Vec<&'b Variant> {
         backbone.variants.iter().filter(|variant| job.made(variant).into_iter().any(|key| !self.has(key))).collect()
     }
@@ -112,7 +112,7 @@ fn is_match(damaged: bool, stored: &ObjectState) -> bool {
     }
 }
 
-/// Returns the hashes of stored objects, from directory listings if there are many keys.
+/// Returns the hashes of stored objects. Uses directory listings if there are many keys.
 fn present<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<String> {
     let mut by_kind: HashMap<ObjectKind, Vec<&Key>> = HashMap::new();
     keys.for_each(|key| by_kind.entry(key.kind()).or_default().push(key));
@@ -127,7 +127,7 @@ fn present<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<St
         .collect()
 }
 
-/// Number of keys above which a directory listing is cheaper than lookups.
+/// Number of keys above which a directory listing is cheaper than individual lookups.
 const LISTING_THRESHOLD: usize = 300;
 
 impl ObjectState {

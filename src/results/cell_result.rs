@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ghostlab_definitions::Answer;
-use ghostlab_definitions::results::{Judged, Score, group_scores};
+use ghostlab_definitions::aggregate::Item;
+use ghostlab_definitions::results::{Score, group_scores};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
@@ -12,32 +13,32 @@ use crate::error::{Error, Result};
 use crate::evaluate::damage::Damages;
 use crate::evaluate::perplexity::Losses;
 use crate::files::parts;
-use crate::grid::{Cell, DefinitionUse, Grid, GroupUse, Latency, Perplexity, TaskUse};
+use crate::grid::{Cell, EvalTask, Grid, GroupUse, Latency, Perplexity};
 use crate::identity::{Identity, MeasureId};
 use crate::latency::LatencyResult;
-use crate::metric::TextSample;
+use crate::metric::{Savings, TextSample};
 use crate::model::Cut;
 use crate::model::EngineId;
 use crate::stage::operator::BoundaryResult;
-use crate::tasks::{self, Answered, Task, TaskResult};
+use crate::tasks::{AccuracyKind, Answered, Measure, TaskResult};
 
-/// Results of a grid.
+/// Results of a grid run.
 #[derive(Debug)]
 pub struct GridOutcome {
-    /// In the order of the grid's cells.
+    /// Results in the order of the grid's cells.
     pub cells: Vec<CellResult>,
-    /// SHA-256 of every file that was read, by path.
+    /// SHA-256 of every input file, by path.
     pub inputs: BTreeMap<String, String>,
-    /// The engine of each backbone.
+    /// Engine of each backbone.
     pub engines: BTreeMap<String, EngineId>,
-    /// Types to which the weights of backbones are rounded, as text, by name; without those as stored.
+    /// Weight type of each backbone with rounded weights, as text, by backbone name.
     pub rounded: BTreeMap<String, String>,
-    /// The machine of latencies, as text; empty without latencies.
+    /// Machine on which latencies were measured, as text; empty without latencies.
     pub machine: String,
 }
 
 impl GridOutcome {
-    /// Returns whether the backbones have different vocabularies, so that perplexities are over different tokens.
+    /// Returns whether the backbones have different vocabularies, so that their perplexities are not comparable.
     pub fn unlike_vocabularies(&self, grid: &Grid) -> bool {
         self.cells
             .iter()
@@ -50,31 +51,27 @@ impl GridOutcome {
             > 1
     }
 
-    /// Returns what a cell's backbone reads of a text, perhaps from another cell. `None` if it is not tokenized.
+    /// Returns the extent of a text as tokenized by a cell's backbone, taken from another cell of the backbone if
+    /// necessary. `None` if it is not tokenized.
     pub fn text_read(&self, result: &CellResult, text: &Perplexity) -> Option<TextExtent> {
         let mut others = self.cells.iter().filter(|cell| cell.cell.backbone == result.cell.backbone);
         is_known_text(text, result).or_else(|| others.find_map(|result| is_known_text(text, result)))
     }
 
     /// Returns the dense model's answers to a task, if its cell is scored.
-    pub fn dense_answers(&self, backbone: &str, used: &TaskUse) -> Option<&Answered> {
+    pub fn dense_answers(&self, backbone: &str, task: &EvalTask) -> Option<&Answered> {
         let dense = self.cells.iter().find(|cell| cell.cell.is_dense() && cell.cell.backbone == backbone)?;
-        Some(&dense.task(used)?.sample.as_ref()?.answers)
+        dense.task(task)?.sample.as_ref()?.answers.native()
     }
 
-    /// Iterates over what all cells read of a text.
+    /// Iterates over the extents of a text in all cells.
     pub fn text_reads(&self, text: &Perplexity) -> impl Iterator<Item = TextExtent> {
         self.cells.iter().filter_map(|cell| cell.text(text)?.extent)
     }
 
-    /// Returns the extent of a task, which the first backbone determines for all. `None` if nothing is stored.
-    pub fn task(&self, used: &TaskUse) -> Option<&TaskExtent> {
-        self.cells.first()?.task(used)?.extent.as_ref()
-    }
-
-    /// Returns the extent of a defined task.
-    pub fn defined(&self, used: &DefinitionUse) -> Option<&DefinedExtent> {
-        self.cells.first()?.defined(used)?.extent.as_ref()
+    /// Returns the extent of a task, which is the same for all backbones. `None` if nothing is stored.
+    pub fn task(&self, task: &EvalTask) -> Option<TaskExtent> {
+        self.cells.first()?.task(task)?.extent
     }
 
     /// Counts cells that are incomplete without a failure.
@@ -82,7 +79,6 @@ impl GridOutcome {
         self.cells.iter().filter(|cell| cell.failure.is_none() && cell.missing.is_some()).count()
     }
 
-    /// Counts failed cells.
     pub fn failed(&self) -> usize {
         self.cells.iter().filter(|cell| cell.failure.is_some()).count()
     }
@@ -92,40 +88,59 @@ fn is_known_text(text: &Perplexity, result: &CellResult) -> Option<TextExtent> {
     result.text(text)?.extent
 }
 
-/// A variant's scores on one task.
-#[derive(Debug, Clone, Serialize)]
+/// Scores of a variant on one built-in task.
+#[derive(Debug, Clone)]
 pub struct TaskScores {
-    /// The task as the grid writes it, with its options.
+    /// Task as written in the grid, with its options.
     pub label: String,
-    #[serde(flatten)]
-    pub result: TaskResult,
-    /// Not part of the run's record, which would grow by megabytes.
-    #[serde(skip)]
-    pub answers: Answered,
-}
-
-/// A variant's scores on one task by its definition.
-#[derive(Debug, Clone, Serialize)]
-pub struct DefinedScores {
-    /// The task as the grid writes it, with its options.
-    pub label: String,
-    /// Documents of the split, and those that were scored.
+    /// Number of documents in the split, of which `effective` are scored.
     pub original: usize,
     pub effective: usize,
-    /// Texts whose context was cut, and documents with a likelihood that is not finite.
+    /// Texts whose context was cut, documents with a likelihood that is not finite, and documents without an answer.
     pub truncated: usize,
     pub non_finite: usize,
-    /// Every metric of every pipeline of filters.
-    #[serde(serialize_with = "by_key")]
-    pub scores: Vec<Judged>,
-    /// To each document's requests. Not part of the run's record.
-    #[serde(skip)]
-    pub answers: Vec<Vec<Answer>>,
+    pub unanswered: usize,
+    /// Every metric of every filter pipeline.
+    pub scores: Vec<Score>,
+    pub answers: Answers,
 }
 
-/// Formats `acc,none` and `acc_stderr,none` as lm-evaluation-harness does.
-pub fn harness_scores<'a>(scores: impl Iterator<Item = &'a Score>) -> Map<String, Value> {
-    let each = scores.flat_map(|score| {
+/// Answers to a task's documents.
+#[derive(Debug, Clone)]
+pub enum Answers {
+    /// Choices of a built-in task.
+    Native(Answered),
+    /// Answers to each document's requests, and each score's values of the documents.
+    Defined { answers: Vec<Vec<Answer>>, items: Vec<Vec<Item>> },
+}
+
+impl Answers {
+    /// Returns the answers to a built-in task.
+    pub fn native(&self) -> Option<&Answered> {
+        match self {
+            Self::Native(answered) => Some(answered),
+            Self::Defined { .. } => None,
+        }
+    }
+}
+
+impl TaskScores {
+    /// Collects the scores of a built-in task.
+    pub fn native(label: String, answered: Answered) -> Self {
+        let TaskResult { task, original, effective, non_finite, unanswered, truncated, .. } = answered.result;
+        let score = |kind: &AccuracyKind| {
+            let Measure { value: score, stderr: error } = answered.result.measure(*kind);
+            Score { metric: kind.name().to_owned(), filter: "none".to_owned(), score, error, documents: effective }
+        };
+        let scores = task.metrics.iter().map(score).collect();
+        let answers = Answers::Native(answered);
+        Self { label, original, effective, truncated, non_finite, unanswered, scores, answers }
+    }
+}
+
+/// Formats scores as `acc,none` and `acc_stderr,none`, like lm-evaluation-harness.
+pub fn harness_scores(scores: &[Score]) -> Map<String, Value> {
+    let each = scores.iter().flat_map(|score| {
         let error = score.error.filter(|error| error.is_finite()).map_or(json!("N/A"), |error| json!(error));
         [
             (format!("{},{}", score.metric, score.filter), json!(score.score)),
@@ -135,91 +150,89 @@ pub fn harness_scores<'a>(scores: impl Iterator<Item = &'a Score>) -> Map<String
     each.collect()
 }
 
-fn by_key<S: Serializer>(scores: &[Judged], serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    harness_scores(scores.iter().map(|score| &score.score)).serialize(serializer)
-}
-
-/// A measurement of a cell, by request. Cell identity and measure together identify its numbers
-/// ([`Identity::measured`]).
+/// Measurement of a cell, with the request it answers. The identity of the cell and `measure` together identify its
+/// numbers ([`Identity::measured`]).
 #[derive(Debug, Clone)]
 pub struct Measured<A, E, S> {
-    /// The value as requested by the grid.
+    /// Request, as in the grid.
     pub asked: A,
     pub measure: Arc<MeasureId>,
-    /// How much its backbone reads of it, whatever the variant; none where that is not stored.
+    /// Amount of data the backbone reads for it, the same for all variants; `None` if it is not stored.
     pub extent: Option<E>,
-    /// `None` if the cell failed or was never computed.
+    /// Measured values; `None` if the cell failed or was never computed.
     pub sample: Option<S>,
 }
 
 impl Measured<Perplexity, TextExtent, Losses> {
-    /// Returns the windows, if they are scored.
+    /// Returns the losses of the windows, if they are scored.
     pub fn windows(&self) -> Option<TextSample<'_>> {
         let bytes = self.extent.map(|extent| extent.bytes);
         Some(TextSample { losses: self.sample.as_ref()?, length: self.asked.length, bytes, damages: None })
     }
 }
 
-/// A cell with its results.
+/// Cell with its results.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct CellResult {
     pub cell: Cell,
-    /// Its identity, independent of names; `None` for a cell that was never planned. `numbers.json` stores it once per
-    /// run.
+    /// Identity, independent of names; `None` if the cell was never planned. `numbers.json` stores it once per run.
     #[serde(skip)]
     pub identity: Option<Arc<Identity>>,
-    /// Layers of the dense backbone.
+    /// Number of layers of the dense backbone.
     pub layers: usize,
     /// Removed layers or sublayers.
     pub removed: Cut,
-    /// `(candidate, score)` of the criterion.
+    /// Criterion scores as `(candidate, score)`.
     pub scores: Vec<(usize, f64)>,
-    /// Why that choice tells nothing, a line each; empty where it does.
+    /// Reasons why the selection is meaningless, if any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub selection_notes: Vec<String>,
     pub boundaries: Vec<BoundaryResult>,
-    /// The windows' losses of each text. The run's record has the perplexities alone.
+    /// Savings relative to the dense model; `None` unless the grid asks for it and all operators are stored.
+    #[serde(skip)]
+    pub savings: Option<Savings>,
+    /// Window losses of each text. The run's record contains only the perplexities.
     #[serde(rename = "perplexity", serialize_with = "perplexities")]
     pub texts: Vec<Measured<Perplexity, TextExtent, Losses>>,
-    /// Comparisons with the dense model by text; `None` for texts without one.
+    /// Comparisons with the dense model, by text; `None` for texts without one.
     #[serde(skip)]
     pub damages: Vec<Option<Damages>>,
-    #[serde(serialize_with = "samples")]
-    pub tasks: Vec<Measured<TaskUse, TaskExtent, TaskScores>>,
-    /// Tasks by their definitions.
-    #[serde(serialize_with = "samples", skip_serializing_if = "Vec::is_empty")]
-    pub definitions: Vec<Measured<DefinitionUse, DefinedExtent, DefinedScores>>,
-    #[serde(rename = "latencies", serialize_with = "samples")]
+    /// The run's record has only some values of each.
+    #[serde(skip)]
+    pub tasks: Vec<Measured<EvalTask, TaskExtent, TaskScores>>,
+    #[serde(rename = "latencies", serialize_with = "prompts")]
     pub prompts: Vec<Measured<Latency, (), LatencyResult>>,
-    /// The loss of each step of its operator's training; empty where it was not trained, and no part of the run's record.
+    /// Loss of each training step; empty if the operator was not trained. Not part of the run's record.
     #[serde(skip)]
     pub training: Vec<f64>,
-    /// Time taken to make its operators and scores, in any run; steps shared with other cells count in equal parts.
+    /// Time spent on the cell's operators and scores, over all runs. The time of shared steps is divided equally among
+    /// cells.
     pub seconds: f64,
-    /// Why the cell has no result.
+    /// Reason for the failure of the cell.
     pub failure: Option<String>,
-    /// The missing parts of a cell that did not fail; finished parts have their values.
+    /// Description of the missing parts of a cell that did not fail. Finished parts keep their values.
     pub missing: Option<String>,
-    /// The artifacts that it was made from, each with its key and who made it.
+    /// Stored objects that the cell was made from, with their provenance.
     pub made_from: Vec<MadeFrom>,
-    /// The paths of the input files that it was made from, which are among [`GridOutcome::inputs`](super::GridOutcome::inputs).
+    /// Paths of the cell's input files, a subset of [`GridOutcome::inputs`](super::GridOutcome::inputs).
     #[serde(skip)]
     pub inputs: BTreeSet<String>,
 }
 
-/// Where a number comes from.
+/// Provenance of a stored object.
 #[derive(Debug, Clone, Serialize)]
 pub struct MadeFrom {
     pub kind: &'static str,
-    /// The hash of its key; `ghostlab explain` and the artifact's record in the store have it in words.
+    /// Hash of the object's key. `ghostlab explain` and the object's record in the store show the key itself.
     pub key: String,
     pub seconds: f64,
-    /// Program, commit, command line, machine.
+    /// Program, commit, command line and machine that made the object.
     pub made: Value,
 }
 
 impl CellResult {
-    /// Creates a cell without results, perhaps with a reason. `layers` are the dense backbone's.
+    /// Creates a cell without results. `layers` counts those of the dense backbone, and `failure` is the reason, if
+    /// any.
     pub fn unmeasured(cell: Cell, layers: usize, failure: Option<String>) -> Self {
         Self { cell, layers, failure, ..Self::default() }
     }
@@ -228,14 +241,14 @@ impl CellResult {
         self.texts.iter().find(|text| text.asked == *asked)
     }
 
-    /// Returns the scores of a text, if there are any.
+    /// Returns the scores of a text, if any.
     pub fn text_sample(&self, asked: &Perplexity) -> Option<TextSample<'_>> {
         let index = self.texts.iter().position(|text| text.asked == *asked)?;
         let damages = self.damages.get(index).and_then(Option::as_ref);
         Some(TextSample { damages, ..self.texts[index].windows()? })
     }
 
-    pub fn task(&self, asked: &TaskUse) -> Option<&Measured<TaskUse, TaskExtent, TaskScores>> {
+    pub fn task(&self, asked: &EvalTask) -> Option<&Measured<EvalTask, TaskExtent, TaskScores>> {
         self.tasks.iter().find(|task| task.asked == *asked)
     }
 
@@ -243,18 +256,11 @@ impl CellResult {
         self.prompts.iter().find(|prompt| prompt.asked == *asked)
     }
 
-    pub fn defined(&self, asked: &DefinitionUse) -> Option<&Measured<DefinitionUse, DefinedExtent, DefinedScores>> {
-        self.definitions.iter().find(|definition| definition.asked == *asked)
-    }
-
     /// Returns the scores of a group. `None` if one of its tasks has none.
     pub fn group(&self, group_use: &GroupUse) -> Option<Vec<Score>> {
-        let task = |name: &str| {
-            let asked = DefinitionUse { name: name.to_owned(), how: group_use.how.clone() };
-            let scores = &self.defined(&asked)?.sample.as_ref()?.scores;
-            Some(scores.iter().map(|score| score.score.clone()).collect::<Vec<_>>())
-        };
-        let all = group_use.group.tasks.iter().map(|name| task(name)).collect::<Option<Vec<_>>>()?;
+        let tasks = group_use.group.tasks.iter();
+        let all = tasks.map(|name| Some(&self.task(&group_use.task(name))?.sample.as_ref()?.scores));
+        let all: Vec<&Vec<Score>> = all.collect::<Option<_>>()?;
         Some(group_scores(&group_use.group, &|name: &str| {
             let index = group_use.group.tasks.iter().position(|task| task == name);
             index.map(|index| all[index].clone()).unwrap_or_default()
@@ -264,6 +270,11 @@ impl CellResult {
     /// Iterates over the tasks with scores.
     pub fn scored(&self) -> impl Iterator<Item = &TaskScores> {
         self.tasks.iter().filter_map(|task| task.sample.as_ref())
+    }
+
+    /// Iterates over the built-in tasks with answers, by label.
+    pub fn answered(&self) -> impl Iterator<Item = (&str, &Answered)> {
+        self.scored().filter_map(|scores| Some((scores.label.as_str(), scores.answers.native()?)))
     }
 
     /// Returns the cell's notes without duplicates.
@@ -278,57 +289,21 @@ impl CellResult {
                 }
             }
         }
-        for scores in self.scored() {
-            let TaskResult { non_finite, unanswered, effective, .. } = scores.result;
-            if non_finite > 0 {
-                notes.push(format!("{non_finite} of {effective} documents of {} have no finite score", scores.label));
+        for TaskScores { label, effective, non_finite, unanswered, .. } in self.scored() {
+            if *non_finite > 0 {
+                notes.push(format!("{non_finite} of {effective} documents of {label} have no finite score"));
             }
-            if unanswered > 0 {
-                notes.push(format!("{unanswered} of {effective} documents of {} have no answer", scores.label));
+            if *unanswered > 0 {
+                notes.push(format!("{unanswered} of {effective} documents of {label} have no answer"));
             }
-        }
-        for sample in self
-            .definitions
-            .iter()
-            .filter_map(|definition| definition.sample.as_ref())
-            .filter(|sample| sample.non_finite > 0)
-        {
-            notes.push(format!(
-                "{} of {} documents of {} have no finite score",
-                sample.non_finite, sample.effective, sample.label
-            ));
         }
         notes
     }
 
-    /// Formats the accuracies as lm-evaluation-harness' results files. A file holds each task once, so several protocols of
-    /// a task make several files. Empty without task scores.
+    /// Returns the cell if it is complete.
     ///
     /// # Errors
-    /// Never: no file gets a task twice.
-    pub fn lm_eval(&self) -> Result<Vec<Value>> {
-        let mut files: Vec<Vec<&TaskScores>> = Vec::new();
-        for scores in self.scored() {
-            match files.iter_mut().find(|file| !has_it(scores, file)) {
-                Some(file) => file.push(scores),
-                None => files.push(vec![scores]),
-            }
-        }
-        files
-            .iter()
-            .map(|file| {
-                let results: Vec<TaskResult> = file.iter().map(|scores| scores.result.clone()).collect();
-                let labels: Vec<&str> = file.iter().map(|scores| scores.label.as_str()).collect();
-                tasks::export(
-                    &results,
-                    json!({"model": "ghostlab", "model_args": self.cell.to_string(), "tasks": labels}),
-                )
-            })
-            .collect()
-    }
-
-    /// # Errors
-    /// The cell failed, with its reason, or something of it is not made yet.
+    /// Fails if the cell failed or is incomplete.
     pub fn ok(&self) -> Result<&Self> {
         match (&self.failure, &self.missing) {
             (Some(reason), _) => Err(Error::job("a cell failed").at(self.cell.to_string()).found(reason.clone())),
@@ -340,10 +315,6 @@ impl CellResult {
     }
 }
 
-fn has_it(scores: &TaskScores, file: &Vec<&TaskScores>) -> bool {
-    file.iter().any(|entry| entry.result.task.name == scores.result.task.name)
-}
-
 fn perplexities<S: Serializer>(
     texts: &[Measured<Perplexity, TextExtent, Losses>],
     serializer: S,
@@ -351,38 +322,27 @@ fn perplexities<S: Serializer>(
     serializer.collect_seq(texts.iter().map(|text| text.sample.as_ref().map(Losses::perplexity)))
 }
 
-fn samples<A, E, T: Serialize, S: Serializer>(
-    all: &[Measured<A, E, T>],
+fn prompts<S: Serializer>(
+    all: &[Measured<Latency, (), LatencyResult>],
     serializer: S,
 ) -> std::result::Result<S::Ok, S::Error> {
-    serializer.collect_seq(all.iter().map(|entry| &entry.sample))
+    serializer.collect_seq(all.iter().map(|prompt| &prompt.sample))
 }
 
 /// Size of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextExtent {
-    /// Windows that are scored, and windows that there are.
+    /// Number of scored windows, out of `all`.
     pub windows: usize,
     pub all: usize,
-    /// Bytes of the text behind the predicted tokens.
+    /// Size in bytes of the text covered by the predicted tokens.
     pub bytes: usize,
 }
 
-/// Size of a task.
-#[derive(Debug, Clone)]
+/// Size of a built-in task.
+#[derive(Debug, Clone, Copy)]
 pub struct TaskExtent {
-    pub task: &'static Task,
-    /// Documents scored, and documents in the files.
-    pub documents: usize,
-    pub original: usize,
-    /// Whether all documents of the published split are scored.
-    pub full_split: bool,
-}
-
-/// Size of a task with a definition.
-#[derive(Debug, Clone)]
-pub struct DefinedExtent {
-    /// Documents scored, and documents of the split.
+    /// Number of scored documents, out of `original`.
     pub documents: usize,
     pub original: usize,
 }

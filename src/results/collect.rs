@@ -1,17 +1,17 @@
-//! From a grid's outcome to its results, in the paper's words.
+//! Conversion of a grid's outcome to results, labeled with the paper's terms.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ghostlab_definitions::aggregate::Item;
+use ghostlab_definitions::aggregate;
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
-use super::cell_result::{CellResult, GridOutcome, Measured, TaskScores};
+use super::cell_result::{Answers, CellResult, GridOutcome, Measured};
 use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, Setup};
 use super::record::{Condition, DENSE, Record};
 use super::{Factors, MeasuredProgram, Protocol, Question, factors, stem};
-use crate::grid::{Cell, DefinitionUse, Grid, Method, MethodAxis};
+use crate::grid::{Cell, Grid, Method, MethodAxis};
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::metric::{
     DECODE_SPEEDUP, ENTRIES, Metric, MetricEntry, Of, RepairSample, SPEEDUP, Shown, TaskSample, TextSample,
@@ -20,12 +20,12 @@ use crate::recovery::{self, RepairMetrics};
 use crate::stage::scores::scale;
 use crate::tasks::Measure;
 
-/// Collects an outcome's measurements cell by cell. `named` are the options that are part of a method's name.
+/// Collects the measurements of an outcome, cell by cell. `named` lists the options that are part of a method's name.
 pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results {
     let labels = Labels::of(outcome, named);
     let columns = Protocol::columns(grid, outcome);
     let unlike = outcome.unlike_vocabularies(grid);
-    // Derived metrics stand before their sources.
+    // Derived metrics come before the metrics they are computed from.
     let shown = ENTRIES.iter().rev().copied().filter(|metric| metric.is_column(unlike, &grid.evaluate.metrics));
     let shown: Vec<&'static MetricEntry> = shown.collect();
     let cell = |result: &CellResult| {
@@ -51,6 +51,7 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
         numbers.tasks(&shown);
         numbers.defined(&columns);
         numbers.latencies();
+        numbers.sizes(&shown);
         for (metric, value) in repairs(result, reference(outcome, &result.cell)) {
             let value = value.map(|value| Measure { value, stderr: None });
             numbers.push(metric, None, &numbers.setup.clone(), value, None);
@@ -97,19 +98,19 @@ fn calibrated(grid: &Grid, cell: &Cell) -> Option<Calibrated> {
     })
 }
 
-/// The numbers of a cell.
+/// Collector of the measurements of one cell.
 struct Numbers<'a> {
     grid: &'a Grid,
     outcome: &'a GridOutcome,
     result: &'a CellResult,
     condition: Condition,
-    /// But for what is measured.
+    /// Setup shared by all measurements of the cell, without `measure`.
     setup: Setup,
     all: Vec<Arc<Measurement>>,
 }
 
 impl Numbers<'_> {
-    /// Builds the setup of a measurement; a mean has all of its parts.
+    /// Builds the setup of a measurement. The setup of a mean lists all of its parts.
     fn setup<E, S, A>(
         &self,
         measured: Option<&Measured<A, E, S>>,
@@ -120,7 +121,7 @@ impl Numbers<'_> {
         Setup { scored: scored.into_iter().collect(), measure, measures, ..self.setup.clone() }
     }
 
-    /// Adds a measurement; without `asked` it is not in a run's tables.
+    /// Adds a measurement. Without `asked`, it appears in no table of a run.
     fn push(
         &mut self,
         metric: Metric,
@@ -196,13 +197,13 @@ impl Numbers<'_> {
         let result = self.result;
         let mut samples = Vec::new();
         let mut all = self.setup.clone();
-        for used in &grid.evaluate.tasks {
+        for used in grid.evaluate.native() {
             let measured = result.task(used);
-            let protocol = outcome.task(used).map(|task| Protocol::task(grid, used, task));
+            let protocol = outcome.task(used).and_then(|extent| Protocol::task(grid, used, extent));
             let setup = self.setup(measured, factors::below(&used.name, used), protocol);
-            let scores = measured.and_then(|measured| measured.sample.as_ref());
+            let answers = measured.and_then(|measured| measured.sample.as_ref()?.answers.native());
             let dense = outcome.dense_answers(&result.cell.backbone, used);
-            let sample = scores.map(|TaskScores { result, answers, .. }| TaskSample { result, answers, dense });
+            let sample = answers.map(|answers| TaskSample { answers, dense });
             for entry in shown {
                 if !matches!(entry.of, Of::Task(_) | Of::Flips(_)) {
                     continue;
@@ -231,7 +232,7 @@ impl Numbers<'_> {
         }
     }
 
-    /// Adds every metric of each defined task and group.
+    /// Adds every metric of each task and group with definitions.
     fn defined(&mut self, columns: &[Protocol]) {
         let evaluate = &self.grid.evaluate;
         let result = self.result;
@@ -243,17 +244,20 @@ impl Numbers<'_> {
         for protocol in columns {
             let Protocol::Defined { label, metric, filter, .. } = protocol else { continue };
             let is_it = |score: &Score| score.metric == *metric && score.filter == *filter;
-            let task = evaluate.definitions.iter().find(|definition| definition.to_string() == *label);
+            let task = evaluate.defined().find(|task| task.to_string() == *label);
             let group = evaluate.groups.iter().find(|group| group.to_string() == *label);
-            let measured = task.and_then(|used| result.defined(used));
-            let scores = measured.and_then(|measured| measured.sample.as_ref());
-            let judged = scores.and_then(|scores| scores.scores.iter().find(|score| is_it(&score.score)));
+            let measured = task.and_then(|task| result.task(task));
+            let judged = measured.and_then(|measured| {
+                let scores = measured.sample.as_ref()?;
+                let Answers::Defined { items, .. } = &scores.answers else { return None };
+                scores.scores.iter().zip(items).find(|(score, _)| is_it(score))
+            });
             let name = metric;
             let metric = protocol.measures();
             let (value, measure, measures) = match (task, group) {
                 (Some(used), _) => {
                     let measures = measured.map(|measured| Arc::clone(&measured.measure)).into_iter().collect();
-                    (judged.map(|judged| estimate(&metric, &judged.score)), factors::below(&metric.id, used), measures)
+                    (judged.map(|(score, _)| estimate(&metric, score)), factors::below(&metric.id, used), measures)
                 }
                 (None, Some(group)) => {
                     let found = result.group(group).and_then(|scores| scores.into_iter().find(is_it));
@@ -261,35 +265,36 @@ impl Numbers<'_> {
                         .group
                         .tasks
                         .iter()
-                        .filter_map(|task| {
-                            result.defined(&DefinitionUse { name: task.clone(), how: group.how.clone() })
-                        })
+                        .filter_map(|task| result.task(&group.task(task)))
                         .map(|member| Arc::clone(&member.measure));
                     let value = found.map(|found| estimate(&metric, &found));
                     (value, factors::below(&metric.id, &group.how), members.collect())
                 }
                 (None, None) => continue,
             };
-            // Mean of ones and zeros, as the paired test needs.
-            let bits: Option<Vec<bool>> = judged.filter(|_| metric.test.is_some()).and_then(|judged| {
-                let bits: Vec<bool> = judged
-                    .items
-                    .iter()
-                    .map(|item| match item {
-                        Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
-                        _ => None,
-                    })
-                    .collect::<Option<_>>()?;
+            // The paired test needs a mean of ones and zeros.
+            let bits: Option<Vec<bool>> = judged.filter(|_| metric.test.is_some()).and_then(|(score, items)| {
+                let bits = aggregate::bits(items)?;
                 let mean = bits.iter().filter(|bit| **bit).count() as f64 / bits.len().max(1) as f64;
-                ((mean - judged.score.score).abs() < 1e-12).then_some(bits)
+                ((mean - score.score).abs() < 1e-12).then_some(bits)
             });
             let setup = Setup { scored: vec![protocol.clone()], measure, measures, ..self.setup.clone() };
             let sample = bits.map(Sample::Right).or_else(|| {
                 let metrics = &self.grid.definitions[&task?.name].definition.metrics;
                 let aggregation = metrics.iter().find(|metric| metric.kind.name() == *name)?.aggregation;
-                Some(Sample::Losses(aggregation.losses(&judged?.items)?.0))
+                Some(Sample::Losses(aggregation.losses(judged?.1)?.0))
             });
             self.push(metric, Some(protocol.asked()), &setup, value, sample);
+        }
+    }
+
+    /// Adds the shown metrics of the variant's size.
+    fn sizes(&mut self, shown: &[&'static MetricEntry]) {
+        for entry in shown {
+            let Of::Size(estimate) = entry.of else { continue };
+            let value = self.result.savings.as_ref().map(estimate).filter(|value| value.is_finite());
+            let estimate = value.map(|value| Measure { value, stderr: None });
+            self.push(entry.metric(), Some(Question::Size(entry)), &self.setup.clone(), estimate, None);
         }
     }
 
@@ -323,8 +328,8 @@ impl Numbers<'_> {
     }
 }
 
-/// Returns the metrics of the repair itself (paper figures 1, 3 and 4), averaged over boundaries. A failed pruned cell has
-/// errors without values, so that gaps are visible.
+/// Returns the metrics of the repair itself (paper figures 1, 3 and 4), averaged over boundaries. Failed or incomplete
+/// pruned cells have entries without values, which show as gaps.
 fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric, Option<f64>)> {
     fn numbers(result: &CellResult) -> Vec<&RepairMetrics> {
         result.boundaries.iter().map(|boundary| &boundary.numbers).collect()
@@ -343,7 +348,7 @@ fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric,
         .collect()
 }
 
-/// Returns the unrepaired cell of the same cut.
+/// Returns the cell with the same cut and no repair.
 fn reference<'a>(outcome: &'a GridOutcome, cell: &Cell) -> Option<&'a CellResult> {
     outcome.cells.iter().find(|other| {
         other.cell.recovery.as_ref().is_some_and(|recovery| recovery.name == recovery::NONE)
@@ -352,12 +357,12 @@ fn reference<'a>(outcome: &'a GridOutcome, cell: &Cell) -> Option<&'a CellResult
     })
 }
 
-/// How conditions are called, which depends on what varies in the grid.
+/// Labels of conditions, which depend on the settings that vary within the grid.
 struct Labels<'a> {
     named: &'a [String],
     /// Whether the number of sequences varies.
     sequences: bool,
-    /// Empty for the dense backbone.
+    /// Calibration of the first pruned cell; empty if there is none.
     calibration: String,
 }
 
@@ -389,7 +394,7 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// Returns the settings in a cell's condition, besides its names.
+    /// Returns the settings that are visible in a cell's condition, besides its names.
     fn told(&self, variant: &Factors) -> BTreeSet<String> {
         let named =
             self.named.iter().flat_map(|option| ["criterion", "recovery"].map(|axis| format!("{axis}.{option}")));
@@ -397,7 +402,8 @@ impl<'a> Labels<'a> {
         named.chain(sequences).filter(|name| variant.contains_key(name)).collect()
     }
 
-    /// Formats `ghosted`, or `ghosted:svd` if the option is part of the name. A switch that is on is named after its option.
+    /// Formats a method like `ghosted`, or `ghosted:svd` if an option is part of the name. A boolean option that is set
+    /// appears under its own name.
     fn method<M: MethodAxis + ?Sized>(&self, method: &Method<M>) -> String {
         let mut name = method.name.clone();
         for option in self.named {

@@ -295,7 +295,7 @@ fn what_is_one_thing_stands_side_by_side_whatever_it_is_called() {
     let found = Differences::of(&one, &two, &[]).unwrap();
     assert_eq!((found.compared, found.values.len(), found.aside.len()), (1, 1, 0));
     assert!(found.values[0].same_items);
-    // Two names for the same thing in one run are paired by name.
+    // Two names for the same backbone within one run are paired by name.
     let mut both = one.clone();
     both.numbers.push(StoredNumber { cell: "mine/none".into(), ..two.numbers[0].clone() });
     both.identities.insert("mine/none".into(), both.identities["llama/none"].clone());

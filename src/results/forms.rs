@@ -1,5 +1,5 @@
-//! A cell's accuracies and perplexities in the forms that others collect results in: Hugging Face's `.eval_results` and
-//! the schema of Every Eval Ever.
+//! Export of a cell's accuracies and perplexities to public results formats: Hugging Face's `.eval_results` and the
+//! Every Eval Ever schema.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,30 +8,31 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
-use super::{CHANNELS, CellResult, DOCUMENTS, GridOutcome, LATENCY, LM_EVAL, TaskScores, put};
+use super::{Answers, CHANNELS, CellResult, DOCUMENTS, GridOutcome, LATENCY, LM_EVAL, TaskScores, put};
 use crate::error::{Error, Result};
-use crate::grid::Grid;
+use crate::grid::{EvalTask, Grid};
 use crate::metric::{Direction, ENTRIES, Metric, MetricEntry, Of, PERPLEXITY, TEXT, Unit};
+use crate::tasks::Answered;
 
-/// The folders of these forms in a results folder.
+/// Subfolders of a results folder for these formats.
 pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
 pub const EVAL_RESULTS: &str = "eval_results";
-/// The folders of all that is written for other programs.
+/// Subfolders of all formats for other programs.
 pub const FORMS: [&str; 3] = [LM_EVAL, EVERY_EVAL_EVER, EVAL_RESULTS];
-/// Returns whether a record may omit a file: bulk, bitmaps of vector drawings, and formats for other programs that derive
-/// from kept numbers (docs/results.md).
+/// Returns whether an archived record may omit a file: bulk data, bitmaps of vector drawings, and exports that can be
+/// regenerated from the kept numbers (docs/results.md).
 pub fn may_be_left_out(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|ending| ending == "png")
         || [DOCUMENTS, CHANNELS, LATENCY].contains(&name)
         || FORMS.iter().any(|form| Path::new(name).starts_with(form))
 }
-/// The version of Every Eval Ever's schema (github.com/evaleval/every_eval_ever, `eval.schema.json`).
+/// Version of the Every Eval Ever schema (github.com/evaleval/every_eval_ever, `eval.schema.json`).
 const SCHEMA: &str = "0.3.0";
 
-/// Writes both forms of every cell that has any score; the folders.
+/// Writes both formats for every cell with scores, and returns the folders.
 ///
 /// # Errors
-/// Exit code 3 when the folder cannot be written to.
+/// Fails with exit code 3 if the folder cannot be written.
 pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     for result in &outcome.cells {
@@ -57,15 +58,9 @@ pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -
     Ok(written)
 }
 
-/// Converts a cell to a record of Every Eval Ever, with accuracies as proportions. `None` without a score.
+/// Converts a cell to an Every Eval Ever record, with accuracies as proportions. `None` without scores.
 fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &CellResult) -> Option<Value> {
     let cell = &result.cell;
-    let evaluated = |id: &str, name: &str, source: Value, metric: Value, score: Value| {
-        json!({
-            "evaluation_result_id": id, "evaluation_name": name, "source_data": source, "metric_config": metric,
-            "score_details": score,
-        })
-    };
     let shown = ENTRIES.iter().filter(|metric| metric.is_column(false, &grid.evaluate.metrics));
     let asked = shown.flat_map(|metric| grid.evaluate.perplexity.iter().map(move |text| (metric, text)));
     let texts = asked.filter_map(|(metric, key)| {
@@ -85,48 +80,11 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
         let data = data(&key.corpus, hub(corpus.hub.as_ref()), corpus.generated, samples);
         let id = format!("{}_{key}", if **metric == TEXT { PERPLEXITY.id } else { metric.id });
         let score = json!({"score": estimate.value});
-        Some(evaluated(&id, &key.to_string(), data, config, score))
+        Some(evaluated(&id, &key.to_string(), &data, &config, &score))
     });
-    let tasks = result.scored().map(|scores| {
-        let TaskScores { label, result, .. } = scores;
-        let (source, generated) = task_data(grid, scores);
-        let metric = result.task.column;
-        let config = json!({
-            "metric_id": metric.name(), "metric_name": "Accuracy", "metric_kind": "accuracy", "metric_unit": "proportion",
-            "lower_is_better": false, "score_type": "continuous", "min_score": 0.0, "max_score": 1.0,
-        });
-        let details = json!({
-            "documents_of_the_split": result.original.to_string(), "documents_scored": result.effective.to_string(),
-            "task_version": result.task.version.to_string(),
-        });
-        let score = score(result.column().value, result.column().stderr, "analytic", result.effective, &details);
-        evaluated(label, result.task.name, data(result.task.name, source, generated, Some(result.effective)), config, score)
-    });
-    let defined = grid.evaluate.definitions.iter().flat_map(|used| {
-        let task = &grid.definitions[&used.name];
-        let scores = result.defined(used).and_then(|defined| defined.sample.as_ref());
-        let judged = scores.into_iter().flat_map(|scores| scores.scores.iter().map(move |judged| (scores, judged)));
-        judged.map(move |(scores, judged)| {
-            let Score { metric, filter, score: value, error, .. } = &judged.score;
-            let shown = Metric::defined(&scores.label, metric, filter);
-            let share = shown.unit == Unit::Percent;
-            let config = json!({
-                "metric_id": metric, "metric_name": metric, "metric_kind": metric,
-                "lower_is_better": shown.direction == Direction::Lower, "score_type": "continuous",
-                "min_score": if metric == "mcc" { json!(-1.0) } else { json!(0.0) },
-                "max_score": if share || metric == "mcc" { json!(1.0) } else { json!("Infinity") },
-            });
-            let details = json!({
-                "documents_of_the_split": scores.original.to_string(), "documents_scored": scores.effective.to_string(),
-                "task_version": task.definition.version, "shots": task.definition.shots(used.how.shots).to_string(),
-            });
-            let error = error.filter(|error| error.is_finite());
-            let score = score(*value, error, "bootstrap", scores.effective, &details);
-            let data = data(&used.name, hub(task.hub.as_ref()), task.generated, Some(scores.effective));
-            evaluated(&shown.id, &used.name, data, config, score)
-        })
-    });
-    let results: Vec<Value> = tasks.chain(defined).chain(texts).collect();
+    let scored = result.tasks.iter().filter_map(|task| Some((&task.asked, task.sample.as_ref()?)));
+    let tasks = scored.flat_map(|(task, scores)| task_records(grid, task, scores));
+    let results: Vec<Value> = tasks.chain(texts).collect();
     let backbone = grid.backbones.get(&cell.backbone)?;
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()).to_string();
     let of_hub = hub(backbone.hub.as_ref());
@@ -160,17 +118,60 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
     })
 }
 
-/// Returns the least and the greatest possible value of a metric of a text. The greatest is `None` if there is none.
+/// Converts the scores of a task: a built-in task's own metric, or every metric of a definition.
+fn task_records(grid: &Grid, task: &EvalTask, scores: &TaskScores) -> Vec<Value> {
+    let (hub, generated) = task_data(grid, task);
+    let mut details = json!({
+        "documents_of_the_split": scores.original.to_string(), "documents_scored": scores.effective.to_string(),
+    });
+    if let Answers::Native(Answered { result, .. }) = &scores.answers {
+        let config = json!({
+            "metric_id": result.task.column.name(), "metric_name": "Accuracy", "metric_kind": "accuracy",
+            "metric_unit": "proportion", "lower_is_better": false, "score_type": "continuous", "min_score": 0.0,
+            "max_score": 1.0,
+        });
+        details["task_version"] = json!(result.task.version.to_string());
+        let score = score(result.column().value, result.column().stderr, "analytic", result.effective, &details);
+        let data = data(result.task.name, hub, generated, Some(result.effective));
+        return vec![evaluated(&scores.label, result.task.name, &data, &config, &score)];
+    }
+    let definition = &grid.definitions[&task.name].definition;
+    details["task_version"] = json!(definition.version);
+    details["shots"] = json!(definition.shots(task.how.shots).to_string());
+    let data = data(&task.name, hub, generated, Some(scores.effective));
+    let each = scores.scores.iter().map(|Score { metric, filter, score: value, error, .. }| {
+        let shown = Metric::defined(&scores.label, metric, filter);
+        let share = shown.unit == Unit::Percent;
+        let config = json!({
+            "metric_id": metric, "metric_name": metric, "metric_kind": metric,
+            "lower_is_better": shown.direction == Direction::Lower, "score_type": "continuous",
+            "min_score": if metric == "mcc" { json!(-1.0) } else { json!(0.0) },
+            "max_score": if share || metric == "mcc" { json!(1.0) } else { json!("Infinity") },
+        });
+        let error = error.filter(|error| error.is_finite());
+        let score = score(*value, error, "bootstrap", scores.effective, &details);
+        evaluated(&shown.id, &task.name, &data, &config, &score)
+    });
+    each.collect()
+}
+
+fn evaluated(id: &str, name: &str, source: &Value, metric: &Value, score: &Value) -> Value {
+    json!({
+        "evaluation_result_id": id, "evaluation_name": name, "source_data": source, "metric_config": metric,
+        "score_details": score,
+    })
+}
+
+/// Returns the minimum and maximum of a metric of a text. The maximum is `None` if the metric is unbounded.
 fn range(metric: &MetricEntry) -> (f64, Option<f64>) {
     match metric.of {
         Of::Damage(damage, _) => damage.range(),
-        // Perplexities are at least 1.
         _ if metric.unit == Unit::One => (1.0, None),
         _ => (0.0, None),
     }
 }
 
-/// Formats a score in that schema; `method` names the source of its error.
+/// Formats a score of an Every Eval Ever record. `method` names the method behind the standard error.
 fn score(value: f64, error: Option<f64>, method: &str, items: usize, details: &Value) -> Value {
     let mut score = json!({"score": value, "details": details});
     if let Some(error) = error {
@@ -179,7 +180,7 @@ fn score(value: f64, error: Option<f64>, method: &str, items: usize, details: &V
     score
 }
 
-/// Formats the origin of documents in that schema.
+/// Formats the data source of an Every Eval Ever record.
 fn data(name: &str, of_hub: Option<(String, Option<String>)>, generated: bool, samples: Option<usize>) -> Value {
     let mut data = match of_hub.filter(|_| !generated) {
         Some((repository, _)) => json!({"dataset_name": name, "source_type": "hf_dataset", "hf_repo": repository}),
@@ -194,20 +195,22 @@ fn data(name: &str, of_hub: Option<(String, Option<String>)>, generated: bool, s
     data
 }
 
-/// Formats a cell's accuracies in percent as a file of `.eval_results/` (huggingface.co/docs/hub/eval-results), for
-/// complete splits of hub data sets, because a part is no benchmark result. `None` without such.
+/// Formats a cell's accuracies in percent as a file of `.eval_results/` (huggingface.co/docs/hub/eval-results). Only
+/// complete splits of Hugging Face datasets count, because partial splits are not benchmark results. `None` if there
+/// are none.
 fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {
-    let entries: String = result.scored().filter_map(|scores| result_entry(grid, result, scores)).collect();
+    let scored = result.tasks.iter().filter_map(|task| Some((&task.asked, task.sample.as_ref()?.answers.native()?)));
+    let entries: String = scored.filter_map(|(task, answered)| result_entry(grid, result, task, answered)).collect();
     (!entries.is_empty()).then_some(entries)
 }
 
-fn result_entry(grid: &Grid, result: &CellResult, scores: &TaskScores) -> Option<String> {
-    let task_result = &scores.result;
-    let (Some((repository, revision)), false) = task_data(grid, scores) else { return None };
+fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &Answered) -> Option<String> {
+    let task_result = &answered.result;
+    let (Some((repository, revision)), false) = task_data(grid, task) else { return None };
     if task_result.effective < task_result.original {
         return None;
     }
-    // Texts of JSON are texts of YAML.
+    // JSON strings are valid YAML strings.
     let text = |text: &str| Value::from(text).to_string();
     let revision = revision.map(|commit| format!("\n    revision: {}", text(&commit))).unwrap_or_default();
     let notes = format!(
@@ -226,18 +229,16 @@ fn result_entry(grid: &Grid, result: &CellResult, scores: &TaskScores) -> Option
     ))
 }
 
-/// Returns the hub data set of a task's documents, and whether they are synthetic.
-fn task_data(grid: &Grid, scores: &TaskScores) -> (Option<(String, Option<String>)>, bool) {
-    let tasks = grid.tasks.values().zip(grid.tasks.keys());
-    let name = scores.result.task.name;
-    let matching = tasks.filter(|(data, key)| data.task.as_deref().unwrap_or(key.as_str()) == name);
-    // Two data sets of one task are distinguished by the label, which begins with the name in the grid.
-    let named = |key: &str| scores.label == key || scores.label.starts_with(&format!("{key}("));
-    let data = matching.filter(|(_, key)| named(key)).map(|(data, _)| data).next();
-    data.map_or((None, true), |data| (hub(data.hub.as_ref()), data.generated))
+/// Returns the Hugging Face dataset of a task's documents, and whether the documents are synthetic.
+fn task_data(grid: &Grid, task: &EvalTask) -> (Option<(String, Option<String>)>, bool) {
+    let source = match task.defined {
+        true => &grid.definitions[&task.name].hub,
+        false => &grid.tasks[&task.name].hub,
+    };
+    (hub(source.as_ref()), grid.is_generated(task))
 }
 
-/// Returns the repository without its kind, and the commit that was read.
+/// Returns the repository without its type prefix, and the resolved commit.
 fn hub(source: Option<&crate::grid::HubSource>) -> Option<(String, Option<String>)> {
     let hub = source?;
     let repository = hub.repository.split('@').next().unwrap_or_default();

@@ -1,11 +1,11 @@
-//! Layer 2: the results of a grid as one tidy table, and its display.
+//! Results of a grid as one tidy table, and their display (layer 2 of the architecture).
 //!
-//! [`GridOutcome::read`] reads the stored results of a plan cell by cell, with samples, and `collect` makes
-//! [`Results`]: a number per cell, metric and protocol, with its error and items. `run`, `reproduce`, the page and
-//! `compare` all read it. A [`Table`] arranges part of it in rows and columns: `run_tables` makes those of `run`, and
-//! [`crate::artifact`] the paper's. Ranks and paired tests are computed once, on the table, and each format writes the
-//! same table: `text` (terminal and Markdown), `latex`, `frame` (CSV and Parquet), `saved_table` (`page.json`, shown by
-//! the page). `stored` has the numbers as JSON, which `differences` compares.
+//! [`GridOutcome::read`] reads the stored results of a plan cell by cell, and `collect` converts them to [`Results`]:
+//! one number per cell, metric and protocol, with its error and items. `run`, `reproduce`, the page and `compare` all
+//! use [`Results`]. A [`Table`] arranges numbers in rows and columns: `run_tables` builds the tables of `run`, and
+//! [`crate::artifact`] those of the paper. Ranks and paired tests are computed once, on the table. The formats are
+//! `text` (terminal and Markdown), `latex`, `frame` (CSV and Parquet) and `saved_table` (`page.json`, shown by the
+//! page). `stored` holds the numbers as JSON, which `differences` compares.
 
 mod best_counts;
 mod cell_result;
@@ -46,8 +46,7 @@ mod text;
 
 pub use best_counts::{BestCounts, BestQuestion, SeedCounts};
 pub use cell_result::{
-    CellResult, DefinedExtent, DefinedScores, GridOutcome, MadeFrom, Measured, TaskExtent, TaskScores, TextExtent,
-    harness_scores,
+    Answers, CellResult, GridOutcome, MadeFrom, Measured, TaskExtent, TaskScores, TextExtent, harness_scores,
 };
 pub use collect::collect;
 pub use differences::{
@@ -71,7 +70,7 @@ pub use record::Question;
 pub use run_tables::{long, wide};
 pub use same_measurement::{MeasuredProgram, RowContent, is_one_measurement};
 pub use saved_table::{SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
-pub use scores::{ModelScore, ModelScores, with_definitions};
+pub use scores::{ModelScore, ModelScores, add_task, empty_file, harness_files};
 pub use screen::{screen, wrapped};
 pub use stored::{StoredNumber, StoredResults};
 pub use table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};

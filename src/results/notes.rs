@@ -1,4 +1,4 @@
-//! Notes under a table: how its numbers were made, which windows are no independent draws, and which engine ran its backbones.
+//! Notes under a table: the protocol of its numbers, windows that overlap, and the engines of its backbones.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::metric::{self, PromptName};
 use crate::model::{CPU, EngineId};
 use crate::model::{Cut, Sublayer};
 
-/// Formats the protocol as a sentence under a table; empty if there is nothing to say.
+/// Formats the protocol as a sentence under a table; empty if there is nothing to report.
 pub fn protocol_sentence<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
     let line = protocol_line(profile, numbers);
     if line.is_empty() { line } else { format!("Protocol: {line}.") }
@@ -56,19 +56,19 @@ pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item =
     parts.join("; ")
 }
 
-/// Groups equal protocols: `perplexity: wikitext2, c4: all windows of 2048 tokens`.
+/// Groups columns with the same protocol: `perplexity: wikitext2, c4: all windows of 2048 tokens`.
 fn scored<'a>(what: &str, protocols: impl Iterator<Item = &'a Protocol>) -> Option<String> {
     let named = protocols.map(|protocol| (protocol.short(), protocol.name().to_owned()));
     let lines: Vec<String> = by_how(named).map(|(how, names)| format!("{names}: {how}")).collect();
     (!lines.is_empty()).then(|| format!("{what} on {}", lines.join("; ")))
 }
 
-/// Groups names by how they are measured.
+/// Groups names by protocol.
 fn by_how(named: impl Iterator<Item = (String, String)>) -> impl Iterator<Item = (String, String)> {
     grouped(named).into_iter().map(|(how, names)| (how, distinct(&names).join(", ")))
 }
 
-/// Formats `128 sequences of 2048 tokens of c4-train, operators from the first 32`.
+/// Formats a calibration like `128 sequences of 2048 tokens of c4-train, operators from the first 32`.
 fn line(calibrated: &Calibrated, sample: &Sample) -> String {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &calibrated.calibration;
     let generated = if calibrated.generated { " (generated)" } else { "" };
@@ -112,7 +112,7 @@ pub(super) fn drawn<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> O
     })
 }
 
-/// Formats a sentence per engine other than the CPU's f32 kernels, with its backbones.
+/// Formats a sentence for each engine other than the f32 CPU kernels, with its backbones.
 pub fn engine_notes(engines: &BTreeMap<String, EngineId>) -> Vec<String> {
     let mut ran: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (backbone, engine) in engines.iter().filter(|(_, engine)| **engine != CPU) {
@@ -121,7 +121,7 @@ pub fn engine_notes(engines: &BTreeMap<String, EngineId>) -> Vec<String> {
     ran.into_iter().map(|(engine, backbones)| format!("Engine: {engine} ({}).", backbones.join(", "))).collect()
 }
 
-/// Formats a sentence per weight type, with its backbones.
+/// Formats a sentence for each weight type, with its backbones.
 pub fn rounding_notes(rounded: &BTreeMap<String, String>) -> Vec<String> {
     let mut ways: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     rounded.iter().for_each(|(backbone, way)| ways.entry(way).or_default().push(backbone));
@@ -140,7 +140,7 @@ pub fn ranges(layers: &[usize], dash: &str, separator: &str) -> String {
     runs.collect::<Vec<_>>().join(separator)
 }
 
-/// Formats a cut: `3-5,8` for whole layers, `attention 0,3-5; mlp 2` for sublayers, each kind with its layers.
+/// Formats a cut: `3-5,8` for whole layers, `attention 0,3-5; mlp 2` for sublayers by kind.
 pub fn removed_text(cut: &Cut) -> String {
     if cut.is_whole_layers() {
         return ranges(&cut.whole_layers(), "-", ",");

@@ -219,7 +219,7 @@ mod tests {
         // The dense cell is unchanged.
         assert_eq!((over.measurements()[0].record.value, over.measurements()[0].record.error), (Some(70.0), Some(9.0)));
         let first = &over.cells[1].numbers[0];
-        // Squares of 3, 0 and 3, divided by 2.
+        // Variance: (3² + 0² + 3²) / 2 = 9.
         assert_eq!((first.record.value, first.record.error), (Some(53.0), Some(3.0)));
         assert_eq!(PrintedNumber::printed(first, 2, "failed").text, "53.00 ± 3.00");
         let notes = seed_notes(over.numbers().map(AsRef::as_ref));

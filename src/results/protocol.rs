@@ -1,136 +1,132 @@
-//! Named protocols: a number may only be compared with another one made the same way, so each column says how it was made.
+//! Measurement protocols. Numbers are comparable only if their protocols match, so each column states its own.
 
 use serde::{Serialize, Serializer};
 
 use super::Question;
-use super::cell_result::{DefinedExtent, GridOutcome, TaskExtent, TextExtent};
+use super::cell_result::{GridOutcome, TaskExtent, TextExtent};
 use crate::corpus::ShardOrder;
-use crate::grid::{
-    Asking, DefinedColumn, DefinitionUse, Grid, Latency, Perplexity, TaskDefinition, TaskUse, defined_columns,
-};
+use crate::grid::{Asking, DefinedColumn, EvalTask, Grid, Latency, Perplexity, TaskDefinition, defined_columns};
 use crate::latency::Rounds;
 use crate::metric::{self, ENTRIES, Metric, MetricEntry, Of};
 use crate::tasks::Bos;
+use crate::work::backbone::Subject;
 
-/// How the numbers of one column were made.
+/// Protocol of one column.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "protocol", rename_all = "snake_case")]
 pub enum Protocol {
     /// Perplexity over windows of a text.
     Windows {
-        /// The corpus' name in the grid.
+        /// Corpus name in the grid.
         corpus: String,
-        /// The rule that joins its rows and draws its windows.
+        /// Rule that joins rows and cuts windows.
         rule: String,
-        /// The order of its shards, where it is streamed.
+        /// Order of the shards, if the text is streamed.
         #[serde(skip_serializing_if = "Option::is_none")]
         shards: Option<ShardOrder>,
-        /// Tokens of a window.
+        /// Tokens per window.
         length: usize,
         /// Maximum number of windows, from the first.
         limit: Option<usize>,
-        /// Windows that are scored, and those that there are; none where the text was not read.
+        /// Number of scored windows, out of `all`; `None` if the text was not read.
         windows: Option<usize>,
         all: Option<usize>,
-        /// Whether a program made the text up.
+        /// Whether the text is synthetic.
         generated: bool,
     },
     /// Accuracy on a multiple-choice task, in percent.
     MultipleChoice {
-        /// The task's name in the grid.
+        /// Task name in the grid.
         name: String,
-        /// The task as the grid writes it, with the options that are not the usual ones.
+        /// Task as written in the grid, with its non-default options.
         label: String,
         task: String,
-        /// The harness' version of the task.
+        /// Version of the task in lm-evaluation-harness.
         version: u32,
-        /// `acc` or `acc_norm`
+        /// `acc` or `acc_norm`.
         metric: String,
-        /// Which special tokens contexts begin with.
+        /// Special tokens at the start of contexts.
         bos: Bos,
-        /// Same as in the grid: a number of documents, or a fraction below 1.
+        /// Number of documents to score, or a fraction below 1, as in the grid.
         limit: Option<f64>,
-        /// Tokens of an input, where it is not the backbone's own length.
+        /// Maximum input length in tokens, if it differs from the backbone's own.
         max_length: Option<usize>,
-        /// Documents scored, of all that the file has.
+        /// Number of scored documents, out of `original`.
         documents: usize,
         original: usize,
-        /// Whether all documents of the published split are scored: only then is the value comparable with a published
-        /// one.
+        /// Whether all documents of the published split are scored. Only then is the value comparable with published
+        /// ones.
         #[serde(rename = "whole")]
         full_split: bool,
-        /// Whether a program made the documents up.
+        /// Whether the documents are synthetic.
         generated: bool,
     },
-    /// A metric of a task by its definition, or of a group of such tasks; shares in percent.
+    /// Metric of a task with a definition, or of a group of such tasks. Proportions are in percent.
     #[serde(rename = "lm_eval")]
     Defined {
-        /// The value as written in the grid, with options.
+        /// Task or group as written in the grid, with its options.
         label: String,
-        /// The task or group, as lm-evaluation-harness calls it.
+        /// Name of the task or group in lm-evaluation-harness.
         name: String,
-        /// For a task, the output type of its definition; `None` for a group.
+        /// Output type of the task's definition; `None` for a group.
         #[serde(skip_serializing_if = "Option::is_none")]
         output: Option<&'static str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         version: Option<String>,
-        /// Tasks of a group.
+        /// Number of tasks of a group; `None` for a task.
         #[serde(skip_serializing_if = "Option::is_none")]
         tasks: Option<usize>,
         metric: &'static str,
         filter: String,
-        /// Examples before a question; of a group none.
+        /// Number of few-shot examples; `None` for a group.
         #[serde(skip_serializing_if = "Option::is_none")]
         shots: Option<usize>,
         how: Asking,
-        /// Documents scored, of all that the split has.
+        /// Number of scored documents, out of `original`.
         documents: usize,
         original: usize,
-        /// Whether a program made the documents up.
+        /// Whether the documents are synthetic.
         generated: bool,
     },
-    /// The mean of the task columns, in percent.
+    /// Mean of the task columns, in percent.
     Average { tasks: usize },
-    /// One forward pass over a prompt, the head at every position, or what is decoded behind it; the variants' passes one
-    /// after the other in each round.
+    /// Time of a forward pass over a prompt, with the head at every position, or of the decoding after it. Each round
+    /// times all variants one after the other.
     Latency {
-        /// Its registry entry.
+        /// Registry entry of the metric.
         #[serde(serialize_with = "by_name")]
         metric: &'static MetricEntry,
-        /// Tokens of a sequence, and sequences.
+        /// Tokens per sequence.
         length: usize,
         batch: usize,
-        /// New tokens of each sequence.
+        /// New tokens per sequence.
         #[serde(skip_serializing_if = "Option::is_none")]
         decode: Option<usize>,
-        /// Whether the grid has other prompts too, so that the metric is called after this one.
+        /// Whether the grid has several prompts, so that column names must include the prompt.
         several: bool,
-        /// Passes that are not counted, and that are.
+        /// Number of warm-up passes, followed by `rounds` timed ones.
         warmups: usize,
         rounds: usize,
-        /// The machine of the measurement.
+        /// Machine of the measurement.
         machine: String,
     },
-    /// Another metric of the same windows or documents.
+    /// Size of a variant, computed from its program.
+    Size {
+        #[serde(serialize_with = "by_name")]
+        metric: &'static MetricEntry,
+    },
+    /// Additional metric of windows or documents that another column scores.
     #[serde(untagged)]
     Derived {
         #[serde(rename = "protocol", serialize_with = "by_name")]
         metric: &'static MetricEntry,
         #[serde(flatten)]
-        scored_on: ScoredOn,
+        scored_on: Subject,
     },
 }
 
-/// A task by its definition, and how much of it is scored.
-type Member<'a> = (&'a DefinedExtent, &'a TaskDefinition);
-
-/// A text or a task, as the grid asks for it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum ScoredOn {
-    Text(Perplexity),
-    Task(TaskUse),
-}
+/// Task of a group: its extent and its definition.
+type Member<'a> = (TaskExtent, &'a TaskDefinition);
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
 fn by_name<S: Serializer>(metric: &&'static MetricEntry, serializer: S) -> Result<S::Ok, S::Error> {
@@ -138,30 +134,30 @@ fn by_name<S: Serializer>(metric: &&'static MetricEntry, serializer: S) -> Resul
 }
 
 impl Protocol {
-    /// Returns the columns: each metric of each text and task, of several tasks together, and of each prompt.
+    /// Returns the columns: the metrics of each text, task and prompt, and the averages over tasks.
     pub fn columns(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
         let unlike = outcome.unlike_vocabularies(grid);
         let texts = &grid.evaluate.perplexity;
-        let tasks = &grid.evaluate.tasks;
-        let scored: Vec<&TaskUse> = tasks.iter().filter(|used| outcome.task(used).is_some()).collect();
+        let scored: Vec<&EvalTask> = grid.evaluate.native().filter(|task| outcome.task(task).is_some()).collect();
         let columns = |metric: &'static MetricEntry| -> Vec<Self> {
             let derived = |scored_on| Self::Derived { metric, scored_on };
             match metric.of {
                 Of::Text(_) if *metric == metric::TEXT => {
                     texts.iter().map(|text| Self::windows(grid, outcome, text)).collect()
                 }
-                Of::Text(_) => texts.iter().map(|text| derived(ScoredOn::Text(text.clone()))).collect(),
+                Of::Text(_) => texts.iter().map(|text| derived(Subject::Windows(text.clone()))).collect(),
                 Of::Damage(..) => {
                     let compared = texts.iter().filter(|text| text.damage);
-                    compared.map(|text| derived(ScoredOn::Text(text.clone()))).collect()
+                    compared.map(|text| derived(Subject::Windows(text.clone()))).collect()
                 }
                 Of::Task(_) if *metric == metric::TASK => {
-                    scored.iter().filter_map(|used| Some(Self::task(grid, used, outcome.task(used)?))).collect()
+                    scored.iter().filter_map(|task| Self::task(grid, task, outcome.task(task)?)).collect()
                 }
                 Of::Task(_) | Of::Flips(_) => {
-                    scored.iter().map(|used| derived(ScoredOn::Task((*used).clone()))).collect()
+                    scored.iter().map(|used| derived(Subject::Task((*used).clone()))).collect()
                 }
                 Of::Tasks(_) if scored.len() > 1 => vec![Self::Average { tasks: scored.len() }],
+                Of::Size(_) => vec![Self::Size { metric }],
                 Of::Tasks(_) | Of::Texts(_) | Of::Prompt(_) | Of::Decode(_) | Of::Repair(_) | Of::Defined => Vec::new(),
             }
         };
@@ -171,13 +167,10 @@ impl Protocol {
         shown.flat_map(|metric| columns(metric)).chain(Self::defined(grid, outcome)).chain(latencies).collect()
     }
 
-    /// Returns every metric of each defined group and task.
+    /// Returns every metric of each group and task with a definition.
     fn defined(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
-        let known = |name: &str, how: &Asking| {
-            let used = DefinitionUse { name: name.to_owned(), how: how.clone() };
-            Some((outcome.defined(&used)?, grid.definitions.get(name)?))
-        };
-        // A group's label omits options that its tasks state themselves.
+        let known = |task: &EvalTask| Some((outcome.task(task)?, grid.definitions.get(&task.name)?));
+        // The label of a group omits options that its tasks define themselves.
         let protocol = |column: DefinedColumn, name: &str, how: &Asking, members: &[Member<'_>], is_group: bool| {
             let task = members.first().filter(|_| !is_group).map(|(_, task)| &task.definition);
             Self::Defined {
@@ -198,7 +191,7 @@ impl Protocol {
         let mut all = Vec::new();
         for group_use in &grid.evaluate.groups {
             let members: Option<Vec<_>> =
-                group_use.group.tasks.iter().map(|task| known(task, &group_use.how)).collect();
+                group_use.group.tasks.iter().map(|task| known(&group_use.task(task))).collect();
             let Some(members) = members else { continue };
             for metric in &group_use.group.metrics {
                 let tasks =
@@ -213,15 +206,16 @@ impl Protocol {
                 );
             }
         }
-        for used in &grid.evaluate.definitions {
-            let Some(entry) = known(&used.name, &used.how) else { continue };
+        for used in grid.evaluate.defined() {
+            let Some(entry) = known(used) else { continue };
             let columns = defined_columns(&used.to_string(), &entry.1.definition).into_iter();
             all.extend(columns.map(|column| protocol(column, &used.name, &used.how, &[entry], false)));
         }
         all
     }
 
-    /// Describes the windows of a column, which is limited if any backbone is.
+    /// Describes the windows of a column. If some backbones read only part of the text, the protocol describes that
+    /// part.
     fn windows(grid: &Grid, outcome: &GridOutcome, text: &Perplexity) -> Self {
         let read = outcome.text_reads(text);
         Self::text(grid, text, read.min_by_key(|read| read.windows == read.all))
@@ -250,7 +244,7 @@ impl Protocol {
             .collect()
     }
 
-    /// Describes how a text is scored; `read` is what one backbone has read.
+    /// Describes the scoring of a text. `read` is the extent for one backbone.
     pub fn text(grid: &Grid, text: &Perplexity, read: Option<TextExtent>) -> Self {
         let corpus = &grid.corpora[&text.corpus];
         Self::Windows {
@@ -265,56 +259,61 @@ impl Protocol {
         }
     }
 
-    /// Describes how a task is scored.
-    pub fn task(grid: &Grid, used: &TaskUse, extent: &TaskExtent) -> Self {
-        Self::MultipleChoice {
-            name: used.name.clone(),
-            label: used.to_string(),
-            task: extent.task.name.to_string(),
-            version: extent.task.version,
-            metric: extent.task.column.name().to_string(),
-            bos: used.bos,
-            limit: used.limit,
-            max_length: used.max_length,
-            documents: extent.documents,
-            original: extent.original,
-            full_split: extent.full_split,
-            generated: grid.tasks.get(&used.name).is_some_and(|data| data.generated),
-        }
+    /// Describes how a built-in task is scored. `None` for a task by a definition, which has a protocol for each metric.
+    pub fn task(grid: &Grid, task: &EvalTask, TaskExtent { documents, original }: TaskExtent) -> Option<Self> {
+        let native = grid.native(task).ok()??;
+        let generated = grid.is_generated(task);
+        let Asking { limit, bos, max_length, .. } = task.how;
+        Some(Self::MultipleChoice {
+            name: task.name.clone(),
+            label: task.to_string(),
+            task: native.name.to_string(),
+            version: native.version,
+            metric: native.column.name().to_string(),
+            bos,
+            limit,
+            max_length,
+            documents,
+            original,
+            full_split: documents == original && original == native.documents && !generated,
+            generated,
+        })
     }
 
-    /// Returns the question that its numbers answer.
+    /// Returns the question that the column answers.
     pub fn asked(&self) -> Question {
         match self {
             Self::Windows { corpus, length, .. } => Question::Text(
                 &metric::TEXT,
                 Perplexity { corpus: corpus.clone(), length: *length, damage: false, draw: None },
             ),
-            Self::MultipleChoice { name, limit, bos, max_length, .. } => Question::Task(
-                &metric::TASK,
-                TaskUse { name: name.clone(), limit: *limit, bos: *bos, max_length: *max_length, draw: None },
-            ),
-            Self::Derived { metric, scored_on: ScoredOn::Text(text) } => Question::Text(metric, text.clone()),
-            Self::Derived { metric, scored_on: ScoredOn::Task(used) } => Question::Task(metric, used.clone()),
+            Self::MultipleChoice { name, limit, bos, max_length, .. } => {
+                let how = Asking { limit: *limit, bos: *bos, max_length: *max_length, ..Asking::default() };
+                Question::Task(&metric::TASK, EvalTask { name: name.clone(), how, defined: false })
+            }
+            Self::Derived { metric, scored_on: Subject::Windows(text) } => Question::Text(metric, text.clone()),
+            Self::Derived { metric, scored_on: Subject::Task(used) } => Question::Task(metric, used.clone()),
             Self::Defined { label, metric, filter, .. } => {
                 Question::Defined(DefinedColumn { label: label.clone(), metric, filter: filter.clone() })
             }
             Self::Average { .. } => Question::Tasks(&metric::ACCURACY),
+            Self::Size { metric } => Question::Size(metric),
             Self::Latency { metric, length, batch, decode, .. } => {
                 Question::Prompt(metric, Latency { length: *length, batch: *batch, decode: *decode })
             }
         }
     }
 
-    /// Returns the metric.
+    /// Returns the metric of the column.
     pub fn measures(&self) -> Metric {
         match self {
             Self::Windows { corpus, .. } => Metric::perplexity(stem(corpus)),
             Self::MultipleChoice { name, .. } => Metric::task(name),
-            Self::Derived { metric, scored_on: ScoredOn::Text(text) } => metric.on(stem(&text.corpus)),
-            Self::Derived { metric, scored_on: ScoredOn::Task(used) } => metric.on(&used.name),
+            Self::Derived { metric, scored_on: Subject::Windows(text) } => metric.on(stem(&text.corpus)),
+            Self::Derived { metric, scored_on: Subject::Task(used) } => metric.on(&used.name),
             Self::Defined { label, metric, filter, .. } => Metric::defined(label, metric, filter),
             Self::Average { .. } => metric::ACCURACY.metric(),
+            Self::Size { metric } => metric.metric(),
             Self::Latency { metric, length, batch, decode, several, .. } => match several {
                 true => metric.metric().at_prompt(Latency { length: *length, batch: *batch, decode: *decode }),
                 false => metric.metric(),
@@ -322,12 +321,12 @@ impl Protocol {
         }
     }
 
-    /// Formats the column's name: `ppl wikitext2-test@512`, `arc_easy`, `average`.
+    /// Formats the column name, such as `ppl wikitext2-test@512`, `arc_easy` or `average`.
     pub fn column(&self) -> String {
         self.asked().to_string()
     }
 
-    /// Explains the column, for the line below a table.
+    /// Describes the column in a note under the table.
     pub fn note(&self) -> String {
         let column = self.column();
         match self {
@@ -335,7 +334,7 @@ impl Protocol {
                 "`{column}`: perplexity, protocol `windows`, {}, joined and cut by the rule `{rule}`",
                 self.amount()
             ),
-            Self::Derived { metric, .. } => format!("`{column}`: {}", metric.note),
+            Self::Derived { metric, .. } | Self::Size { metric } => format!("`{column}`: {}", metric.note),
             Self::MultipleChoice { task, version, metric, bos, .. } => format!(
                 "`{column}`: {metric} in %, {task} version {version} of lm-evaluation-harness, zero-shot, BOS `{bos}`, {}",
                 self.amount()
@@ -402,9 +401,10 @@ impl Protocol {
                     how.max_length.map(|length| format!(", inputs of at most {length} tokens")).unwrap_or_default();
                 format!("{count}{made}{shots}{chat}{system}{cut}")
             }
-            Self::Derived { scored_on: ScoredOn::Text(text), .. } => format!("windows of {} tokens", text.length),
-            Self::Derived { scored_on: ScoredOn::Task(_), .. } => "the same documents".to_owned(),
+            Self::Derived { scored_on: Subject::Windows(text), .. } => format!("windows of {} tokens", text.length),
+            Self::Derived { scored_on: Subject::Task(_), .. } => "the same documents".to_owned(),
             Self::Average { tasks } => format!("{tasks} tasks"),
+            Self::Size { .. } => "no data".to_owned(),
             Self::Latency { metric, decode, warmups, rounds, machine, .. } => {
                 let how = match (metric.of, decode) {
                     (Of::Decode(_), Some(new)) => format!("{new} tokens of each sequence decoded greedily behind it"),
@@ -415,7 +415,7 @@ impl Protocol {
         }
     }
 
-    /// Formats a short version for lines about many columns, omitting defaults.
+    /// Formats a short description for lines that list many columns. Defaults are omitted.
     pub fn short(&self) -> String {
         match self {
             Self::MultipleChoice { full_split: split_whole, bos, limit, max_length, .. } => {
@@ -430,21 +430,21 @@ impl Protocol {
         }
     }
 
-    /// Returns the column's name in such a line.
+    /// Returns the column name for lines that list many columns.
     pub fn name(&self) -> &str {
         match self {
             Self::Windows { corpus, .. } => corpus,
             Self::MultipleChoice { name, .. } => name,
-            Self::Derived { scored_on: ScoredOn::Text(text), .. } => &text.corpus,
-            Self::Derived { scored_on: ScoredOn::Task(used), .. } => &used.name,
+            Self::Derived { scored_on: Subject::Windows(text), .. } => &text.corpus,
+            Self::Derived { scored_on: Subject::Task(used), .. } => &used.name,
             Self::Defined { label, .. } => label,
             Self::Average { .. } => "average",
-            Self::Latency { metric, .. } => metric.id,
+            Self::Latency { metric, .. } | Self::Size { metric } => metric.id,
         }
     }
 }
 
-/// Describes a streamed text.
+/// Describes the shard order of a streamed text; empty if it is not streamed.
 pub(super) fn streamed(shards: Option<ShardOrder>) -> &'static str {
     match shards {
         None => "",

@@ -1,8 +1,8 @@
-//! One number of a table from any source: the paper's tables and ours are compared as lists of these. Also the question
-//! that it answers, as the grid asks it: the columns of a run. For two backbones one question may be two measures (each
-//! reads a task in its own length), so a number is identified by its cell and question.
+//! Number of a table from any source. The paper's tables and ours are both lists of these records and can be compared.
+//! [`Question`] identifies a column of a run. Two backbones may measure the same question differently, because each has
+//! its own context length, so cell and question together identify a number.
 //!
-//! The words are those of the paper's tables as data (`data/paper/*.csv`), in both profiles.
+//! Names follow the paper's tables as data (`data/paper/*.csv`), in both profiles.
 
 use std::fmt;
 
@@ -10,57 +10,57 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::criterion::DepthUnit;
-use crate::grid::{DefinedColumn, Latency, Perplexity, TaskUse};
+use crate::grid::{DefinedColumn, EvalTask, Latency, Perplexity};
 use crate::latency::TimeSpread;
 use crate::metric::{DECODE, Metric, MetricEntry, PREFILL};
 
-/// The criterion of the dense backbone.
+/// Criterion name of the dense backbone.
 pub const DENSE: &str = crate::criterion::DENSE.name;
 
-/// The condition of a measurement.
+/// Condition of a measurement.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Condition {
-    /// `llama-3-8b`, `tiny-llama`, …
+    /// Backbone name, such as `llama-3-8b` or `tiny-llama`.
     pub backbone: String,
-    /// Layers of the dense backbone.
+    /// Number of layers of the dense backbone.
     pub layers: usize,
-    /// Layers removed; 0 for the dense backbone. Sublayers if `unit` says so.
+    /// Number of removed layers or sublayers, as counted in `unit`; 0 for the dense backbone.
     pub depth: usize,
-    /// What the depth counts; absent for whole layers.
+    /// Unit of the depth; omitted for whole layers.
     #[serde(default, skip_serializing_if = "DepthUnit::is_layers")]
     pub unit: DepthUnit,
-    /// `llm-streamline`, …, or `dense` for the dense backbone.
+    /// Criterion, such as `llm-streamline`; `dense` for the dense backbone.
     pub criterion: String,
-    /// `none`, `ghosted`, `ghosted:svd`, …; `none` for the dense backbone.
+    /// Recovery, such as `none`, `ghosted` or `ghosted:svd`; `none` for the dense backbone.
     pub recovery: String,
-    /// Whether weights were trained after the repair, which only the paper does.
+    /// Whether weights were trained after the repair. Only results of the paper have this.
     pub finetuned: bool,
-    /// The corpus, and after a colon the number of sequences where a table varies it: `c4`, `c4:32`.
+    /// Calibration corpus, followed by the number of sequences if a table varies it: `c4`, `c4:32`.
     pub calibration: String,
 }
 
 impl Condition {
-    /// Returns the calibration corpus, and the number of its sequences if named.
+    /// Returns the calibration corpus, and the number of sequences if it is part of the label.
     pub fn calibrated(&self) -> (&str, Option<&str>) {
         self.calibration.split_once(':').map_or((&self.calibration, None), |(corpus, size)| (corpus, Some(size)))
     }
 }
 
-/// A number.
+/// Number under a condition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
     #[serde(flatten)]
     pub condition: Condition,
-    /// The metric's id: a task by its name (percent), `acc_average` (percent), `ppl_NAME`, `ppl_average`, `prefill_ms`, ….
+    /// Metric id: a task name (percent), `acc_average` (percent), `ppl_NAME`, `ppl_average`, `prefill_ms`, ….
     pub metric: String,
-    /// Null where the cell failed or was not run.
+    /// Measured value; null if the cell failed or was not run.
     pub value: Option<f64>,
-    /// Its standard error (ours) or standard deviation (the paper's latencies), where it has one.
+    /// Standard error, or the standard deviation of the paper's latencies; null if there is none.
     pub error: Option<f64>,
 }
 
 impl Record {
-    /// Returns the relative deviation of an unstable time.
+    /// Returns the relative deviation of an unstable timing.
     pub fn noise(&self) -> Option<f64> {
         let timed = Metric::find(&self.metric).is_ok_and(|metric| [PREFILL.id, DECODE.id].contains(&metric.family()));
         let spread = TimeSpread { mean: self.value?, deviation: self.error? };
@@ -68,17 +68,20 @@ impl Record {
     }
 }
 
-/// A question asked of every cell.
+/// Measurement that a grid requests from every cell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Question {
     Text(&'static MetricEntry, Perplexity),
-    Task(&'static MetricEntry, TaskUse),
-    /// A task or a group of tasks with definitions.
+    /// A built-in task.
+    Task(&'static MetricEntry, EvalTask),
+    /// A task or a group of tasks by definitions.
     Defined(DefinedColumn),
-    /// All tasks together.
+    /// Average over all tasks.
     Tasks(&'static MetricEntry),
     Prompt(&'static MetricEntry, Latency),
-    /// A number that is in no table of a run, by its metric's id.
+    /// Size of the variant.
+    Size(&'static MetricEntry),
+    /// Metric id of a number that appears in no table of a run.
     Besides(String),
 }
 
@@ -88,7 +91,7 @@ impl Question {
     }
 }
 
-/// The column's head: `ppl wikitext2-test@512`, `arc_easy`, `average`.
+/// Formats the column header, such as `ppl wikitext2-test@512`, `arc_easy` or `average`.
 impl fmt::Display for Question {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut write = |metric: &MetricEntry, item: &dyn fmt::Display| match metric.head {
@@ -100,7 +103,7 @@ impl fmt::Display for Question {
             Self::Task(metric, used) => write(metric, used),
             Self::Prompt(metric, prompt) => write(metric, prompt),
             Self::Defined(column) => f.write_str(&column.metric().label),
-            Self::Tasks(metric) => f.write_str(metric.head),
+            Self::Tasks(metric) | Self::Size(metric) => f.write_str(metric.head),
             Self::Besides(metric) => f.write_str(metric),
         }
     }
@@ -108,10 +111,12 @@ impl fmt::Display for Question {
 
 #[cfg(test)]
 mod tests {
-    use super::super::protocol::{Protocol, ScoredOn};
+    use super::super::protocol::Protocol;
     use super::*;
+    use crate::grid::Asking;
     use crate::metric;
     use crate::tasks::Bos;
+    use crate::work::backbone::Subject;
 
     fn text(length: usize, windows: usize) -> Protocol {
         Protocol::Windows {
@@ -132,7 +137,7 @@ mod tests {
         assert_ne!(text(64, 5).asked(), text(48, 5).asked());
         let bits = Protocol::Derived {
             metric: &metric::BITS_PER_BYTE,
-            scored_on: ScoredOn::Text(Perplexity { corpus: "c4".into(), length: 64, damage: false, draw: None }),
+            scored_on: Subject::Windows(Perplexity { corpus: "c4".into(), length: 64, damage: false, draw: None }),
         };
         assert_ne!(text(64, 5).asked(), bits.asked());
         assert_eq!(bits.asked().to_string(), "bits/byte c4@64");
@@ -146,14 +151,14 @@ mod tests {
             Question::Task(&metric::TASK, used(Bos::Never))
         );
         assert_eq!(Question::Task(&metric::TASK, used(Bos::Never)).to_string(), "copa(bos=never)");
-        // A metric may be called as a task is.
+        // A metric and a task may have the same name.
         assert_ne!(
             Question::Task(&metric::TASK, used(Bos::Tokenizer)),
             Question::besides(&metric::Metric::task("copa"))
         );
     }
 
-    fn used(bos: Bos) -> TaskUse {
-        TaskUse { name: "copa".into(), limit: None, bos, max_length: None, draw: None }
+    fn used(bos: Bos) -> EvalTask {
+        EvalTask { name: "copa".into(), how: Asking { bos, ..Asking::default() }, defined: false }
     }
 }

@@ -1,4 +1,4 @@
-//! `numbers.json`: what a results folder has measured, to be read again by claims, comparisons and the page.
+//! `numbers.json`: the stored results of a run, as read by claims, comparisons and the page.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,19 +19,19 @@ use crate::identity::{Aspect, ComputeId, Identity, Leaves, MeasureId, leaves};
 use crate::metric::{ACCURACY, Metric, PERPLEXITY};
 use crate::model::CPU;
 
-/// The numbers of one run of a grid.
+/// Stored results of one run of a grid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredResults {
-    /// The artifact, or the grid.
+    /// Name of the artifact or grid.
     pub name: String,
     pub profile: String,
-    /// Version and commit.
+    /// Version and commit of the program.
     pub program: String,
-    /// Whether a dense backbone that missed the paper's dense numbers would have stopped its pruned cells.
+    /// Whether the run was set to skip pruned cells if their dense backbone missed the paper's dense results.
     #[serde(default)]
     pub gate: bool,
-    /// The grid as it ran.
+    /// Grid as it ran.
     pub settings: Value,
     /// SHA-256 of each input file, by path; empty in older files.
     #[serde(default)]
@@ -39,43 +39,43 @@ pub struct StoredResults {
     /// Engine of each backbone; empty in older files.
     #[serde(default)]
     pub engines: BTreeMap<String, ComputeId>,
-    /// How each metric was measured, and on which bytes.
+    /// Protocol and input hashes of each metric.
     #[serde(default)]
     pub protocols: BTreeMap<String, Value>,
     /// Distinguishing settings of each cell, by name; empty in older files.
     #[serde(default)]
     pub cells: BTreeMap<String, Factors>,
-    /// Same as above for measurements, by column of a run's table.
+    /// Distinguishing settings of each measurement, by column; empty in older files.
     #[serde(default)]
     pub measures: BTreeMap<String, Factors>,
-    /// Identity of each cell, by name; empty in files of older programs.
+    /// Identity of each cell, by name; empty in older files.
     #[serde(default, with = "super::stored_form::identities")]
     pub identities: BTreeMap<String, Identity>,
-    /// Measurements of a backbone, by its name and the column of a run's table: for a mean, each part.
+    /// Measurements by backbone and column. A mean lists the measurements of all its parts.
     #[serde(default)]
     pub measured: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
-    /// Same for times, by cell: the variants timed together differ per cell. Older programs store them in
-    /// `measured`.
+    /// Latency measurements, by cell and column: each cell was timed together with different variants. Older files
+    /// store them in `measured`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub timed: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
     #[serde(with = "super::stored_form")]
     pub numbers: Vec<StoredNumber>,
 }
 
-/// A number with the items behind it.
+/// Stored number with the items behind it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredNumber {
     pub record: Record,
-    /// The cell as `plan` and `explain` name it.
+    /// Cell name, as in `plan` and `explain`.
     pub cell: String,
-    /// The column of a run's table: the metric and how it was measured.
+    /// Column of a run's table: the metric and its protocol.
     pub column: String,
     pub failure: Option<String>,
-    /// A `1` for each document that was answered rightly or, for a metric of flips, that flips; a `0` for each other. The
-    /// documents of an average are each task's after a comma.
+    /// One digit per document: `1` if it was answered correctly or, for a flip metric, if it flips. An average lists
+    /// its tasks separated by commas.
     pub right: Option<String>,
-    /// The loss of each window, nats per token, or what the metric averages over windows. For a definition's perplexity
-    /// the loss of each document, nats.
+    /// Loss of each window in nats per token, or the window values that the metric averages. For the perplexity of a
+    /// definition, the loss of each document in nats.
     pub losses: Option<Vec<f64>>,
 }
 
@@ -125,10 +125,10 @@ impl StoredResults {
         })
     }
 
-    /// Writes `numbers.json` into a folder, whole or not at all; its path.
+    /// Writes `numbers.json` into a folder atomically, and returns its path.
     ///
     /// # Errors
-    /// Exit code 3 when the folder cannot be written to.
+    /// Fails with exit code 3 if the folder cannot be written.
     pub fn write(&self, folder: &Path) -> Result<PathBuf> {
         let text = serde_json::to_string(self)
             .map_err(|error| Error::job("the numbers have no JSON form").found(error.to_string()))?;
@@ -138,7 +138,7 @@ impl StoredResults {
     /// Reads the numbers of a results folder.
     ///
     /// # Errors
-    /// A folder without them, or a damaged file.
+    /// Fails if the folder has no `numbers.json` or the file is damaged.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(Self::FILE);
         let text = std::fs::read_to_string(&path).map_err(|error| {
@@ -158,27 +158,27 @@ impl StoredResults {
         self.engines.get(backbone).cloned().unwrap_or_else(|| CPU.into())
     }
 
-    /// Returns whether it has identities, which older programs did not write. Unplanned numbers have none.
+    /// Returns whether every number with a value has an identity. Older programs did not write identities.
     pub fn identified(&self) -> bool {
         let known = |number: &StoredNumber| self.identities.contains_key(&number.cell) && !number.column.is_empty();
         self.numbers.iter().all(|number| known(number) || number.record.value.is_none())
     }
 
-    /// Returns the settings that distinguish a number in its run.
+    /// Returns the settings that distinguish a number within its run.
     pub fn factors(&self, number: &StoredNumber) -> Factors {
         let cell = self.cells.get(&number.cell);
         let measure = self.measures.get(&number.column);
         cell.into_iter().chain(measure).flatten().map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
-    /// Returns the measurements of a number; for a mean, of each part.
+    /// Returns the measurements of a number; for a mean, those of all its parts.
     pub fn measures(&self, number: &StoredNumber) -> &[MeasureId] {
         let protocols = self.timed.get(&number.cell).and_then(|timed| timed.get(&number.column));
         let protocols = protocols.or_else(|| self.measured.get(&number.record.condition.backbone)?.get(&number.column));
         protocols.map_or(&[], Vec::as_slice)
     }
 
-    /// Flattens a number's identity: its variant and each measurement. `None` for older programs.
+    /// Flattens the identity of a number: its variant and each measurement. `None` in files of older programs.
     pub fn leaves(&self, number: &StoredNumber) -> Option<Leaves> {
         let mut all = self.identities.get(&number.cell)?.leaves();
         for (at, measure) in self.measures(number).iter().enumerate() {
@@ -189,7 +189,7 @@ impl StoredResults {
         Some(all)
     }
 
-    /// Returns the SHA-256 of a number's identity, which the page uses too. `None` for older programs.
+    /// Returns the SHA-256 of a number's identity, which the page also uses. `None` in files of older programs.
     pub fn identity(&self, number: &StoredNumber) -> Option<String> {
         let variant = self.identities.get(&number.cell)?;
         let measures: Vec<&MeasureId> = self.measures(number).iter().collect();
@@ -205,7 +205,7 @@ fn is_stored_number(number: &Arc<Measurement>) -> StoredNumber {
     let (right, losses) = match &number.sample {
         Sample::Right(right) => (Some(bits(right)), None),
         Sample::Tasks(tasks) => (Some(tasks.iter().map(|right| bits(right)).collect::<Vec<_>>().join(",")), None),
-        // JSON has no NaN; a test needs finite losses anyway.
+        // JSON cannot represent NaN, and paired tests need finite losses anyway.
         Sample::Losses(losses) if losses.iter().all(|loss| loss.is_finite()) => (None, Some(losses.clone())),
         _ => (None, None),
     };
@@ -227,8 +227,8 @@ fn answers(bits: &str) -> Vec<bool> {
     bits.chars().map(|c| c == '1').collect()
 }
 
-/// Returns by metric everything that two numbers must share, besides their condition, to have equal items. Includes data
-/// file hashes.
+/// Returns, by metric, everything besides the condition that two numbers must share for their items to match. This
+/// includes the hashes of data files.
 fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
     let data = |path: &Path| -> Vec<&String> {
         outcome.inputs.iter().filter(|(file, _)| Path::new(file).starts_with(path)).map(|(_, hash)| hash).collect()
@@ -236,7 +236,7 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     let mut texts = serde_json::Map::new();
     let mut tasks = serde_json::Map::new();
-    // Measurements with a shared name are stored separately, under the columns' names.
+    // Measurements with the same metric name are stored separately, under their column names.
     let texts_of =
         |corpus: &str| grid.evaluate.perplexity.iter().filter(|text| stem(&text.corpus) == stem(corpus)).count();
     for text in &grid.evaluate.perplexity {
@@ -259,22 +259,22 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
         texts.insert(part, protocol.clone());
         all.insert(name, protocol);
     }
-    for used in &grid.evaluate.tasks {
-        let Some(outcome_of) = outcome.task(used) else { continue };
+    for used in grid.evaluate.native() {
+        let (Some(extent), Ok(Some(native))) = (outcome.task(used), grid.native(used)) else { continue };
         let protocol = json!({
-            "data": data(&grid.tasks[&used.name].path), "task": outcome_of.task.name, "version": outcome_of.task.version,
-            "metric": outcome_of.task.column.name(), "bos": used.bos.to_string(), "documents": outcome_of.documents,
+            "data": data(&grid.tasks[&used.name].path), "task": native.name, "version": native.version,
+            "metric": native.column.name(), "bos": used.how.bos.to_string(), "documents": extent.documents,
         });
-        if grid.evaluate.tasks.iter().filter(|other| other.name == used.name).count() == 1 {
+        if grid.evaluate.native().filter(|other| other.name == used.name).count() == 1 {
             tasks.insert(used.name.clone(), protocol.clone());
-            all.insert(outcome_of.task.name.to_owned(), protocol.clone());
+            all.insert(native.name.to_owned(), protocol.clone());
             all.insert(used.name.clone(), protocol);
         } else {
             tasks.insert(used.to_string(), protocol.clone());
             all.insert(used.to_string(), protocol);
         }
     }
-    for used in &grid.evaluate.definitions {
+    for used in grid.evaluate.defined() {
         let task = &grid.definitions[&used.name];
         let files: Vec<&String> = task.all_files().flat_map(|file| data(file)).collect();
         let asks = sha256::of_bytes(task.definition.asks());

@@ -1,4 +1,5 @@
-//! Layer 0: tries untrusted inputs in a resource-limited child process before this process uses them.
+//! Tries untrusted inputs in a resource-limited child process before this process uses them (layer 0 of the
+//! architecture).
 //!
 //! Templates, task definitions and rows come from untrusted sources. A template is a program: it can loop, double a
 //! text forty times, or nest values until the stack overflows. Failed allocations and stack overflows abort a Rust

@@ -1,4 +1,4 @@
-//! Which cells of a grid meet a budget; and a candidate on its way: solved, raced, told.
+//! Selection of the cells that meet a budget, and the state of a candidate during a search.
 
 use std::collections::BTreeMap;
 use std::slice;
@@ -15,7 +15,7 @@ use crate::model::{Config, Cut, EngineChoice, Program, deployed};
 use crate::results::{MeasuredProgram, RowContent, is_one_measurement};
 use crate::significance::stratified::Stratified;
 
-/// Splits a grid into searches: one per backbone and number of layers of its budget.
+/// Splits a grid into searches: one per backbone and layer count in its budget.
 pub fn parts(grid: &Grid) -> Vec<Grid> {
     let Some(search) = &grid.search else { return Vec::new() };
     let depths: Vec<Vec<usize>> = match search.budget.layers.as_slice() {
@@ -42,12 +42,13 @@ fn part(grid: &Grid, backbone: &str, layers: &[usize]) -> Grid {
     part
 }
 
-/// Returns the depths at which a search without depths begins, in each of some units: the first at which a cut may meet the
-/// budget, and those after it until every cut does. There are two at least, if the backbone has them: an operator may
-/// take what a cut has won.
+/// Returns the depths to try, per unit, if the grid names none: from the first depth at which some cut may meet the
+/// budget to the first at which every cut does.
+///
+/// At least two depths are returned if the backbone has them, because an operator may offset the gain of the first.
 ///
 /// # Errors
-/// Exit code 2: the dense backbone meets the budget, or not even the deepest cut does.
+/// Fails with exit code 2 if the dense backbone already meets the budget, or if even the deepest cut misses it.
 pub fn depths(
     units: &[DepthUnit],
     budget: &Budget,
@@ -80,17 +81,17 @@ pub fn depths(
         .hint("weights of embedding and head stay, whatever is removed"))
 }
 
-/// A budget and what a cut is measured by.
+/// Budget, with the cost model to check cuts against it.
 struct Sought<'a> {
     budget: &'a Budget,
     model: CostModel<'a>,
     layers: usize,
-    /// Milliseconds of the dense backbone, if known.
+    /// Latency of the dense backbone in milliseconds, if known.
     dense: Option<f64>,
 }
 
 impl Sought<'_> {
-    /// Returns whether some cut of a depth meets the budget, and whether every one does.
+    /// Returns whether at least one cut of a depth meets the budget, and whether every cut does.
     fn meeting(&self, depth: Depth) -> (bool, bool) {
         let estimates = self.model.estimates(depth).into_iter();
         let meets: Vec<bool> = estimates.map(|costs| costs.misses(self.budget, self.dense).is_none()).collect();
@@ -118,7 +119,7 @@ impl Sought<'_> {
         Error::bad_input(what).at(format!("--budget {}", self.budget))
     }
 
-    /// Describes the costs of a number of removed layers.
+    /// Formats the estimated costs after removing `layers` layers.
     fn costs_text(&self, layers: usize) -> String {
         let Some(costs) = self.model.estimates(Depth::layers(layers)).into_iter().next() else { return String::new() };
         let Costs { speedup, bytes, params, kv_cache } = costs.bounded_by(self.budget);
@@ -129,11 +130,11 @@ impl Sought<'_> {
     }
 }
 
-/// Returns the pruned cells of a search, and those excluded upfront: repairs that the backbone cannot hold, cuts that miss
-/// the budget, and deeper cuts than a shallower one that meets it.
+/// Returns the candidate cells and the excluded ones. Cells are excluded if the criterion cannot select the cut, the
+/// backbone does not support the recovery, or the estimated costs miss the budget.
 ///
 /// # Errors
-/// Exit code 2: no candidate is left; with the nearest.
+/// Fails with exit code 2 if no candidate is left. The message lists the cells closest to the budget.
 pub(super) fn candidates(
     grid: &Grid,
     config: &Config,
@@ -167,7 +168,7 @@ pub(super) fn candidates(
     }
     if taken.is_empty() {
         nearest.sort_by_key(|(distance, _)| *distance);
-        // Cells of one cut cost the same.
+        // Cells with the same cut have the same costs.
         nearest.dedup_by(|(_, later), (_, one)| later.reason == one.reason);
         let near: Vec<String> =
             nearest.iter().take(3).map(|(_, entry)| format!("{}: {}", entry.cell, entry.reason)).collect();
@@ -181,18 +182,18 @@ pub(super) fn candidates(
     Ok((taken, left_out))
 }
 
-/// Formats `7 layers`, or `8 attention`.
+/// Formats a depth, such as `7 layers` or `8 attention`.
 fn depth_text(depth: Depth) -> String {
     if depth.is_in_layers() { format!("{depth} layers") } else { depth.to_string() }
 }
 
-/// Creates the error that no candidate is left.
+/// Creates the error for a budget that no candidate meets.
 pub(super) fn none_meets(what: &str, grid: &Grid, budget: &Budget, found: &str) -> Error {
     let error = Error::bad_input(what).at(grid.file.display().to_string()).expected(budget.to_string());
     error.found(found).hint("other depths, or a budget that asks for less")
 }
 
-/// Drops cells that are deeper than another of the same method, if both are within the budget.
+/// Moves cells to `left_out` if a shallower cell of the same method also meets the budget.
 pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> Vec<Cell> {
     let mut least: BTreeMap<String, Depth> = BTreeMap::new();
     for cell in &cells {
@@ -212,17 +213,17 @@ fn kind(cell: &Cell) -> String {
     format!("{criterion:?} {recovery:?} {calibration:?} {}", depth.unit)
 }
 
-/// A candidate on its way.
+/// State of a candidate during the search.
 pub(super) struct Racer {
     pub(super) cell: Cell,
     pub(super) removed: Cut,
-    /// Its program, with placeholders for operators.
+    /// Program with placeholders for the operators.
     pub(super) path: Program,
     pub(super) program: MeasuredProgram,
     pub(super) costs: Costs,
     pub(super) same: Vec<String>,
     pub(super) milliseconds: Option<f64>,
-    /// Indexed by objective.
+    /// Gains by objective.
     pub(super) gains: Vec<Gains>,
     pub(super) beyond: Vec<Score>,
     pub(super) fate: Fate,
@@ -261,7 +262,8 @@ impl Racer {
     }
 }
 
-/// Solves the candidates' cuts and repairs; copies are one, and what misses the budget with its operators is left out.
+/// Computes the layer selections and operators of the candidates. Merges identical candidates, and excludes those that
+/// miss the budget once their operators are included.
 pub(super) fn solved(
     grid: &Grid,
     spec: &Search,
@@ -315,7 +317,7 @@ fn is_copy(one: &MeasuredProgram, other: &MeasuredProgram) -> bool {
     is_one_measurement(&one, &other)
 }
 
-/// Returns the best survivor on the first objective, the first of equals.
+/// Returns the survivor with the best first objective. Ties go to the first.
 pub(super) fn winner(racers: &[Racer]) -> Option<usize> {
     let alive = (0..racers.len()).filter(|&racer| racers[racer].fate == Fate::Survived);
     alive.reduce(|best, other| if racers[other].merit() > racers[best].merit() { other } else { best })

@@ -1,5 +1,5 @@
-//! A search: candidates, rounds, what is measured of the survivors; and the judgement: winner, runner-up, plain removal and the dense
-//! backbone on items that the race never saw.
+//! Main procedure of a search: select candidates, race them, time the survivors, and evaluate the winner on held-out
+//! items.
 
 use super::candidates::{Racer, candidates, none_meets, solved, winner};
 use super::laboratory::{
@@ -16,11 +16,11 @@ use crate::model::Program;
 use crate::results::distinct;
 use crate::significance::stratified::Stratified;
 
-/// Searches one backbone under one budget: a grid that [`parts`](super::parts) gave.
+/// Runs the search of one grid from [`parts`](super::parts).
 ///
 /// # Errors
-/// Exit code 2, before anything is computed: no candidate meets the budget, or no item is left for the judgement. What stops a
-/// run.
+/// Fails with exit code 2 before any computation if no candidate meets the budget or no item remains for the final
+/// evaluation. Fails if a run fails or is interrupted.
 pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
     let spec = grid.search.as_ref().ok_or_else(|| Error::bad_input("the grid has no `search`"))?;
     // Impossible cuts are reported once, by the search.
@@ -73,7 +73,7 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
             .iter()
             .map(|track| Objective {
                 name: track.name.to_owned(),
-                on: track.strata.iter().map(|stratum| stratum.on.name()).collect(),
+                on: track.strata.iter().map(|stratum| stratum.on.to_string()).collect(),
                 items: track.strata.iter().map(|stratum| stratum.used - stratum.judged()).sum(),
                 kept: track.strata.iter().map(Stratum::judged).sum(),
             })
@@ -88,7 +88,7 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
     })
 }
 
-/// Searches until one candidate is left or the items end; returns the rounds and their costs.
+/// Runs rounds until one candidate or no item is left. Returns the rounds and their costs.
 fn race(
     grid: &Grid,
     spec: &Search,
@@ -141,7 +141,7 @@ fn race(
     Ok((rounds, spent))
 }
 
-/// Times the survivors where the budget is of time; who is slower than it allows is no winner.
+/// Measures the latency of the survivors if the budget bounds it, and marks those that exceed the bound as slow.
 fn measure(grid: &Grid, spec: &Search, lab: &Laboratory<'_>, racers: &mut [Racer]) -> Result<()> {
     if spec.budget.speedup.is_none() && spec.budget.latency.is_none() {
         return Ok(());
@@ -171,7 +171,8 @@ fn measure(grid: &Grid, spec: &Search, lab: &Laboratory<'_>, racers: &mut [Racer
     Ok(())
 }
 
-/// Scores winner, runner-up, dense backbone and plain removal on held-out items, and plain removal on the race's items too.
+/// Scores the winner, the runner-up, plain removal and the dense backbone on held-out items. Also scores plain removal
+/// on the items of the race, to compute the winner's lead on both.
 pub(super) fn judgement(
     grid: &Grid,
     spec: &Search,
@@ -221,7 +222,8 @@ pub(super) fn judgement(
     Ok((judged, leads))
 }
 
-/// Returns the best candidate behind the winner: survivors first, then who saw most items; of equals the first.
+/// Returns the runner-up: survivors come first, then candidates that saw more items, then those with a better first
+/// objective. Ties go to the first.
 fn second(racers: &[Racer], best: usize) -> Option<usize> {
     let others = (0..racers.len()).filter(|&racer| racer != best && !matches!(racers[racer].fate, Fate::Failed { .. }));
     others.rev().max_by(|&a, &b| {
@@ -230,14 +232,15 @@ fn second(racers: &[Racer], best: usize) -> Option<usize> {
     })
 }
 
-/// Returns the cell that removes the winner's layers and repairs nothing: the grid's own, where there is one.
+/// Returns the cell that removes the winner's layers without recovery. Uses the grid's own cell if it has one.
 fn plain_removal(grid: &Grid, winner: &Racer) -> Result<Cell> {
     let plain = Cell { recovery: Some(Method::new("none", &Default::default())?), ..winner.cell.clone() };
     let known = grid.cells.iter().find(|cell| Cell { name: plain.name.clone(), ..(*cell).clone() } == plain);
     Ok(known.cloned().unwrap_or(Cell { name: format!("{}.plain", winner.cell.name), ..plain }))
 }
 
-/// Scores plain removal on the items of the race, which it may have left early, or never run.
+/// Scores plain removal on the winner's race items. Plain removal may not have been a candidate, or may have been
+/// eliminated early.
 fn raced_plain(
     grid: &Grid,
     spec: &Search,
@@ -247,7 +250,7 @@ fn raced_plain(
     (winner, plain): (&Racer, &Cell),
     spent: &mut Spent,
 ) -> Result<Vec<Gains>> {
-    // The winner saw whole rounds of each stratum.
+    // The winner saw complete ranges of each stratum.
     let raced = |track: &Track, stratum: usize| -> Vec<(usize, usize)> {
         let rounds = 0..track.schedule.rounds();
         let stretches = rounds.flat_map(|round| track.schedule.new_in(round, stratum));
@@ -268,14 +271,14 @@ fn seen_items(gains: &[Gains]) -> usize {
     gains.iter().flatten().map(Vec::len).sum()
 }
 
-/// A variant scored on some stretches of the items.
+/// Cell with its gains on some item ranges.
 struct Scored {
     cell: Cell,
     path: Program,
     gains: Vec<Gains>,
 }
 
-/// Scores cells on some stretches of every stratum, as a grid of its own.
+/// Scores cells on the given item ranges of every stratum, as a separate grid.
 fn scored(
     grid: &Grid,
     spec: &Search,

@@ -1,4 +1,4 @@
-//! Environment of a search: the executor, the items with the candidates' gains, and the schedule of rounds.
+//! Environment of a search: grid runner, timing grids, objectives with their items, and the schedule of rounds.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicBool;
 use super::Score;
 use crate::error::{Error, Result};
 use crate::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, Where};
-use crate::grid::{Cell, Draw, Evaluate, Grid, Perplexity, Search, TaskUse};
+use crate::grid::{Asking, Cell, Draw, EvalTask, Evaluate, Grid, Perplexity, Search};
 use crate::latency::LatencyResult;
 use crate::model::{Config, EngineChoice};
-use crate::plan::Plan;
+use crate::plan::{Plan, Subject};
 use crate::significance::stratified::Stratified;
 use ghostlab_store::Store;
 
@@ -20,7 +20,7 @@ pub struct Laboratory<'a> {
     pub stop: &'a AtomicBool,
     /// Runs a grid to completion, alone or together with workers.
     pub run: &'a dyn Fn(&Grid) -> Result<GridOutcome>,
-    /// Whether times may be measured here. Stored times are read in any case.
+    /// Whether latencies may be measured here. Stored latencies are used in any case.
     pub times: bool,
 }
 
@@ -53,12 +53,12 @@ pub(super) fn dense_time(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Re
     time.ok_or_else(|| Error::job("the dense backbone has no time").at(grid.backbone.join(", ")))
 }
 
-/// Returns the grid with only the prompt's latency to measure.
+/// Returns the grid with the prompt's latency as its only evaluation.
 pub(super) fn timed(grid: &Grid, spec: &Search) -> Grid {
     Grid { evaluate: Evaluate { latency: vec![spec.prompt], ..Evaluate::default() }, ..grid.clone() }
 }
 
-/// Runs a timing grid, or reads stored times if none may be measured.
+/// Runs a timing grid, or reads stored latencies if none may be measured.
 pub(super) fn times(grid: &Grid, lab: &Laboratory<'_>) -> Result<GridOutcome> {
     if lab.times {
         return (lab.run)(grid);
@@ -76,7 +76,8 @@ pub(super) fn milliseconds(result: &CellResult, spec: &Search) -> Option<f64> {
     Some(took(result.prompt(&spec.prompt)?.sample.as_ref()?)?.0)
 }
 
-/// Returns the mean time for prompt and decoding in milliseconds, and the speedup if the dense backbone was timed too.
+/// Returns the mean latency for prompt and decoding in milliseconds, and the speedup if the dense backbone was timed
+/// too.
 pub fn took(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
     let read = timed.spread()?.mean;
     let faster = timed.speedup().map(|speedup| speedup.ratio);
@@ -101,15 +102,15 @@ pub fn judged(items: usize) -> usize {
 /// Schedule of the rounds for one objective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
-    /// Number of items of each stratum (a task or a text) that the race may use.
+    /// Number of items per stratum (task or text) that the race may use.
     strata: Vec<usize>,
     /// Number of items per stratum in the first round.
     each: usize,
 }
 
 impl Schedule {
-    /// Creates a schedule with about `first` items in the first round. The number per stratum is a power of two, so
-    /// that all races have rounds of equal sizes.
+    /// Creates a schedule with about `first` items in the first round. The number per stratum is rounded up to a power
+    /// of two, so that searches of different sizes share item ranges.
     pub fn new(strata: Vec<usize>, first: usize) -> Self {
         let each = first.div_ceil(strata.len().max(1)).next_power_of_two();
         Self { strata, each }
@@ -120,12 +121,12 @@ impl Schedule {
         (0..).find(|&round| self.reach(round) >= most).map_or(1, |round| round + 1)
     }
 
-    /// Returns the number of items seen per stratum after a round (from 0).
+    /// Returns the number of items per stratum seen after a round (counted from 0).
     pub fn seen(&self, round: usize) -> Vec<usize> {
         self.strata.iter().map(|&items| items.min(self.reach(round))).collect()
     }
 
-    /// Returns the ranges of a stratum that are new in a round. Ranges double in length.
+    /// Returns the item ranges of a stratum that are new in a round. Ranges end at powers of two.
     pub fn new_in(&self, round: usize, stratum: usize) -> Vec<(usize, usize)> {
         let items = self.strata[stratum];
         let first = if round == 0 { 0 } else { self.reach(round - 1) };
@@ -145,33 +146,28 @@ impl Schedule {
     }
 }
 
-/// Length of the first and shortest range of a stratum.
+/// Length of the first range of a stratum.
 const MIN_STRETCH: usize = 4;
 
-/// Task or text whose items have one kind of score.
+/// Task or text, with the number of its items.
 pub(super) struct Stratum {
-    pub(super) on: On,
+    pub(super) on: Subject,
     /// Total number of items.
     pub(super) all: usize,
-    /// Number of items that the search may use, first in the race, then in the final evaluation.
+    /// Number of items that the search may use, including those held out for the final evaluation.
     pub(super) used: usize,
 }
 
-pub(super) enum On {
-    Task(TaskUse),
-    Text(Perplexity),
-}
-
-/// Strata of one objective.
+/// Objective with its strata and schedule.
 pub(super) struct Track {
     pub(super) name: &'static str,
     pub(super) strata: Vec<Stratum>,
     pub(super) schedule: Schedule,
-    /// Factor from gains to the displayed unit.
+    /// Factor to convert gains to the displayed unit.
     pub(super) scale: f64,
 }
 
-/// Gains by stratum.
+/// Gains of a candidate by stratum and item. Larger is better.
 pub(super) type Gains = Vec<Vec<f64>>;
 
 impl Stratum {
@@ -180,23 +176,15 @@ impl Stratum {
     }
 }
 
-impl On {
-    pub(super) fn name(&self) -> String {
-        match self {
-            Self::Task(used) => used.to_string(),
-            Self::Text(text) => text.to_string(),
-        }
-    }
-}
-
-/// Returns the objectives with their texts, tasks and item counts, tokenizing all of them.
+/// Returns the objectives with their strata. Tokenizes all texts and tasks to count items.
 pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result<Vec<Track>> {
     let dense_grid = Grid { cells: dense(grid), ..grid.clone() };
     let plan = lab.plan(&dense_grid)?;
     exec::preflight(&plan, &lab.settings, Where::Here, lab.store, lab.reporter, lab.stop)?;
     let outcome = GridOutcome::read(&plan, lab.store, &BTreeMap::new())?;
-    let tasks = grid.evaluate.tasks.iter().map(|used| (On::Task(used.clone()), document_count(&outcome, used)));
-    let texts = grid.evaluate.perplexity.iter().map(|text| (On::Text(text.clone()), window_count(&outcome, text)));
+    let tasks = grid.evaluate.tasks.iter().map(|used| (Subject::Task(used.clone()), document_count(&outcome, used)));
+    let texts =
+        grid.evaluate.perplexity.iter().map(|text| (Subject::Windows(text.clone()), window_count(&outcome, text)));
     let tracks = [
         track(spec, "accuracy", tasks.collect(), FIRST_DOCUMENTS, 100.0),
         track(spec, "loss", texts.collect(), FIRST_WINDOWS, -1.0),
@@ -205,7 +193,7 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result
     match tracks.iter().flat_map(|track| &track.strata).find(|stratum| stratum.judged() == 0) {
         None => Ok(tracks),
         Some(stratum) => Err(Error::bad_input("no item is left for the judgement")
-            .at(stratum.on.name())
+            .at(stratum.on.to_string())
             .expected("3 items or more of each task and text: a fifth is kept for what the race never sees")
             .found(format!("{} of {}", stratum.used, stratum.all))
             .hint("more --items, or fewer tasks and texts")),
@@ -213,7 +201,7 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result
 }
 
 /// Schedules the items of strata, of which the race uses at most as many as the search allows.
-fn track(spec: &Search, name: &'static str, strata: Vec<(On, usize)>, first: usize, scale: f64) -> Track {
+fn track(spec: &Search, name: &'static str, strata: Vec<(Subject, usize)>, first: usize, scale: f64) -> Track {
     let share = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
     let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(share) });
     let strata: Vec<Stratum> = strata.collect();
@@ -221,7 +209,7 @@ fn track(spec: &Search, name: &'static str, strata: Vec<(On, usize)>, first: usi
     Track { name, strata, schedule: Schedule::new(sizes, first), scale }
 }
 
-fn document_count(outcome: &GridOutcome, used: &TaskUse) -> usize {
+fn document_count(outcome: &GridOutcome, used: &EvalTask) -> usize {
     outcome.task(used).map_or(0, |task| task.documents)
 }
 
@@ -243,8 +231,8 @@ pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -
             for (from, to) in draws(track, at) {
                 let draw = Some(Draw { seed: spec.seed, from, to });
                 match &stratum.on {
-                    On::Task(used) => tasks.push(TaskUse { draw, ..used.clone() }),
-                    On::Text(text) => perplexity.push(Perplexity { draw, ..text.clone() }),
+                    Subject::Task(task) => tasks.push(drawn_task(task, draw)),
+                    Subject::Windows(text) => perplexity.push(Perplexity { draw, ..text.clone() }),
                 }
             }
         }
@@ -252,24 +240,24 @@ pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -
     Evaluate { perplexity, tasks, ..Evaluate::default() }
 }
 
-/// Appends a candidate's new gains.
+fn drawn_task(task: &EvalTask, draw: Option<Draw>) -> EvalTask {
+    EvalTask { how: Asking { draw, ..task.how.clone() }, ..task.clone() }
+}
+
+/// Appends the new gains of a candidate.
 pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, result: &CellResult) -> Result<()> {
     for (track, gains) in tracks.iter().zip(gains) {
         for (stratum, gains) in track.strata.iter().zip(gains) {
             match &stratum.on {
-                On::Task(task_use) => {
-                    let drawn =
-                        evaluate.tasks.iter().filter(|task| TaskUse { draw: None, ..(*task).clone() } == *task_use);
-                    for used in drawn {
-                        let scores = result.task(used).and_then(|task| task.sample.as_ref());
-                        let scores = scores.ok_or_else(|| missing_scores(&result.cell, &used.to_string()))?;
-                        let column = scores.result.task.column;
-                        gains.extend(
-                            scores.answers.documents().map(|documents| f64::from(u8::from(documents.right(column)))),
-                        );
+                Subject::Task(task) => {
+                    for drawn in evaluate.tasks.iter().filter(|drawn| drawn_task(drawn, None) == *task) {
+                        let answered = result.task(drawn).and_then(|task| task.sample.as_ref()?.answers.native());
+                        let answered = answered.ok_or_else(|| missing_scores(&result.cell, &drawn.to_string()))?;
+                        let column = answered.result.task.column;
+                        gains.extend(answered.documents().map(|document| f64::from(u8::from(document.right(column)))));
                     }
                 }
-                On::Text(text_use) => {
+                Subject::Windows(text_use) => {
                     let drawn = evaluate
                         .perplexity
                         .iter()
@@ -317,7 +305,7 @@ mod tests {
         assert_eq!(schedule.new_in(2, 1), [(16, 30)]);
         assert_eq!(schedule.new_in(3, 1), []);
         assert_eq!(schedule.new_in(4, 0), [(64, 100)]);
-        // With a second task, the first round has fewer items per task.
+        // A single task gets all items of the first round.
         assert_eq!(Schedule::new(vec![100], 16).new_in(0, 0), [(0, 4), (4, 8), (8, 16)]);
     }
 }

@@ -6,7 +6,7 @@ use super::race::mean_of_means;
 use super::{Fate, Lead, Score};
 use crate::significance::stratified::Stratified;
 
-/// Returns the score differences on the same items, by objective.
+/// Returns the score differences between two variants on the same items, by objective.
 pub(super) fn beyond(tracks: &[Track], gainses: &[Gains], other: &[Gains]) -> Vec<Score> {
     let pairs = tracks.iter().zip(gainses.iter().zip(other));
     pairs
@@ -29,17 +29,19 @@ pub(super) fn in_race(tracks: &[Track], racers: &[Racer], at: usize, winner: Opt
     beyond(tracks, gains, &first_items(&racers[rival].gains, gains))
 }
 
-/// Returns the gains on the first items, as many per stratum as `like` has.
+/// Truncates gains to the number of items per stratum in `like`.
 fn first_items(gains: &[Gains], like: &[Gains]) -> Vec<Gains> {
-    gains.iter().zip(like).map(|(gains, like)| gains.iter().zip(like).map(cut_to).collect()).collect()
+    gains
+        .iter()
+        .zip(like)
+        .map(|(gains, like)| {
+            gains.iter().zip(like).map(|(values, like)| values[..like.len().min(values.len())].to_vec()).collect()
+        })
+        .collect()
 }
 
-fn cut_to((values, like): (&Vec<f64>, &Vec<f64>)) -> Vec<f64> {
-    values[..like.len().min(values.len())].to_vec()
-}
-
-/// Returns the winner's lead over plain removal on the raced and held-out items. Each pair contains the gains
-/// of the winner and of plain removal.
+/// Returns the winner's lead over plain removal on the raced and the held-out items. Each pair has the gains of the
+/// winner and of plain removal.
 pub(super) fn leads(tracks: &[Track], raced: (&[Gains], &[Gains]), held_out: (&[Gains], &[Gains])) -> Vec<Lead> {
     let raced = beyond(tracks, raced.0, raced.1);
     let held_out = beyond(tracks, held_out.0, held_out.1);

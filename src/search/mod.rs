@@ -1,19 +1,19 @@
-//! Layer 3: selects the cells of a grid to score next under a budget, and when to stop (design §21). It neither runs
-//! cells itself nor reads the paper's values, and prints nothing.
+//! Layer 3: searches for the best cell of a grid under a budget (design §21).
 //!
-//! | file | noun |
+//! The caller runs the cells. This module does not read the paper's values and prints nothing.
+//!
+//! | file | content |
 //! | --- | --- |
-//! | `candidates` | which cells meet the budget; one of them on its way |
-//! | `laboratory` | what a search works with: who runs grids, the grids that measure times, what is raced on and how many items a round sees |
-//! | `race` | who leaves after a round |
-//! | `program_path` | what candidates share, and so what a round costs |
-//! | `course` | a search from its candidates to its end; what is scored on items that the race never saw |
-//! | `lead` | differences on items that two variants both saw: of a candidate to its rival, of the winner to plain removal |
-//! | `short_name` | candidates' names as its tables print them |
-//! | `report` | its tables as rows of texts, and what it cost in words |
+//! | `candidates` | cells that meet the budget, and their state during the search |
+//! | `laboratory` | environment: the grid runner, timing grids, objectives with their items, schedule of rounds |
+//! | `race` | elimination after a round |
+//! | `program_path` | computation that candidates share, for the cost of a round |
+//! | `course` | main procedure of a search, and the evaluation on held-out items |
+//! | `lead` | score differences on common items: candidate and rival, winner and plain removal |
+//! | `short_name` | short candidate names for tables |
+//! | `report` | tables and summary of a search as text |
 //!
-//! Cost of a variant by the cost model, and the result of a search: plain data for the screen, its files and a model
-//! card.
+//! This file has the estimated costs of a variant and the outcome of a search, as plain data for output.
 
 mod candidates;
 mod course;
@@ -43,145 +43,145 @@ use crate::latency::{Prompt, decode_work};
 use crate::model::{Config, Cut, EngineChoice, Load, Operator, Program, Repairs, Trie};
 use crate::quantity::counted;
 
-/// A search and its judgement.
+/// Outcome of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Found {
-    /// The backbone's name.
+    /// Name of the backbone.
     pub backbone: String,
-    /// Its layers.
+    /// Number of layers of the backbone.
     pub layers: usize,
-    /// The budget, as `--budget` has it.
+    /// Budget in the syntax of `--budget`.
     pub budget: String,
-    /// The chance of any false exit that was asked for.
+    /// Requested family-wise error rate of the eliminations.
     pub alpha: f64,
     /// Seed for the order of items.
     pub seed: u64,
-    /// The prompt that speed is counted over: `512×1`.
+    /// Prompt for latency and speedup: `512×1`.
     pub prompt: String,
     /// Objectives; with two, a candidate is eliminated only if one rival is better in both.
     pub objectives: Vec<Objective>,
-    /// Round by round.
+    /// Rounds in order.
     pub rounds: Vec<Round>,
-    /// The candidates, survivors first, each group in grid order.
+    /// Candidates: first the survivors, then the others, each in grid order.
     pub candidates: Vec<Candidate>,
-    /// Cells that did not race, and why.
+    /// Cells that were not candidates, with the reason.
     pub left_out: Vec<LeftOut>,
-    /// The candidate that led at the end; null where none meets the budget.
+    /// Cell name of the best candidate; null if none meets the budget.
     pub winner: Option<String>,
     /// Scores on items that the elimination rounds never used.
     pub judged: Vec<Judged>,
-    /// Indexed by objective: how much better the winner is than plain removal of its layers; empty where it is plain removal.
+    /// Lead of the winner over plain removal of its layers, by objective. Empty if the winner is plain removal.
     pub leads: Vec<Lead>,
-    /// Its cost.
+    /// Cost of the search.
     pub spent: Spent,
 }
 
-/// An objective of a search.
+/// Objective of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Objective {
     /// `accuracy` in percent, or `loss` in nats per token.
     pub name: String,
-    /// Its tasks or texts, which weigh the same.
+    /// Tasks or texts, with equal weights.
     pub on: Vec<String>,
-    /// Items that the race could use.
+    /// Number of items available for the race.
     pub items: usize,
-    /// Items that were kept for the judgement.
+    /// Number of items held out for the final evaluation.
     pub kept: usize,
 }
 
-/// A round.
+/// Round of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Round {
-    /// Items that a survivor had seen at its end.
+    /// Number of items that survivors have seen after the round.
     pub items: usize,
-    /// Candidates that raced in it.
+    /// Number of candidates in the round.
     pub alive: usize,
-    /// Candidates that left after it.
+    /// Number of candidates that failed or were eliminated in the round.
     pub left: usize,
 }
 
-/// A candidate and what became of it.
+/// Candidate with its costs, scores and outcome.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Candidate {
-    /// Its cell's name.
+    /// Name of the cell.
     pub cell: String,
-    /// The criterion that chose its layers.
+    /// Criterion that selected the removed layers.
     pub criterion: String,
-    /// The recovery at the cut.
+    /// Recovery method.
     pub recovery: String,
-    /// The text that both are computed from.
+    /// Calibration of criterion and recovery.
     pub calibration: String,
-    /// The removed layers by number, counted from 0, and the removed sublayers by name.
+    /// Indices of the removed layers (from 0), and names of the removed sublayers.
     pub removed: Cut,
-    /// Cells that are the same, number for number.
+    /// Names of cells with identical layers and operators, which are not scored separately.
     pub same: Vec<String>,
-    /// Estimated by the cost model.
+    /// Costs by the cost model.
     #[serde(flatten)]
     pub costs: Costs,
-    /// Measured milliseconds over the prompt; null if not measured.
+    /// Measured latency over the prompt in milliseconds; null if not measured.
     pub milliseconds: Option<f64>,
-    /// Its scores in the race, by objective.
+    /// Scores in the race, by objective.
     pub scores: Vec<Score>,
-    /// Less the scores of the rival that beat it, of a survivor those of the winner, on the items that both saw, by objective;
-    /// empty of the winner.
+    /// Difference from the eliminating rival, or for a survivor from the winner, on common items, by objective. Empty
+    /// for the winner.
     pub beyond: Vec<Score>,
-    /// Items that it saw.
+    /// Number of items scored in the race.
     pub items: usize,
-    /// Result for this candidate.
+    /// Outcome for this candidate.
     pub fate: Fate,
 }
 
-/// A mean of means with its interval.
+/// Mean over the means of tasks or texts, with its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Score {
-    /// Percent, or nats per token.
+    /// Mean in percent or nats per token.
     pub mean: f64,
-    /// Half of the 95 % interval; null of too few items.
+    /// Half-width of the 95 % confidence interval; null if there are too few items.
     pub half: Option<f64>,
 }
 
-/// The winner's score less plain removal's, signed so that more is better, in the objective's unit.
+/// Difference between the winner and plain removal. Positive means that the winner is better. In the objective's unit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Lead {
-    /// On the items of the race. They chose the winner, so this lead is too large in the mean.
+    /// Difference on the items of the race. It is biased upwards, because these items selected the winner.
     pub raced: Score,
-    /// On held-out items.
+    /// Difference on held-out items.
     pub held_out: Score,
 }
 
-/// Result for a candidate.
+/// Outcome for a candidate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
-    /// This is not distinguishable from the other survivors.
+    /// Not significantly different from the other survivors.
     Survived,
-    /// A rival is better.
+    /// Eliminated by a significantly better rival.
     Out {
-        /// After which round, from 1.
+        /// Round after which it was eliminated, from 1.
         round: usize,
-        /// The rival's cell.
+        /// Cell name of the rival.
         rival: String,
-        /// Two-sided, before Holm's correction.
+        /// Two-sided p-value before Holm's correction.
         p: f64,
     },
-    /// This has no scores.
+    /// Could not be scored.
     Failed {
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
-    /// This survived, but its measured time exceeds the budget.
+    /// Survived the race, but the measured latency exceeds the budget.
     Slow {
-        /// The measured time.
+        /// Measured latency and its bound.
         reason: String,
     },
 }
 
-/// A cell that did not race.
+/// Cell that was not a candidate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LeftOut {
-    /// Its name.
+    /// Name of the cell.
     pub cell: String,
-    /// Why.
+    /// Reason for the exclusion.
     pub reason: String,
 }
 
@@ -191,33 +191,33 @@ impl LeftOut {
     }
 }
 
-/// A variant on items that the race never saw.
+/// Scores of a variant on held-out items.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Judged {
-    /// `winner`, `runner-up`, `plain` (the winner's layers removed and nothing else) or `dense`.
+    /// Role: `winner`, `runner-up`, `plain` (the winner's layers removed without recovery) or `dense`.
     pub role: String,
-    /// Its cell.
+    /// Name of the cell.
     pub cell: String,
-    /// Indexed by objective.
+    /// Scores by objective.
     pub scores: Vec<Score>,
-    /// Less the winner's on the same items, by objective; empty of the winner.
+    /// Difference from the winner on the same items, by objective. Empty for the winner.
     pub beyond: Vec<Score>,
 }
 
-/// Cost of a search, and of scoring all candidates on all items.
+/// Cost of a search, compared with scoring all candidates on all items.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Spent {
-    /// Items that were scored, counted for each candidate.
+    /// Number of scored items, summed over candidates.
     pub items: f64,
-    /// For the exhaustive grid.
+    /// Scored items of the exhaustive grid.
     pub all_items: f64,
-    /// Items × layers, what candidates share counted once.
+    /// Items times layers, with shared layers counted once.
     pub layers: f64,
-    /// For the exhaustive grid.
+    /// Items times layers of the exhaustive grid.
     pub all_layers: f64,
-    /// Same as above for the final judgement, which the other two exclude.
+    /// Scored items of the final evaluation, which `items` excludes.
     pub judged_items: f64,
-    /// Items × layers.
+    /// Items times layers of the final evaluation, which `layers` excludes.
     pub judged_layers: f64,
 }
 
@@ -226,7 +226,7 @@ impl Found {
         self.candidates.iter().filter(|candidate| candidate.fate == Fate::Survived)
     }
 
-    /// Formats the result in one sentence.
+    /// Summarizes the outcome in one sentence.
     pub fn sentence(&self) -> String {
         let Some(winner) = &self.winner else {
             let slow = self.candidates.iter().find_map(|candidate| match &candidate.fate {
@@ -290,20 +290,20 @@ impl Objective {
 /// Costs of a variant by the cost model.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Costs {
-    /// Operations of the dense backbone over the prompt, and for what is decoded behind it, divided by the variant's.
+    /// FLOPs of the dense backbone for reading the prompt and decoding, divided by those of the variant.
     pub speedup: f64,
-    /// Bytes of the weights that it needs, its operators among them.
+    /// Bytes of the weights, including operators.
     pub bytes: u64,
-    /// Share of the dense backbone's parameters that it stores, its operators among them; only where the budget bounds it.
+    /// Parameters including operators, relative to the dense backbone. Present only if the budget bounds them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<f64>,
-    /// Share of the dense backbone's KV cache that it needs; only where the budget bounds it.
+    /// KV cache size relative to the dense backbone. Present only if the budget bounds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_cache: Option<f64>,
 }
 
 impl Costs {
-    /// Measures a program as it is deployed.
+    /// Estimates the costs of a deployed program.
     pub fn of(program: &Program, config: &Config, engine: EngineChoice, prompt: Latency) -> Self {
         let load = Load::windows(prompt.length * prompt.batch, prompt.length);
         let new = prompt.decode;
@@ -321,7 +321,7 @@ impl Costs {
         }
     }
 
-    /// Returns the costs with those shares that a budget bounds.
+    /// Drops the shares that the budget does not bound.
     pub(crate) fn bounded_by(self, budget: &Budget) -> Self {
         Self {
             params: self.params.filter(|_| budget.params.is_some()),
@@ -330,7 +330,8 @@ impl Costs {
         }
     }
 
-    /// Describes what a program misses of a budget; `dense` are the dense backbone's milliseconds, if known.
+    /// Describes the first bound that these costs violate, or returns `None`. `dense` is the latency of the dense
+    /// backbone in milliseconds, if known.
     pub fn misses(&self, budget: &Budget, dense: Option<f64>) -> Option<String> {
         let slow = budget.speedup.filter(|wanted| self.speedup < *wanted);
         let slow = slow.map(|wanted| format!("{:.3} times as fast by the cost model, not {wanted}", self.speedup));
@@ -350,28 +351,31 @@ impl Costs {
     }
 }
 
-/// Estimates costs of depths, before a criterion selects.
+/// Cost model for depths whose layers are not selected yet.
 pub(crate) struct CostModel<'a> {
     config: &'a Config,
     engine: EngineChoice,
     prompt: Latency,
-    /// An affine map of the stream, whose numbers do not matter.
+    /// Placeholder affine operator. Its values do not matter.
     map: Arc<Operator>,
 }
 
 impl<'a> CostModel<'a> {
-    /// Creates the model of a backbone.
+    /// Creates the cost model of a backbone.
     ///
     /// # Errors
-    /// An operator that cannot be allocated.
+    /// Fails if the placeholder operator cannot be allocated.
     pub(crate) fn new(config: &'a Config, engine: EngineChoice, prompt: Latency) -> Result<Self> {
         let channels = config.hidden;
         let map = Operator::affine(channels, vec![0.0; channels * channels], vec![0.0; channels])?;
         Ok(Self { config, engine, prompt, map })
     }
 
-    /// Returns what a depth may come to: whole layers and MLPs at any position; attentions, plain and with affine maps in
-    /// their place; of sublayers of both kinds, as many attentions as there are, or as many MLPs.
+    /// Returns the possible costs of a depth, without knowing the selected layers.
+    ///
+    /// Layers and MLPs cost the same at every position. Attentions are estimated with and without affine maps in their
+    /// place. For a depth in sublayers of both kinds, either as many attentions as possible are removed, or as many
+    /// MLPs.
     pub(crate) fn estimates(&self, depth: Depth) -> Vec<Costs> {
         let layers = self.config.layers;
         let cut = depth.middle(layers);

@@ -1,4 +1,4 @@
-//! Computation shared by candidates, whose common program prefixes run once.
+//! Shared computation of candidates: common prefixes of their programs run once.
 
 use crate::error::{Error, Result};
 use crate::model::Cut;
@@ -16,7 +16,7 @@ pub fn path(layers: usize, removed: &Cut, boundaries: &[BoundaryResult]) -> Resu
     .ok_or_else(|| Error::job("an operator of a branch has no layer before it"))
 }
 
-/// Counts the layers that an item runs through, shared ones once.
+/// Counts the layers that an item passes through in the trie of all programs. Shared layers count once.
 pub fn layers<'a>(programs: impl IntoIterator<Item = &'a Program>) -> f64 {
     let programs: Vec<Program> = programs.into_iter().cloned().collect();
     Trie::new(&programs).sublayers() as f64 / 2.0
@@ -47,13 +47,13 @@ mod tests {
         assert_eq!(layers([&one, &one]), 7.0);
         let other = path(10, &Cut::layers([8, 9]), &[]).unwrap();
         assert_eq!(layers([&one, &two, &other]), 3.0 + 2.0 * 4.0 + 5.0);
-        // An MLP map shares the attention before it, a map of both branches does not.
+        // An MLP map shares the attention before it. A map of both branches does not.
         assert_eq!(layers([&plain, &without_three(&[repair(3, "a", Mlp)])]), 2.5 + 2.0 * 4.5);
         assert_eq!(layers([&plain, &without_three(&[repair(3, "a", AttentionAndMlp)])]), 2.0 + 2.0 * 5.0);
         assert_eq!(layers([]), 0.0);
     }
 
-    /// 10 layers without 3 to 5: all candidates share 3, and 4 follow each operator.
+    /// Builds a program of 10 layers without layers 3 to 5. All candidates share 3 layers, and 4 follow each operator.
     fn without_three(repairs: &[BoundaryResult]) -> Program {
         path(10, &Cut::layers([3, 4, 5]), repairs).unwrap()
     }

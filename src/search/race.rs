@@ -1,9 +1,9 @@
-//! Decides after each round which candidates are eliminated, and which one leads.
+//! Elimination of candidates after each round.
 //!
-//! The leader has the best mean of stratum means. A candidate is eliminated if it is worse by a paired t-test within
-//! strata and, for correct/wrong answers, by McNemar's exact test. The level is corrected for rounds (Bonferroni) and
-//! remaining candidates (Holm). With two objectives, a single rival must be better in both.
-//! [`docs/search.md`](../../docs/search.md) reports simulated savings and losses.
+//! The leader has the best mean of stratum means. A candidate is eliminated if it is significantly worse in a paired
+//! t-test within strata and, for correct/wrong answers, in McNemar's exact test. The level is corrected for the number
+//! of rounds (Bonferroni) and of remaining candidates (Holm). With two objectives, a single rival must be better in
+//! both. [`docs/search.md`](../../docs/search.md) reports simulated savings and error rates.
 
 use crate::significance::mcnemar_exact;
 use crate::significance::stratified::{Stratified, holm};
@@ -25,8 +25,8 @@ pub struct Exit {
     pub p: f64,
 }
 
-/// Judges a round. `objectives` contains the gains by candidate and stratum, with the same item at the same position.
-/// Larger is better. `level` bounds the probability of a wrong elimination.
+/// Decides the eliminations after a round. `objectives` holds the gains by candidate and stratum, with items in the
+/// same order for all candidates. Larger gains are better. `level` bounds the probability of a wrong elimination.
 pub fn judge<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level: f64) -> Option<Verdict> {
     let first = objectives.first()?;
     let leader = best(alive, first)?;
@@ -61,8 +61,8 @@ pub fn mean_of_means<S: AsRef<[f64]>>(strata: &[S]) -> f64 {
     means.iter().sum::<f64>() / means.len() as f64
 }
 
-/// Computes the p-value of a candidate being worse in every objective: the largest of the objectives
-/// (intersection-union test), or 1 if it is not worse in one.
+/// Computes the p-value that a candidate is worse in every objective: the largest p-value (intersection-union test), or
+/// 1 if it is not worse in some objective.
 fn worse<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<S>>]) -> f64 {
     objectives
         .iter()
@@ -73,8 +73,8 @@ fn worse<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<
         .fold(0.0, f64::max)
 }
 
-/// Computes McNemar's exact p-value for correct/wrong answers, because a t-test is too optimistic for few differences.
-/// Returns 0, which has no effect, for other gains.
+/// Computes McNemar's exact p-value for correct/wrong answers, for which a t-test is too optimistic with few
+/// differences. Returns 0 for other gains, so that the t-test decides.
 fn exact<S: AsRef<[f64]>>(rival: &[S], candidate: &[S]) -> f64 {
     let mut only_rival = 0;
     let mut only_candidate = 0;
@@ -88,7 +88,7 @@ fn exact<S: AsRef<[f64]>>(rival: &[S], candidate: &[S]) -> f64 {
     mcnemar_exact(only_rival, only_candidate)
 }
 
-/// Returns the candidates that no other one beats in every objective.
+/// Returns the Pareto front: the candidates that no other one beats in every objective.
 pub fn front<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>]) -> Vec<usize> {
     let means =
         |racer: usize| -> Vec<f64> { objectives.iter().map(|objective| mean_of_means(&objective[racer])).collect() };
@@ -124,8 +124,8 @@ mod tests {
 
     #[test]
     fn of_two_objectives_only_what_one_rival_beats_in_both_leaves() {
-        // Candidate 0 is best in the first objective, 1 in the second. 2 is worse than 0 in both, 3 worse than each in
-        // one.
+        // Candidate 0 is best in the first objective, 1 in the second. Candidate 2 is worse than 0 in both. Candidate 3
+        // is worse than each of them in one only.
         let first = vec![right(38), right(20), right(20), right(30)];
         let second = vec![right(20), right(38), right(5), right(30)];
         let verdict = judge(&[0, 1, 2, 3], &[first, second], 0.01).unwrap();

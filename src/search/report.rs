@@ -1,4 +1,4 @@
-//! A search's tables, as rows of texts, and what it cost in words.
+//! Tables and summary of a search as text.
 
 use super::short_name::ShortNames;
 use super::{Candidate, Fate, Found, Lead, Objective, Score};
@@ -7,7 +7,7 @@ use crate::quantity::counted;
 use crate::results::{ranges, removed_text};
 
 impl Found {
-    /// Formats the title: backbone, budget and data.
+    /// Formats the title with backbone, budget and data.
     pub fn title(&self) -> String {
         let on: Vec<String> = self
             .objectives
@@ -25,7 +25,8 @@ impl Found {
         format!("{}, {}: {}", self.backbone, self.budget, on.join("; "))
     }
 
-    /// Returns a row for every candidate: the winner, survivors, then those that left, the last to leave first.
+    /// Returns the table of candidates: the winner, survivors, then eliminated candidates, most recently eliminated
+    /// first.
     pub fn table(&self) -> Vec<Vec<String>> {
         let names = self.short_names();
         let mut head = ["candidate", "removed", "speedup", "weights"].map(str::to_owned).to_vec();
@@ -64,7 +65,7 @@ impl Found {
         rows
     }
 
-    /// Returns the place of a candidate in the table.
+    /// Returns the sort key of a candidate in the table.
     fn rank(&self, candidate: &Candidate) -> (usize, usize) {
         match candidate.fate {
             Fate::Survived if self.winner.as_ref() == Some(&candidate.cell) => (0, 0),
@@ -85,7 +86,7 @@ impl Found {
         ShortNames::new(&self.backbone, cells.chain(copies))
     }
 
-    /// Returns what became of a candidate, in words.
+    /// Describes the outcome for a candidate.
     fn fate_text(&self, candidate: &Candidate, names: &ShortNames) -> String {
         match &candidate.fate {
             Fate::Survived if self.winner.as_ref() == Some(&candidate.cell) => "winner".to_owned(),
@@ -96,7 +97,7 @@ impl Found {
         }
     }
 
-    /// Tabulates the evaluation on held-out items.
+    /// Returns the table of scores on held-out items.
     pub fn judgement(&self) -> Vec<Vec<String>> {
         let mut head = ["role", "variant"].map(str::to_owned).to_vec();
         head.extend(
@@ -117,7 +118,7 @@ impl Found {
             .collect()
     }
 
-    /// Formats certainty and cost, one per line.
+    /// Formats notes on significance, the winner's lead and cost, one per line.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let survivors = self.survivors().count();
@@ -187,7 +188,7 @@ fn share_text(part: f64, all: f64) -> f64 {
 }
 
 impl Objective {
-    /// The winner's lead, in one sentence.
+    /// Describes the winner's lead over plain removal in one sentence.
     fn said_lead(&self, lead: &Lead) -> String {
         format!(
             "The winner's lead over plain removal ({}): {} on the race's items, which chose it, and {} on held-out items.",
@@ -197,7 +198,7 @@ impl Objective {
         )
     }
 
-    /// Formats a difference with its unit and interval.
+    /// Formats a score difference with its confidence interval and unit.
     fn difference(&self, score: &Score) -> String {
         let Score { mean, half } = *score;
         match self.name.as_str() {
@@ -216,7 +217,7 @@ fn bytes(count: u64) -> String {
     if size < 1e9 { format!("{:.2} MB", size / 1e6) } else { format!("{:.2} GB", size / 1e9) }
 }
 
-/// Formats rows of texts as a Markdown table with a header.
+/// Formats rows as a Markdown table with a header.
 pub fn markdown(rows: &[Vec<String>]) -> String {
     let mut lines: Vec<String> = rows
         .iter()

@@ -20,7 +20,7 @@ use crate::work::backbone::{BackbonePlan, CalibrationPlan};
 use crate::work::context::CalibrationJob;
 use ghostlab_store::{Draft, Key, Mapped, ObjectKind, Payload, Store, StoredObject, fault};
 
-// Version 3: see version 3 of the scores. Version 4: one object per shard.
+// Version 3: multiplication of a single row changes rounding. Version 4: one object per shard.
 pub const KIND: ObjectKind = ObjectKind::new("activations", 5);
 
 pub const STAGE: Stage = Stage {

@@ -1,4 +1,4 @@
-//! The stages of a calibration, one after the other.
+//! Runs the stages of a calibration in order.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::work::models::Models;
 use crate::work::progress::{Progressed, caught};
 use ghostlab_store::{Key, Lookup};
 
-/// All repairs of a backbone on one calibration.
+/// Group of all repairs of a backbone on one calibration.
 pub const GROUP: Group = Group {
     kind: WorkKind::Calibrate,
     places: |backbone| backbone.calibrations.len(),
@@ -31,7 +31,7 @@ pub const GROUP: Group = Group {
     bytes: |backbone, variants| {
         let training = variants.iter().filter_map(|variant| variant.trained.as_ref());
         let training = training.map(|plan| backbone.config.training_bytes(plan.finetune.length)).max();
-        // Four matrices in f64 are the most that solving holds.
+        // Solving holds at most four f64 matrices.
         (8 * operator::matrix_bytes(&backbone.config)).max(training.unwrap_or(0))
     },
     order: Order::First,
@@ -39,11 +39,11 @@ pub const GROUP: Group = Group {
     tell: |_, _, _, _| {},
 };
 
-/// Makes the selections and operators of some variants of one calibration that are not stored. What one variant suffers
-/// from fails it alone.
+/// Makes the missing selections and operators of some variants of a calibration. An error that concerns one variant
+/// fails only that variant.
 ///
 /// # Errors
-/// What stops the whole run, and what all variants suffer from.
+/// Fails on errors that stop the run or concern all variants.
 fn make(
     tools: &Tools<'_>,
     backbone: &BackbonePlan,
@@ -57,7 +57,7 @@ fn make(
     let name = plan.claim(backbone);
     let Some(lease) = run.claim(&name, &label)? else { return Ok(Progressed::Busy) };
     let hold = Hold::new(run, lease, &name);
-    // Another process may have made them while this one waited.
+    // Another process may have made them while this one waited for the lease.
     if run.known_objects.all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
         return Ok(Progressed::Done);
     }
@@ -74,7 +74,7 @@ fn make(
     if let Some(reason) = run.given_up(&name) {
         return Ok(Progressed::GivenUp(reason));
     }
-    // While the claim is held, so that no other process tries work that is known to fail.
+    // Record failures while the lease is held, so that no other process repeats work that is known to fail.
     let done = caught(|| calibrated(run, models, backbone, plan, &left, &label, &hold));
     if done.is_err() && hold.is_lost() {
         run.check_stop()?;
@@ -112,18 +112,15 @@ fn calibrated(
 }
 
 fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
-    // Select what needs no pass.
     let mut trials = Trials::new(job);
     let mut selections = Selections::before_pass(job, variants, &mut trials)?;
-    // Plan the pass.
     let Needs { exact, perhaps, looks: read, pairs } = selections.needs(job, variants);
     let possible = [&exact, &perhaps, &read].into_iter().flatten().copied().collect();
     let mut kept = KeptActivations::default();
     kept.find(job, &possible);
     let request = activations::first(job, pairs, &read, kept.lacking(&possible));
-    // Collect.
     let similarities = activations::run(job, &job.label, &request, &mut kept)?;
-    // Select what waited for the pass.
+    // Select the layers that depend on the pass.
     let all_kept = kept.lacking(&read).is_empty();
     let activations = all_kept.then(|| kept.open(job.shape, &read)).transpose()?;
     selections.after_pass(&similarities, activations.as_ref(), &mut trials, job)?;
@@ -131,7 +128,7 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     let chosen = chosen(job.run, variants, &selections);
     let sites = selections.needs(job, variants).exact;
     activations::clear(job, &request, &sites)?;
-    // Collects chosen sites that are not stored yet.
+    // Collect chosen sites that are not stored yet.
     let rest = kept.lacking(&sites);
     kept.find(job, &rest);
     let second = PassRequest { sites: rest, ..PassRequest::default() };
@@ -141,7 +138,7 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     distilled::train(job, &chosen, &activations)
 }
 
-/// Solves the operators that are not stored. One that cannot be solved fails its cell alone.
+/// Solves the operators that are not stored. A failure concerns only its own cell.
 fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activations: &Activations) -> Result<()> {
     let run = job.run;
     let mut lacking = Vec::new();
@@ -183,7 +180,7 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
     Ok(())
 }
 
-/// Returns the variants whose layers are selected, and reports those whose criterion failed.
+/// Returns the variants with selected layers, and records a failure for the others.
 fn chosen<'s>(
     run: &Context<'_>,
     variants: &[&'s Variant],

@@ -1,5 +1,5 @@
-//! Scores variants on a text or a task chunk by chunk. Each chunk's results are stored as they are computed, so that an
-//! interrupted run resumes, and two processes with the same work share it.
+//! Scores variants on a text or a task in chunks. The results of each chunk are stored immediately, so that an
+//! interrupted run can resume and several processes can share the work.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::generations;
 use super::scores::{self, ScoredVariant};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::EvalSet;
 use crate::model::{Program, Trie};
 use crate::work::backbone::BackbonePlan;
@@ -16,26 +16,29 @@ use crate::work::models::Models;
 use crate::work::progress::{Progressed, caught};
 use ghostlab_store::{ClaimResult, Journal, JournalRecord, Key, Lease, fault};
 
-/// Upper bound on the work lost when a run is killed, besides the current chunk.
+/// Maximum time between flushes, which bounds the work lost when a run is killed.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
 
-/// Variants of one backbone on one text or task.
+/// Scoring of a backbone's variants on one text or task.
 pub(crate) struct ChunkRun<'a> {
     pub(crate) run: &'a Context<'a>,
     pub(crate) models: &'a Models<'a>,
     pub(crate) backbone: &'a BackbonePlan,
     pub(crate) eval_set: &'a dyn EvalSet,
     pub(crate) label: &'a str,
-    /// Program of a variant, by the key of its scores; `None` after reporting that it has none.
+    /// Loads the program of a variant by the key of its scores. Returns `None` after reporting that there is none.
     pub(crate) program: &'a dyn Fn(&Key) -> Result<Option<Program>>,
-    /// The name of the journal and of the claims: the same for all processes that score this backbone on this text.
+    /// Name of the journal and prefix of the leases. All processes that score this backbone on this text use the same
+    /// name.
     pub(crate) journal: String,
-    /// The calibration that it is a part of.
+    /// Lease of the calibration that these scores belong to.
     pub(crate) within: Option<&'a Hold<'a>>,
+    /// Chunks to score, `None` for all.
+    pub(crate) sample: Option<&'a [usize]>,
 }
 
 impl ChunkRun<'_> {
-    /// Takes up the scoring of some variants where it is.
+    /// Starts or resumes scoring: opens the journal and reads the results so far.
     pub(crate) fn begin(&self, keys: Vec<Arc<Key>>) -> Result<ChunkState> {
         let mut journal = self.run.store.journal(&self.journal)?;
         let chunks = self.eval_set.chunks();
@@ -45,7 +48,7 @@ impl ChunkRun<'_> {
             .collect();
         self.catch_up(&mut journal, &mut candidates);
         let left = self.left(&candidates);
-        if left.len() < chunks {
+        if left.len() < chunks && self.sample.is_none() {
             self.run.note(format!("{}: {} of {chunks} chunks are done already", self.label, chunks - left.len()));
         }
         Ok(ChunkState { job: None, journal: Some(journal), candidates, left, caught_up: true })
@@ -53,10 +56,13 @@ impl ChunkRun<'_> {
 
     /// Returns the chunks missing from some candidates.
     fn left(&self, candidates: &[ScoredVariant]) -> Vec<usize> {
-        (0..self.eval_set.chunks()).filter(|&chunk| candidates.iter().any(|c| c.lacks(chunk))).collect()
+        let mut chunks = self.sample.map_or_else(|| (0..self.eval_set.chunks()).collect(), <[usize]>::to_vec);
+        chunks.retain(|&chunk| candidates.iter().any(|candidate| candidate.lacks(chunk)));
+        chunks
     }
 
-    /// Reads the candidates' programs and tells that the job begins, when the first chunk is to be computed here; its number.
+    /// Loads the programs and reports the start of the job before the first chunk is computed here. Returns the number
+    /// of the job.
     fn started(&self, job: &mut Option<usize>, candidates: &mut [ScoredVariant]) -> Result<usize> {
         if let Some(job) = *job {
             return Ok(job);
@@ -74,7 +80,7 @@ impl ChunkRun<'_> {
         Ok(*job.insert(self.run.start(work, self.label, tokens, candidates.len(), flops)))
     }
 
-    /// Computes chunks that no other process works on, and stores finished variants.
+    /// Computes the chunks that no other process has leased, and stores finished variants.
     pub(crate) fn go_on(&self, scoring: &mut ChunkState) -> Result<Progressed> {
         while !scoring.left.is_empty() {
             match self.pass(scoring)? {
@@ -82,10 +88,34 @@ impl ChunkRun<'_> {
                 step => return Ok(step),
             }
         }
-        self.store(scoring)
+        if self.sample.is_none() {
+            return self.store(scoring);
+        }
+        if let Some(job) = scoring.job {
+            self.run.finish(job);
+        }
+        Ok(Progressed::Done)
     }
 
-    /// Stores what every variant scored: one process does, and the others see that it is there.
+    /// Computes the sample of some variants and stores nothing but the journal, which later samples reuse.
+    pub(crate) fn sampled(&self, keys: Vec<Arc<Key>>) -> Result<Vec<ScoredVariant>> {
+        let mut scoring = self.begin(keys)?;
+        self.finish(&mut scoring)?;
+        Ok(scoring.candidates)
+    }
+
+    /// Repeats [`Self::go_on`] until nothing is left.
+    pub(crate) fn finish(&self, scoring: &mut ChunkState) -> Result<()> {
+        loop {
+            match self.go_on(scoring)? {
+                Progressed::Done | Progressed::Found => return Ok(()),
+                Progressed::Busy => self.run.pause()?,
+                Progressed::GivenUp(reason) => return Err(Error::job(reason).at(self.label)),
+            }
+        }
+    }
+
+    /// Stores the scores of all variants. One process stores them, and the others wait until they are in the store.
     fn store(&self, scoring: &mut ChunkState) -> Result<Progressed> {
         let store = self.run.store;
         let known_objects = &self.run.known_objects;
@@ -99,7 +129,7 @@ impl ChunkRun<'_> {
             if lease.is_none() {
                 return Ok(Progressed::Busy);
             }
-            // Another process may have stored them in between.
+            // Another process may have stored them in the meantime.
             all_stored = stored(&left);
         }
         if !all_stored {
@@ -122,7 +152,7 @@ impl ChunkRun<'_> {
         Ok(Progressed::Done)
     }
 
-    /// Stores what some candidates scored, together.
+    /// Stores the scores of some candidates together.
     fn put(&self, mut candidates: Vec<&mut ScoredVariant>) -> Result<()> {
         let store = self.run.store;
         let mut packed = Vec::new();
@@ -141,19 +171,19 @@ impl ChunkRun<'_> {
         Ok(())
     }
 
-    /// Visits the remaining chunks once and computes unclaimed ones: done if there were any, busy if others work on all
-    /// of them.
+    /// Visits the remaining chunks once and computes those without a lease. Returns `Done` if there were any, and
+    /// `Busy` if other processes hold all of them.
     fn pass(&self, scoring: &mut ChunkState) -> Result<Progressed> {
         let ChunkState { job, journal, candidates, left, caught_up } = scoring;
         let before = left.len();
         let Some(journal) = journal else { return Ok(Progressed::Busy) };
-        // Most unclaimed chunks are finished: reading the journal once is cheaper than claiming each.
+        // Most chunks without a lease are finished. Reading the journal once is cheaper than leasing each of them.
         let free = |claims: &BTreeSet<String>| left.iter().any(|chunk| !claims.contains(&self.claim_name(*chunk)));
         if !std::mem::take(caught_up) && self.run.store.with_claims(free)? {
             self.catch_up(journal, candidates);
         }
         let mut sweep = Sweep::default();
-        // Workers that come together begin at places of their own, and do not ask for each other's chunks.
+        // Workers that start together begin at different chunks, to avoid contention.
         let first = if self.run.terms.is_some() { self.run.store.start_offset(left.len()) } else { 0 };
         left.rotate_left(first);
         for chunk in std::mem::take(left) {
@@ -175,7 +205,7 @@ impl ChunkRun<'_> {
                 continue;
             }
             let tokens = self.eval_set.tokens(chunk);
-            // The backbone is loaded when the first chunk has to be computed.
+            // Load the backbone only when the first chunk has to be computed.
             let most = self.eval_set.pass_tokens(&*self.models.get(self.backbone)?, members.len());
             if members != sweep.group.members || sweep.group.tokens + tokens > most {
                 self.compute(job, journal, candidates, &mut sweep)?;
@@ -184,7 +214,7 @@ impl ChunkRun<'_> {
             sweep.group.chunks.push(chunk);
             sweep.group.leases.push(lease);
             sweep.group.tokens += tokens;
-            // No further claims are needed when one chunk suffices.
+            // Compute without leasing more chunks if one chunk fills a batch.
             if sweep.group.tokens >= most {
                 self.compute(job, journal, candidates, &mut sweep)?;
             }
@@ -202,7 +232,7 @@ impl ChunkRun<'_> {
         format!("{}-{chunk}", self.journal)
     }
 
-    /// Claims a chunk missing from some candidates.
+    /// Acquires the lease of a chunk that is missing from some candidates.
     fn claim(
         &self,
         job: Option<usize>,
@@ -216,7 +246,7 @@ impl ChunkRun<'_> {
                 return Ok(ChunkClaim::Others);
             }
             let ClaimResult::Mine(lease) = self.run.store.claim(&name)? else { return Ok(ChunkClaim::Others) };
-            // The previous holder wrote its records before releasing the claim.
+            // The previous holder wrote its records before releasing the lease.
             self.catch_up(journal, candidates);
             let members: Vec<usize> = (0..candidates.len()).filter(|&index| candidates[index].lacks(chunk)).collect();
             if !members.is_empty() {
@@ -232,8 +262,8 @@ impl ChunkRun<'_> {
         Ok(ChunkClaim::Done)
     }
 
-    /// Computes some chunks together, if there are any; their records reach the disk soon. Those that are other processes' by
-    /// now are not kept, and are given back.
+    /// Computes a group of chunks, if it is not empty, and flushes their records if the last flush is long enough ago.
+    /// Chunks whose leases were lost meanwhile are left to other processes.
     fn compute(
         &self,
         job: usize,
@@ -246,7 +276,7 @@ impl ChunkRun<'_> {
             return Ok(());
         }
         self.run.wait_while_timed()?;
-        // While the claims are held, so that no other process tries work that is known to fail.
+        // Record failures while the leases are held, so that no other process repeats work that is known to fail.
         let result = caught(|| self.record(&group, journal, candidates, &mut sweep.trie));
         if let Err(error) = &result
             && error.kind() == ErrorKind::Job
@@ -279,8 +309,9 @@ impl ChunkRun<'_> {
         Ok(())
     }
 
-    /// Computes some chunks for candidates that all lack them, and records the results except those with lost claims;
-    /// also the numbers of tokens processed, if they differ from the announced ones.
+    /// Computes a group of chunks for candidates that lack all of them, and records the results, except for chunks
+    /// whose leases were lost. Returns the lost chunks, and the numbers of processed tokens that differ from the
+    /// announced ones.
     fn record(
         &self,
         group: &ChunkGroup,
@@ -323,7 +354,7 @@ impl ChunkRun<'_> {
         Ok((lost, ran))
     }
 
-    /// Writes results if the backbone is still unchanged since hashing.
+    /// Writes the records to disk, if the backbone has not changed since hashing.
     fn flush(&self, sweep: &mut Sweep, journal: &mut Journal) -> Result<()> {
         let store = self.run.store;
         let started = self.run.store.now();
@@ -342,8 +373,8 @@ impl ChunkRun<'_> {
         Ok(())
     }
 
-    /// Reads what all processes have written, and which candidates are stored by now. A text is stored for all variants
-    /// together, so one of hundreds is looked up.
+    /// Reads the records of all processes, and checks which candidates have been stored. The scores of all variants are
+    /// stored together, so one lookup suffices for hundreds of them.
     fn catch_up(&self, journal: &mut Journal, candidates: &mut [ScoredVariant]) {
         let (records, damages) = journal.read();
         for error in damages {
@@ -365,52 +396,52 @@ impl ChunkRun<'_> {
     }
 }
 
-/// The state of scoring, including while others work on the rest.
+/// State of a scoring job, kept while other processes work on the rest.
 pub(crate) struct ChunkState {
-    /// `None` until something is computed here.
+    /// Number of the job; `None` until something is computed here.
     job: Option<usize>,
-    /// Until the work is stored.
+    /// Journal; `None` once the scores are stored.
     journal: Option<Journal>,
     candidates: Vec<ScoredVariant>,
-    /// The chunks missing from some candidates.
+    /// Chunks missing from some candidates.
     left: Vec<usize>,
-    /// Whether others' results were just read.
+    /// Whether the other processes' results have just been read.
     caught_up: bool,
 }
 
-/// Result of an attempt to claim a chunk.
+/// Result of an attempt to lease a chunk.
 enum ChunkClaim {
-    /// With the candidates that lack it.
+    /// Lease acquired, with the candidates that lack the chunk.
     Mine(Vec<usize>, Lease),
-    /// No candidate lacks it any more.
+    /// No candidate lacks the chunk any more.
     Done,
     Others,
     GivenUp(String),
 }
 
-/// Chunks that are computed together.
+/// Chunks to compute together.
 #[derive(Default)]
 struct ChunkGroup {
     chunks: Vec<usize>,
-    /// The candidates that lack them.
+    /// Candidates that lack the chunks.
     members: Vec<usize>,
     leases: Vec<Lease>,
     tokens: usize,
 }
 
-/// One way through the chunks.
+/// State of one visit to all remaining chunks.
 #[derive(Default)]
 struct Sweep {
-    /// The next group of chunks to compute.
+    /// Next group of chunks to compute.
     group: ChunkGroup,
-    /// Chunks at which others are.
+    /// Chunks leased by other processes.
     others: Vec<usize>,
-    /// The trie of the candidates that lacked a chunk: mostly the same from chunk to chunk.
+    /// Trie of the candidates of the last group, reused if the next group has the same candidates.
     trie: Option<(Vec<usize>, Trie)>,
-    /// Claims on chunks whose records are not on disk yet; released after writing.
+    /// Leases of chunks whose records are not on disk yet; released after the next flush.
     unwritten: Vec<Lease>,
-    /// When records were last written; the first are written at once.
+    /// Time of the last flush; `None` before the first, which happens immediately.
     since: Option<Duration>,
-    /// Time needed to check that the backbone is unchanged: long if the system does not notify of changes.
+    /// Time needed to check that the backbone is unchanged. It is long if the system does not report file changes.
     looking: Duration,
 }

@@ -1,4 +1,4 @@
-//! A variant's operator after its training, and the checkpoints on the way there.
+//! Trained operators of variants, and the checkpoints of their training.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,19 +39,19 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// The key of a checkpoint refers to the training that it belongs to.
+/// Name under which the key of a checkpoint refers to its training.
 const TRAINED: &str = "trained";
 
-/// Losses of a training, one per step, stored next to the operator's files.
+/// Payload with the training losses, one per step, stored next to the operator's files.
 const LOSSES: &str = "losses.f64";
-/// The payload of a checkpoint.
+/// Payload of a checkpoint.
 pub const STATE: &str = "state.bin";
 
-/// Returns the key of a trained operator: the operator that training starts from, and its text.
+/// Returns the key of a trained operator. It depends on the initial operator and on the training text.
 pub fn key(backbone: KeyedBackbone<'_>, operator: &Arc<Key>, text: &Arc<Key>, what: &Arc<Identity>) -> Key {
     let identity = json!({
         "learning_rate": Finetune::LEARNING_RATE, "weight_decay": Finetune::WEIGHT_DECAY,
-        // Whatever engine made what it reads, a training runs on the CPU in f32.
+        // Training always runs on the CPU in f32, regardless of the engine that made its inputs.
         "likeliest": Finetune::TOP_TOKENS, "dtype": CPU.dtype, "device": CPU.device,
     });
     let teacher = Arc::new(teacher::family(backbone, text).key());
@@ -65,8 +65,8 @@ pub fn checkpoint(trained: &Arc<Key>, steps: usize) -> Key {
     Key::new(KIND, json!({"checkpoint": steps}), [(TRAINED, Arc::clone(trained))])
 }
 
-/// Estimates training on a text through the layers after the boundary, assumed to be a quarter. `pass` is the cost of a
-/// token through all layers.
+/// Estimates the cost of training on a text through the layers after the boundary, assumed to be a quarter of all
+/// layers. `pass` is the cost of one token through all layers.
 pub fn cost(config: &Config, pass: f64, text: &Load, left: bool) -> Cost {
     let head = 2.0 * config.hidden as f64 * config.vocab as f64;
     let products = (pass / 4.0 + head) * text.tokens as f64;
@@ -74,17 +74,20 @@ pub fn cost(config: &Config, pass: f64, text: &Load, left: bool) -> Cost {
     Cost { separate: steps, shared: steps, left: if left { steps } else { 0.0 }, ..Cost::default() }
 }
 
-/// Cost of an elementwise number between the matrix products of a layer in training, forward and backward, in
-/// floating-point operations: the unfused forms read and write it many times. Measured in nine trainings at C = 128.
+/// Cost of one elementwise value between the matrix products of a layer during training, forward and backward, in
+/// floating-point operations. Unfused operations read and write each value many times. Measured in nine trainings at C
+/// = 128.
 const NUMBER: f64 = 650.0;
 
-/// Forward, and twice that backward, through the given layers; `products` is the forward cost of their matrix products.
+/// Returns the cost of training through the given layers: the forward pass, and twice as much for the backward pass.
+/// `products` is the cost of the matrix products of the forward pass.
 fn step_flops(config: &Config, products: f64, text: &Load, layers: usize) -> f64 {
     let widths = 8 * (config.hidden + config.intermediate) + 6 * config.heads * text.length;
     3.0 * products + NUMBER * (widths * layers * text.tokens) as f64
 }
 
-/// Estimates making the common inputs of all trainings at one boundary: stream and teacher of a text.
+/// Estimates the cost of the inputs that all trainings at one boundary share: the residual stream and the teacher
+/// outputs of a text.
 pub fn lessons_cost(config: &Config, text: &Load, shape: ActivationShape) -> Cost {
     Cost {
         left: teacher::read_flops(config, text),
@@ -97,7 +100,7 @@ pub fn lessons_cost(config: &Config, text: &Load, shape: ActivationShape) -> Cos
 /// Stores a trained operator.
 ///
 /// # Errors
-/// Figures that are not finite, or a store that cannot be written.
+/// Fails if a figure is not finite, or the store cannot be written.
 pub fn store(
     store: &Store,
     key: &Key,
@@ -116,18 +119,18 @@ pub fn store(
 /// Reads the loss of each step of a stored training.
 ///
 /// # Errors
-/// Damage.
+/// Fails if the object is damaged.
 pub fn losses(object: &StoredObject) -> Result<Vec<f64>> {
     Ok(object.read(LOSSES)?.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect())
 }
 
-/// How many checkpoints a training leaves on its way, each in the place of the one before.
+/// Number of checkpoints during a training. Each replaces the one before.
 const CHECKPOINTS: usize = 20;
 
-/// Trains what is to be trained of some variants and not stored. One whose training fails fails alone.
+/// Trains the missing trained operators of some variants. A failed training fails only its own variant.
 ///
 /// # Errors
-/// What stops the whole run.
+/// Fails on errors that stop the run.
 pub(crate) fn train(
     job: &CalibrationJob<'_>,
     chosen: &[(&Variant, &Selection)],
@@ -135,7 +138,7 @@ pub(crate) fn train(
 ) -> Result<()> {
     for (variant, selection) in chosen {
         let Some(plan) = variant.trained.as_ref().filter(|plan| job.run.get(&plan.key).is_none()) else { continue };
-        // Its operator could not be solved.
+        // Skip cells whose operator could not be solved.
         if job.run.failed(variant.cell) {
             continue;
         }
@@ -211,7 +214,7 @@ fn one(
     (1..=CHECKPOINTS).try_for_each(|number| run.store.discard(&self::checkpoint(&plan.key, number * every)))
 }
 
-/// Returns the last checkpoint of a training with its seconds, or the start.
+/// Returns the latest checkpoint of a training with its accumulated seconds, or the initial state.
 fn resumed(
     job: &CalibrationJob<'_>,
     plan: &TrainingPlan,
@@ -227,7 +230,7 @@ fn resumed(
     Ok((start()?, 0.0))
 }
 
-/// Stores a trained operator in the form of a solved one, with its own figures and the losses of its steps.
+/// Stores a trained operator in the format of a solved one, with its own figures and the loss of each step.
 fn keep(
     job: &CalibrationJob<'_>,
     plan: &TrainingPlan,

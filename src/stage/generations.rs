@@ -9,7 +9,7 @@ use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 pub const KIND: ObjectKind = ObjectKind::new("generations", 1);
 
-/// Each variant is a separate object, because the length of its texts is not known in advance.
+/// Each variant is stored separately, because the length of its texts is not known in advance.
 pub const STAGE: Stage = Stage {
     inodes: |_| 2,
     words: Some(Words { part: "generations", about: "Its answers to a task.", what: "answers to", ..scores::WORDS }),

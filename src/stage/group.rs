@@ -1,5 +1,5 @@
-//! A group of objects made in one job: claimed, scheduled and reported together, as all scores on a text share one
-//! trie. Also the variants as programs run by jobs, with their operators in memory.
+//! Groups of objects that are made in one job and leased, scheduled and reported together. For example, all scores on a
+//! text share one trie. Also provides the variants' programs to jobs, with their operators in memory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,20 +18,20 @@ use crate::work::models::Models;
 use crate::work::progress::{Progressed, lock};
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
-/// Properties of jobs of one kind, for generic code. A backbone may have several, numbered by place.
+/// Properties of all jobs of one kind, for generic code. A backbone may have several such jobs, numbered from 0.
 pub struct Group {
     pub kind: WorkKind,
-    /// How many a backbone has.
+    /// Returns the number of these jobs of a backbone.
     pub places: fn(&BackbonePlan) -> usize,
-    /// How events and records name one.
+    /// Returns the label of a job in events and records.
     pub label: fn(&BackbonePlan, usize) -> String,
-    /// Prefix of its claims; the label if it is not shared with other processes.
+    /// Returns the prefix of a job's leases, or its label if it is not shared with other processes.
     pub claim: fn(&BackbonePlan, usize) -> String,
-    /// The text or task of the job; `None` if its objects have none.
+    /// Returns the text or task of the job; `None` if its objects have none.
     pub on: fn(&BackbonePlan, usize) -> Option<String>,
-    /// Keys of the objects made for a variant, in order.
+    /// Returns the keys of the objects that the job makes for a variant, in order.
     pub made: for<'v> fn(&'v Variant, usize) -> Vec<&'v Arc<Key>>,
-    /// Memory in bytes for some variants, besides the weights and a batch.
+    /// Returns the memory in bytes that some variants need, besides the weights and a batch.
     pub bytes: fn(&BackbonePlan, &[&Variant]) -> u64,
     pub order: Order,
     pub(crate) make: Make,
@@ -39,21 +39,22 @@ pub struct Group {
     pub(crate) tell: fn(&Context<'_>, &BackbonePlan, usize, &[&Variant]),
 }
 
-/// When a group's jobs run.
+/// Scheduling order of a group's jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Before the others of its backbone, each by the holder of its only claim. Each may write as many bytes as the one
-    /// before.
+    /// Before all other jobs of the backbone. Each job has a single lease. It may write up to as many bytes as the job
+    /// before it.
     First,
     Then,
-    /// When nothing else runs, and for all variants again if one is missing; never in a worker, with the reason.
+    /// While no other job runs. If one variant is missing, all variants run again. Workers never run these jobs; the
+    /// text gives the reason.
     Alone(&'static str),
 }
 
-/// Makes the missing objects of some variants in the job at a place.
+/// Makes the missing objects of some variants in the job with the given number.
 type Make = fn(&Tools<'_>, &BackbonePlan, usize, &[&Variant], &mut Going) -> Result<Progressed>;
 
-/// State with which a job resumes after waiting for others.
+/// State from which a job resumes after waiting for other processes.
 pub(crate) type Going = Option<(Text, ChunkState)>;
 
 /// Dependencies of jobs.
@@ -64,7 +65,7 @@ pub(crate) struct Tools<'a> {
     pub(crate) programs: &'a Programs,
 }
 
-/// A job of a backbone.
+/// Job of a backbone.
 #[derive(Clone, Copy)]
 pub struct Job {
     pub group: &'static Group,
@@ -80,7 +81,7 @@ impl Job {
         (self.group.claim)(plan, self.index)
     }
 
-    /// Returns the objects that it makes of a variant.
+    /// Returns the keys of the objects that the job makes for a variant.
     pub fn made(self, variant: &Variant) -> Vec<&Arc<Key>> {
         (self.group.made)(variant, self.index)
     }
@@ -91,12 +92,12 @@ impl Job {
 }
 
 impl BackbonePlan {
-    /// Iterates over its jobs in order.
+    /// Iterates over the backbone's jobs in scheduling order.
     pub fn jobs(&self) -> impl Iterator<Item = Job> {
         GROUPS.into_iter().flat_map(|group| (0..(group.places)(self)).map(move |index| Job { group, index }))
     }
 
-    /// Iterates over what a variant is made from, in order: the job, its name, and its key.
+    /// Iterates over the objects that a variant is made from, in order: the job, the object's names, and its key.
     pub fn parts<'v>(&self, variant: &'v Variant) -> impl Iterator<Item = (Job, Words, &'v Arc<Key>)> {
         let made = self.jobs().flat_map(|job| job.made(variant).into_iter().map(move |key| (job, key)));
         made.filter_map(|(job, key)| Some((job, Stage::of(key.kind()).ok()?.words?, key)))
@@ -104,7 +105,7 @@ impl BackbonePlan {
 }
 
 impl Variant {
-    /// Iterates over its objects that any machine can make for all.
+    /// Iterates over the keys of objects that any machine can make, which excludes timings.
     pub fn shared_keys(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.keys().filter(|key| !Stage::is_here(key))
     }
@@ -119,7 +120,7 @@ impl fmt::Debug for Job {
 /// Reads the program of a variant from the store.
 ///
 /// # Errors
-/// Kinds `Job` and `Damaged`: an object of the variant is missing.
+/// Fails with kind `Job` or `Damaged` if an object of the variant is missing or damaged.
 pub fn stored_program(store: &Store, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
     let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
         return whole(&backbone.config, &backbone.folder);
@@ -143,8 +144,8 @@ fn found(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredObject> {
     find(key)?.ok_or_else(|| Error::job(format!("its {what} is not in the store")))
 }
 
-/// Programs by the hashes of their operators, or of the backbone that has operators of its own, and selections by theirs: each
-/// is read once for all texts.
+/// Cache of programs and selections, so that each is read once for all texts. Programs are stored by the hash of their
+/// operator, or by the backbone's content if the backbone has operators of its own.
 #[derive(Default)]
 pub(crate) struct Programs {
     programs: Mutex<HashMap<String, Program>>,
@@ -155,7 +156,7 @@ impl Programs {
     /// Returns the program of a variant whose selection and operators are stored.
     ///
     /// # Errors
-    /// Kinds `Job` and `Damaged`: an object of the variant is missing.
+    /// Fails with kind `Job` or `Damaged` if an object of the variant is missing or damaged.
     pub(crate) fn of(&self, run: &Context<'_>, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
         let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
             return self.whole(run, backbone);
@@ -181,7 +182,7 @@ impl Programs {
     /// Returns the program, or records the failure of its cell.
     ///
     /// # Errors
-    /// What stops the whole run.
+    /// Fails on errors that stop the run.
     pub(crate) fn or_failed(
         &self,
         run: &Context<'_>,
@@ -210,7 +211,7 @@ impl Programs {
         Ok(program)
     }
 
-    /// Frees the programs of a backbone whose jobs are done.
+    /// Drops the programs of a backbone whose jobs are done.
     pub(crate) fn forget(&self, backbone: &BackbonePlan) {
         let mut programs = lock(&self.programs);
         for operator in backbone.variants.iter().filter_map(Variant::repair) {

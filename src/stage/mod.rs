@@ -1,5 +1,5 @@
-//! Layer 1: the kinds of stored objects, one file each: its key, inputs, costs, contents and how to read them. Plans,
-//! counts and clean-up use a [`Stage`] and name none.
+//! Kinds of stored objects (layer 1 of the architecture). Each kind has its own file, with its key, inputs, cost,
+//! format and reader. Planning, cost estimation and garbage collection are generic over [`Stage`].
 
 pub mod activations;
 pub mod calibration;
@@ -31,58 +31,59 @@ use crate::work::backbone::{BackbonePlan, Variant};
 use crate::work::event::WorkKind;
 use ghostlab_store::{Key, ObjectKind, StoreWords, StoredObject};
 
-/// Properties of a kind of stored objects, for generic code.
+/// Properties of one kind of stored object, for generic code.
 pub struct Stage {
     pub kind: ObjectKind,
     pub check: Check,
-    /// Files and folders of an object at the most, with the folder of its hash's first digits; `small` where an operator
-    /// of the backbone fits a file of its own with all its record.
+    /// Returns the maximum number of files and folders of an object, including the folder named after the first digits
+    /// of its hash. `small` is whether an operator of the backbone fits into one file with its record.
     pub inodes: fn(small: bool) -> u64,
-    /// How objects that no plan names belong to what plans name.
+    /// Relations between objects that no plan names and objects that a plan names.
     pub members: &'static [Member],
-    /// Whether it holds on one machine alone: no outline counts it, and no worker makes it.
+    /// Whether objects are valid on one machine only. Such objects are not counted in outlines and not made by workers.
     pub here: bool,
-    /// How it is named where a cell has one; none of what serves others.
+    /// Names of the object as an input of a cell; `None` for intermediate objects.
     pub words: Option<Words>,
 }
 
-/// Names of an input of a cell, for people and for JSON.
+/// Names of an input of a cell, for messages and for JSON.
 #[derive(Clone, Copy)]
 pub struct Words {
-    /// The jobs that make it.
+    /// Kind of the jobs that make it.
     pub group: WorkKind,
-    /// Which part of a cell it is, and what that is.
+    /// Part of the cell, followed by its description.
     pub part: &'static str,
     pub about: &'static str,
-    /// Followed by its text or task, if it has one.
+    /// Name in messages, followed by the text or task, if any.
     pub what: &'static str,
-    /// Tokens that are read for it first.
+    /// Returns the tokens that the job reads.
     pub reads: fn(&BackbonePlan, &Variant, usize) -> Option<Read>,
 }
 
-/// Name of the tokens, with their key.
+/// Name of tokens, with their key.
 pub type Read = (String, Arc<Key>);
 
-/// How much of a stored object is verified before a run uses it.
+/// Extent of the verification of a stored object before a run uses it.
 #[derive(Debug, Clone, Copy)]
 pub enum Check {
     Whole,
-    /// Everything if an object derived from it is missing, otherwise one payload: the others are large.
+    /// Verifies everything if an object derived from it is missing, and otherwise only this payload, because the others
+    /// are large.
     Only(&'static str),
-    /// Checked by its reader.
+    /// Verified by its reader.
     Never,
 }
 
-/// How an object belongs to one that a plan names.
+/// Relation of an object to one that a plan names.
 #[derive(Debug, Clone, Copy)]
 pub enum Member {
-    /// This has these fields besides those of its [`Family`].
+    /// Member of a [`Family`], with these fields in addition to the family's.
     Of(&'static [&'static str]),
-    /// An intermediate result for the parent with this name, needed until that is stored.
+    /// Intermediate result for the parent with this name, needed until the parent is stored.
     Toward(&'static str),
 }
 
-/// Every kind: a new one is a file and a line here.
+/// All stages. A new kind needs a file and an entry here.
 const STAGES: &[Stage] = &[
     tokens::STAGE,
     activations::STAGE,
@@ -98,8 +99,7 @@ const STAGES: &[Stage] = &[
 /// Groups in the order in which their jobs start.
 pub const GROUPS: [&Group; 3] = [&calibration::GROUP, &scoring::GROUP, &latency::GROUP];
 
-/// The kinds of all stages. One that gives other bytes than before gets the next version. (`tests/golden.rs` fails when a
-/// stage's output changes and its version does not.)
+/// Kinds of all stages. A stage whose output changes must increase its version; `tests/golden.rs` fails otherwise.
 pub const KINDS: [ObjectKind; STAGES.len()] = {
     let mut kinds = [STAGES[0].kind; STAGES.len()];
     let mut index = 0;
@@ -113,18 +113,18 @@ pub const KINDS: [ObjectKind; STAGES.len()] = {
 /// Settings with which this program opens stores.
 pub const WORDS: StoreWords = StoreWords { kinds: &KINDS, packed: scores::KIND, counts_death };
 
-/// Returns whether a dead owner of the lease counts as a death: leases of calibrations and chunks.
+/// Returns whether a lease whose owner died counts towards the crash limit: leases of calibrations and chunks.
 fn counts_death(claim: &str) -> bool {
     activations::is_claim(claim) || scores::is_claim(claim)
 }
 
 impl Stage {
-    /// Creates a stage of small objects that are read completely and never skipped.
+    /// Creates a stage of small objects that are always verified completely.
     const fn new(kind: ObjectKind) -> Self {
         Self { kind, check: Check::Whole, inodes: |_| 2, members: &[], here: false, words: None }
     }
 
-    /// Returns the parts of cells, job by job.
+    /// Returns the names of all inputs of cells, in job order.
     pub fn parts() -> Vec<Words> {
         let mut parts: Vec<Words> = STAGES.iter().filter_map(|stage| stage.words).collect();
         parts.sort_by_key(|words| words.group);
@@ -134,7 +134,7 @@ impl Stage {
     /// Returns the stage of a kind.
     ///
     /// # Errors
-    /// Kind `Job`: no stage makes such objects.
+    /// Fails with kind `Job` if no stage makes such objects.
     pub fn of(kind: ObjectKind) -> Result<&'static Self> {
         STAGES.iter().find(|stage| stage.kind == kind).ok_or_else(|| {
             Error::job("no stage makes objects of this kind")
@@ -149,10 +149,10 @@ impl Stage {
         Self::of(key.kind()).is_ok_and(|stage| stage.here)
     }
 
-    /// Verifies what a run uses; `loaded` if an object derived from it is missing.
+    /// Verifies the parts of an object that a run uses. `loaded` is whether an object derived from it is missing.
     ///
     /// # Errors
-    /// Damage.
+    /// Fails if the object is damaged.
     pub fn check(&self, object: &StoredObject, loaded: bool) -> Result<()> {
         match self.check {
             Check::Only(payload) if !loaded => object.read(payload).map(drop),
@@ -162,8 +162,8 @@ impl Stage {
     }
 }
 
-/// Objects with many members, of which it is not known in advance which will be made: the family's own key refers to
-/// nothing stored and represents all of them in the keys of derived objects.
+/// Objects with many members, of which it is not known in advance which will be made. The key of the family itself
+/// represents all members in the keys of derived objects; no object is stored under it.
 #[derive(Debug, Clone)]
 pub struct Family {
     kind: ObjectKind,
@@ -177,12 +177,12 @@ impl Family {
         Self { kind, identity, tokens: Arc::clone(tokens), backbone: backbone.name.to_owned() }
     }
 
-    /// Returns the key that stands for all members.
+    /// Returns the key that represents all members.
     fn key(self) -> Key {
         Key::new(self.kind, self.identity, [("tokens", self.tokens)]).named(&self.backbone)
     }
 
-    /// Returns the key of the member with these fields, which [`Member::Of`] names.
+    /// Returns the key of the member with these fields, as declared in [`Member::Of`].
     fn member<const N: usize>(mut self, fields: [(&str, Value); N]) -> Key {
         fields.into_iter().for_each(|(name, value)| self.identity[name] = value);
         self.key()
@@ -192,7 +192,7 @@ impl Family {
 /// Serializes a payload as JSON.
 ///
 /// # Errors
-/// Kind `Job`: what JSON has no form for.
+/// Fails with kind `Job` if the value cannot be represented in JSON.
 fn to_json(value: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| Error::job("an artifact has no JSON form").found(error.to_string()))
 }
@@ -200,7 +200,7 @@ fn to_json(value: &impl Serialize) -> Result<Vec<u8>> {
 /// Reads a JSON payload.
 ///
 /// # Errors
-/// Damage.
+/// Fails if the payload is damaged.
 fn from_json<T: DeserializeOwned>(artifact: &StoredObject, name: &str) -> Result<T> {
     serde_json::from_slice(&artifact.read(name)?).map_err(|error| {
         Error::damaged("a stored artifact cannot be read")
@@ -209,18 +209,18 @@ fn from_json<T: DeserializeOwned>(artifact: &StoredObject, name: &str) -> Result
     })
 }
 
-/// Costs of objects made together.
+/// Cost of objects that are made together.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cost {
-    /// Floating-point operations, each by itself.
+    /// Floating-point operations if each object is made separately.
     pub separate: f64,
-    /// Same as above, with shared work counted once.
+    /// Floating-point operations with shared work counted once.
     pub shared: f64,
-    /// The part of that not stored yet.
+    /// Part of `shared` that is not stored yet.
     pub left: f64,
     /// Bytes that will be written to the store.
     pub disk: u64,
-    /// Number of files and folders made besides those of planned objects.
+    /// Number of additional files and folders, besides those of planned objects.
     pub inodes: u64,
 }
 
@@ -291,7 +291,7 @@ mod tests {
         }));
     }
 
-    /// Also if its operator was solved before rounding, whose key is that of the stored weights.
+    /// Includes scores with an operator solved before rounding, whose key is that of the stored weights.
     #[test]
     fn what_rounded_weights_score_has_keys_of_its_own() {
         use crate::model::WeightType;

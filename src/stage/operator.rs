@@ -1,4 +1,4 @@
-//! A variant's operators in the store: the format, and how they become a program.
+//! Operators of a variant in the store: their format, and the conversion to a program.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::work::context::CalibrationJob;
 use crate::work::event::WorkKind;
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
-// 2: keys name the activations, and have every option filled in. 3: what is solved on how many sequences is what the key says,
-// also where many layers happen to be one block.
+// Version 2: keys name the activations and contain every option. Version 3: the key gives the number of sequences for
+// solving, also if several layers form one block.
 pub const KIND: ObjectKind = ObjectKind::new("operator", 4);
 
 pub const STAGE: Stage = Stage {
@@ -38,10 +38,11 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// Measurements of each boundary.
+/// Payload with the measurements of each boundary.
 pub(super) const FIGURES: &str = "figures.json";
 
-/// Returns the key of an operator: selection, activations, and the number of sequences it is solved on.
+/// Returns the key of an operator. It depends on the selection, the activations, and the number of sequences on which
+/// the operator is solved.
 pub fn key(backbone: KeyedBackbone<'_>, selection: &Arc<Key>, repair: &RepairId, tokens: &Arc<Key>) -> Key {
     let RepairId { recovery, version, options, fitted, training: _ } = repair;
     let identity = json!({
@@ -51,7 +52,7 @@ pub fn key(backbone: KeyedBackbone<'_>, selection: &Arc<Key>, repair: &RepairId,
     Key::new(KIND, identity, [("selection", Arc::clone(selection)), ("activations", activations)])
 }
 
-/// Returns the spans that a recovery may repair, whatever a criterion selects.
+/// Returns all spans that a recovery may have to repair, over all possible selections of a criterion.
 fn possible_spans(criterion: &dyn Criterion, recovery: &dyn Recovery, cut: &PruneSpec<'_>) -> Vec<Span> {
     if recovery.sublayer().is_some() {
         return recovery::spans(recovery, &cut.unit.candidates(cut.layers).into_iter().collect());
@@ -60,24 +61,24 @@ fn possible_spans(criterion: &dyn Criterion, recovery: &dyn Recovery, cut: &Prun
     regions.flat_map(|region| recovery.spans(region)).collect()
 }
 
-/// A variant without operators, whose layers are chosen.
+/// Variant without stored operators.
 pub struct WantedRepair<'a> {
     pub criterion: &'a dyn Criterion,
     pub recovery: &'a dyn Recovery,
     pub cut: PruneSpec<'a>,
-    /// The removed layers or sublayers. `None` until they are selected.
+    /// Removed layers or sublayers; `None` until they are selected.
     pub removed: Option<Cut>,
 }
 
-/// Inputs that some variants need from a calibration pass together, before and after layers are chosen: used by plan,
-/// cost and run.
+/// Inputs that some variants need from a shared calibration pass, before and after the selection of layers. Used by
+/// planning, cost estimation and runs.
 #[derive(Debug, Default)]
 pub struct Needs {
-    /// Activations that recoveries read at what is chosen.
+    /// Sites whose activations the recoveries read, for the selected layers.
     pub exact: BTreeSet<HookPoint>,
-    /// Sites that they would read at any possible choice.
+    /// Sites whose activations the recoveries might read, over all possible selections.
     pub perhaps: BTreeSet<HookPoint>,
-    /// Inputs of the choice: activations and similarities.
+    /// Sites whose activations the criteria read.
     pub looks: BTreeSet<HookPoint>,
     pub pairs: BTreeSet<Pair>,
 }
@@ -103,7 +104,8 @@ impl Needs {
     }
 }
 
-/// Estimates repairing variants on one calibration: a pass, and solving those that are `missing` out of `all`.
+/// Estimates the cost of repairing variants on one calibration: one pass, and solving. `all` has the cost of solving
+/// each variant, and `missing` that of each variant that is not stored.
 pub fn cost(config: &Config, pass: f64, all: &[f64], missing: &[f64]) -> Cost {
     let [every, left] = [all, missing].map(|solves| solves.iter().sum::<f64>());
     Cost {
@@ -115,8 +117,8 @@ pub fn cost(config: &Config, pass: f64, all: &[f64], missing: &[f64]) -> Cost {
     }
 }
 
-/// Estimates solving and measuring operators at `spans` spans in floating-point operations; `fitted` sequences of `load`
-/// make an operator.
+/// Estimates the cost of solving and measuring operators at `spans` spans, in floating-point operations. Each operator
+/// is solved on `fitted` sequences of `load`.
 pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted: usize, spans: usize) -> f64 {
     let c = config.hidden as f64;
     let tokens = load.tokens as f64;
@@ -125,54 +127,54 @@ pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted
         + match recovery.place() {
             Place::Nothing => 0.0,
             Place::Branch | Place::Stream => product,
-            // The layer before runs again.
+            // The layer before the cut runs again.
             Place::Rows => activations::pass_flops(config, load) / config.layers as f64,
         };
     spans as f64 * (recovery.operations(config.hidden, fitted * load.length) + measured)
 }
 
-/// Cost of measuring one number at the input of a region, in floating-point operations. Measured on solves of 18
+/// Cost of measuring one value at the input of a region, in floating-point operations. Fitted to the solve times of 18
 /// operators.
 const MEASURED: f64 = 450.0;
 
-/// Returns the bytes of one matrix.
+/// Returns the size of one C × C matrix in f32, in bytes.
 pub fn matrix_bytes(config: &Config) -> u64 {
     4 * (config.hidden * config.hidden) as u64
 }
 
-/// Where a repair stands.
+/// Position of a repair in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PlacedRepair {
-    /// On the residual stream, in the place of the removed layers.
+    /// On the residual stream, in place of the removed layers.
     Stream,
-    /// On the MLP branch of the layer before.
+    /// On the MLP branch of the layer before the cut.
     Mlp,
-    /// On both branches of the layer before.
+    /// On both branches of the layer before the cut.
     AttentionAndMlp,
-    /// On the residual stream, in the place of the removed attention of the layer `region.0`.
+    /// On the residual stream, in place of the removed attention of layer `region.0`.
     Attention,
 }
 
-/// One repaired span.
+/// Result of repairing one span.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BoundaryResult {
-    /// The removed layers, `[start, end)`; the layer of a removed attention.
+    /// Removed layers `[start, end)`. For a removed attention, `start` is its layer.
     pub region: (usize, usize),
-    /// The operator's content key; none where the layers were only removed.
+    /// Content key of the operator; `None` if the layers were removed without a repair.
     pub operator: Option<String>,
-    /// Where it stands.
+    /// Position of the operator; `None` if there is no repair.
     pub placed: Option<PlacedRepair>,
-    /// Remarks on the repair for readers.
+    /// Remarks on the repair, shown to users.
     pub notes: Vec<String>,
-    /// Whether its calibration can determine no repair at all: its numbers are no merit then.
+    /// Whether the calibration data cannot determine a repair, so that the results are meaningless.
     #[serde(default)]
     pub undetermined: bool,
-    /// Rank of the least-squares problem's matrix, where one was solved.
+    /// Rank of the least-squares matrix, if a least-squares problem was solved.
     pub rank: Option<usize>,
-    /// Its condition number; none where it is infinite.
+    /// Condition number of the least-squares matrix; `None` if it is infinite.
     pub condition: Option<f64>,
-    /// Mean loss of each epoch, where the method iterates.
+    /// Mean loss of each epoch, if the method is iterative.
     pub losses: Vec<f64>,
     /// Time for solving, without measuring.
     pub solve_seconds: f64,
@@ -180,19 +182,19 @@ pub struct BoundaryResult {
     pub numbers: RepairMetrics,
 }
 
-/// Encodes the operator at a boundary: payload name and numbers.
+/// Encodes the operator at a boundary as payload name and bytes.
 ///
 /// # Errors
-/// None that a reader could mend.
+/// Propagates errors of [`Operator::parts`].
 pub fn payload(boundary: usize, operator: &Operator) -> Result<(String, Vec<u8>)> {
     let (form, values) = operator.parts()?;
     Ok((format!("{boundary:04}.{form}.f32"), values.iter().flat_map(|value| value.to_le_bytes()).collect()))
 }
 
-/// Stores a variant's operators, given as [`payload`]s.
+/// Stores a variant's operators, encoded by [`payload`].
 ///
 /// # Errors
-/// Kind `Job`: figures that are not finite. Else a store that cannot be written.
+/// Fails with kind `Job` if a figure is not finite. Also fails if the store cannot be written.
 pub fn store(
     store: &Store,
     key: &Key,
@@ -209,10 +211,10 @@ pub fn store(
 /// Encodes the results of the boundaries.
 ///
 /// # Errors
-/// Kind `Job`: figures that are not finite.
+/// Fails with kind `Job` if a figure is not finite.
 pub(super) fn figures_payload(results: &[BoundaryResult]) -> Result<Vec<u8>> {
     let figures = to_json(&results)?;
-    // JSON has no word for a number that is none: it would not come back.
+    // JSON writes non-finite numbers as `null`, which cannot be read back.
     match serde_json::from_slice::<Vec<BoundaryResult>>(&figures) {
         Ok(_) => Ok(figures),
         Err(_) => Err(Error::job("the repair's figures are not finite numbers")
@@ -223,15 +225,15 @@ pub(super) fn figures_payload(results: &[BoundaryResult]) -> Result<Vec<u8>> {
 /// Reads the results of a stored variant's boundaries.
 ///
 /// # Errors
-/// Damage.
+/// Fails if the object is damaged.
 pub fn figures(artifact: &StoredObject) -> Result<Vec<BoundaryResult>> {
     from_json(artifact, FIGURES)
 }
 
-/// Reads the full matrix of a variant's only boundary.
+/// Reads the operator of a variant's only boundary as a dense matrix.
 ///
 /// # Errors
-/// Damage.
+/// Fails if the object is damaged.
 pub fn matrix(artifact: &StoredObject) -> Result<Vec<f32>> {
     load(artifact, 0)?.to_dense()
 }
@@ -239,7 +241,7 @@ pub fn matrix(artifact: &StoredObject) -> Result<Vec<f32>> {
 /// Reads a stored variant as a program.
 ///
 /// # Errors
-/// Damage.
+/// Fails if the object is damaged.
 pub fn program(artifact: &StoredObject, layers: usize, selection: &Selection) -> Result<Program> {
     let misfit =
         || Error::damaged("a stored operator does not fit its record").at(artifact.folder().display().to_string());
@@ -250,11 +252,11 @@ pub fn program(artifact: &StoredObject, layers: usize, selection: &Selection) ->
     program?.ok_or_else(misfit)
 }
 
-/// Builds the program of a repaired cut; `operator` gives the operator of a result by its index and key. `None` if a map of
-/// an MLP branch has no layer before it.
+/// Builds the program of a repaired cut. `operator` returns the operator of a result, given its index and key. `None`
+/// if a repair of an MLP branch has no layer before it.
 ///
 /// # Errors
-/// As of `operator`.
+/// Propagates errors of `operator`.
 pub fn repaired(
     layers: usize,
     removed: &Cut,
@@ -300,7 +302,7 @@ pub(crate) fn recovery_of(cell: &Cell) -> Result<&dyn Recovery> {
 /// Solves a variant's operators and stores them.
 ///
 /// # Errors
-/// Kind `Job`: the cell cannot be repaired, and why.
+/// Fails with kind `Job` and a reason if the cell cannot be repaired.
 pub(crate) fn solve(
     job: &CalibrationJob<'_>,
     variant: &Variant,
@@ -335,11 +337,11 @@ pub(crate) fn solve(
     results.keep(job, key, started)
 }
 
-/// Removes the layers of a selection one by one, solves their operators in the backbone that is left each time, and stores
-/// them.
+/// Removes the layers of a selection one by one. After each removal, the operator is solved on the model pruned so far.
+/// Stores all operators.
 ///
 /// # Errors
-/// As of [`solve`].
+/// Fails under the same conditions as [`solve`].
 pub(crate) fn solve_one_by_one(
     job: &CalibrationJob<'_>,
     variant: &Variant,
@@ -363,7 +365,7 @@ pub(crate) fn solve_one_by_one(
     results.keep(job, key, started)
 }
 
-/// Reports the begin of some passes over a calibration. Returns the number of the job.
+/// Reports the start of several passes over a calibration. Returns the number of the job.
 pub(crate) fn begin_passes(job: &CalibrationJob<'_>, label: &str, passes: usize) -> usize {
     let tokens = job.shape.sequences * job.shape.length;
     let load = Load::windows(tokens, job.shape.length);
@@ -371,7 +373,7 @@ pub(crate) fn begin_passes(job: &CalibrationJob<'_>, label: &str, passes: usize)
     job.run.start(job.hold.name(), label, passes * tokens, 0, flops)
 }
 
-/// The operators of a cut, in the form of the store.
+/// Operators of a cut, encoded for the store.
 #[derive(Default)]
 struct SolvedCut {
     results: Vec<BoundaryResult>,

@@ -1,5 +1,5 @@
-//! Scores of a variant on one text or task, and scores of a backbone without some layers on a calibration's text: the
-//! format, the names of work in progress, and its partial results.
+//! Scores of variants on a text or task, and of leave-out trials on a calibration text: their format, and the names of
+//! journals and leases for partial results.
 
 use std::sync::Arc;
 
@@ -17,16 +17,16 @@ use crate::identity::Identity;
 use crate::metric::{Metric, Unit};
 use crate::model::trie::Cost as TrieCost;
 use crate::model::{Config, Cut, Load, Program, Trie};
-use crate::tasks::{Answered, Score, Solutions, TaskResult};
+use crate::tasks::{Answered, Score, Solutions};
 use crate::work::backbone::ScoredExtent;
 use crate::work::event::WorkKind;
 use ghostlab_store::{JournalRecord, Key, ObjectKind, Store, StoredObject};
 
-// 2: the softmax divides last, which rounds otherwise. 3: as does a row that is multiplied alone. 4: in half precision candle
-// rounds no logits.
+// Version 2: the softmax divides last, which changes rounding. Version 3: multiplication of a single row changes
+// rounding. Version 4: candle does not round logits in half precision.
 pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
 
-/// Scores lie in files of many.
+/// Scores are packed into files of many.
 pub const STAGE: Stage = Stage {
     inodes: |_| 0,
     members: &[Member::Of(&[REMOVED]), Member::Of(&[REMOVED, DISTANCE])],
@@ -45,15 +45,16 @@ pub(super) const WORDS: Words = Words {
     },
 };
 
-/// The field that tells a trial from the whole backbone on the same tokens.
+/// Key field that distinguishes a trial from the dense backbone on the same tokens.
 const REMOVED: &str = "removed";
-/// The field that tells distances of logits from perplexities.
+/// Key field that distinguishes trials that measure logit distances from those that measure perplexities.
 const DISTANCE: &str = "distance";
 
-/// What variants are compared with: the program of the whole backbone that the key names.
+/// Key field for comparisons with the dense program of the same backbone.
 const COMPARED: &str = "dense";
 
-/// One or two numbers a window or choice, or those of [`Damages`] a window, as `f64` in little-endian order.
+/// Payload with scores as little-endian `f64`: one or two values per window or choice, or those of [`Damages`] per
+/// window.
 pub(super) const VALUES: &str = "values.f64";
 
 fn dense(backbone: KeyedBackbone<'_>) -> Value {
@@ -62,8 +63,8 @@ fn dense(backbone: KeyedBackbone<'_>) -> Value {
     identity
 }
 
-/// Returns the key part of a scored variant. An operator's key includes its engine, except for weights rounded after
-/// solving.
+/// Returns the part of a key that describes the scored variant. The key of an operator includes its engine, unless the
+/// weights were rounded after solving.
 pub(super) fn scored(backbone: KeyedBackbone<'_>, operator: Option<&Arc<Key>>) -> Value {
     if operator.is_none() {
         return dense(backbone);
@@ -75,7 +76,7 @@ pub(super) fn scored(backbone: KeyedBackbone<'_>, operator: Option<&Arc<Key>>) -
     identity
 }
 
-/// Returns the key of a variant's scores on some tokens, or on part of them.
+/// Returns the key of a variant's scores on some tokens, or on a subset of them.
 pub fn key(
     kind: ObjectKind,
     backbone: KeyedBackbone<'_>,
@@ -96,7 +97,8 @@ pub fn key(
     Key::new(kind, identity, parents).named(backbone.name).about(what)
 }
 
-/// Estimates scoring the `missing` variants of the trie `all`, perhaps compared with a reference program.
+/// Estimates the cost of scoring the `missing` variants of the trie `all`, compared with a reference program if there
+/// is one.
 pub fn cost(config: &Config, all: &Trie, reference: Option<&Program>, missing: &[Program], load: &Load) -> Cost {
     let TrieCost { shared, separate } = all.flops(config, load);
     let mut cost = Cost { separate, shared, ..Cost::default() };
@@ -110,12 +112,12 @@ pub fn cost(config: &Config, all: &Trie, reference: Option<&Program>, missing: &
     cost
 }
 
-/// Returns the key family of leave-out scores on a calibration. The dense score represents it.
+/// Returns the key family of leave-out trials on a calibration. The dense score represents the family.
 pub(super) fn trials(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, dense(backbone), tokens, backbone)
 }
 
-/// Returns the key of the score, or of the distances of the logits, without one cut.
+/// Returns the key of a leave-out trial, which measures perplexity or logit distance without `removed`.
 pub fn trial(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, metric: TrialMetric, removed: &Cut) -> Key {
     let removed = (REMOVED, json!(removed));
     match metric {
@@ -124,7 +126,8 @@ pub fn trial(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, metric: TrialMetric
     }
 }
 
-/// Estimates trials. Steps of a greedy search are sequential, so each size is a run of its own.
+/// Estimates the cost of trials. A greedy search runs its steps in sequence, so the trials of each size are scored
+/// separately.
 pub fn trial_cost(config: &Config, sets: &[Cut], left: bool, load: &Load) -> Cost {
     let mut cost = Cost::default();
     for run in sets.chunk_by(|a, b| a.len() == b.len()) {
@@ -136,7 +139,7 @@ pub fn trial_cost(config: &Config, sets: &[Cut], left: bool, load: &Load) -> Cos
     cost
 }
 
-/// Returns the name of the journal and leases for scoring on some tokens, or on part of them.
+/// Returns the name of the journal and the prefix of the leases for scoring on some tokens, or on a subset of them.
 pub fn journal(backbone: KeyedBackbone<'_>, tokens: &Key, extent: ScoredExtent) -> String {
     let KeyedBackbone { content, batch_tokens, .. } = backbone;
     let draw = extent.draw.map_or_else(String::new, |draw| format!(" {draw}"));
@@ -144,12 +147,12 @@ pub fn journal(backbone: KeyedBackbone<'_>, tokens: &Key, extent: ScoredExtent) 
     sha256::of_bytes(format!("{content} {} {batch_tokens}{}{draw}{compared}", tokens.hash(), backbone.other_engine()))
 }
 
-/// Returns whether a lease is for a chunk: a journal's name and a number.
+/// Returns whether a lease is for a chunk: its name is that of a journal, followed by a number.
 pub(super) fn is_claim(name: &str) -> bool {
     name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64)
 }
 
-/// Returns the number of packs for `scores` scores.
+/// Returns the number of pack files for `scores` scores.
 fn files(scores: usize) -> u64 {
     scores.div_ceil(Store::TOGETHER) as u64
 }
@@ -157,16 +160,16 @@ fn files(scores: usize) -> u64 {
 /// Reads stored scores.
 ///
 /// # Errors
-/// Damage.
+/// Fails if the object is damaged.
 pub fn read(object: &StoredObject) -> Result<Vec<f64>> {
     let bits = bytemuck::pod_collect_to_vec::<u8, u64>(&object.read(VALUES)?);
     Ok(bits.into_iter().map(|bits| f64::from_bits(u64::from_le(bits))).collect())
 }
 
-/// Returns the losses of a text's windows, and their comparison with the dense model if there is one.
+/// Splits values into the losses of a text's windows and, if requested, their comparison with the dense model.
 ///
 /// # Errors
-/// Kind `Damaged`: values that are not those of complete windows.
+/// Fails with kind `Damaged` if the values do not form complete windows.
 pub(crate) fn window_scores(values: Vec<f64>, text: &Perplexity) -> Result<(Losses, Option<Damages>)> {
     if !text.damage {
         return Ok((Losses { windows: values }, None));
@@ -181,20 +184,20 @@ pub(crate) fn window_scores(values: Vec<f64>, text: &Perplexity) -> Result<(Loss
     Ok((damages.losses.clone(), Some(damages)))
 }
 
-/// Encodes the payload that [`read`] reads.
+/// Encodes the payload for [`read`].
 pub(super) fn bytes(values: &[f64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
 }
 
 /// A variant that is being scored.
-pub(super) struct ScoredVariant {
-    pub(super) key: Arc<Key>,
+pub(crate) struct ScoredVariant {
+    pub(crate) key: Arc<Key>,
     /// From the first chunk on that is computed here: operators are large.
     pub(super) program: Option<Program>,
     /// Indexed by chunk.
-    pub(super) chunks: Vec<Option<Vec<f64>>>,
+    pub(crate) chunks: Vec<Option<Vec<f64>>>,
     pub(super) seconds: f64,
-    /// Another process has stored it meanwhile, or it has no program.
+    /// Whether the variant needs no more work: another process stored it, or it has no program.
     pub(super) settled: bool,
 }
 
@@ -211,14 +214,14 @@ impl ScoredVariant {
     }
 }
 
-/// Returns the display factor of a defined score: shares are shown in percent.
+/// Returns the display factor of a metric of a definition: proportions are shown in percent.
 pub(crate) fn scale(metric: &Metric) -> f64 {
     if metric.unit == Unit::Percent { 100.0 } else { 1.0 }
 }
 
-/// Judges the documents of a task from the scores of its choices.
-pub(crate) fn answered(values: &[f64], sheet: &Arc<Solutions>) -> Result<(Answered, TaskResult)> {
+/// Evaluates the answers to a task from the scores of its choices.
+pub(crate) fn answered(values: &[f64], solutions: &Arc<Solutions>) -> Result<Answered> {
     let scored = choices::scored(values);
     let scores = scored.iter().map(|entry| Score { log_likelihood: entry.log_likelihood, greedy: entry.greedy });
-    Answered::new(sheet, scores.collect())
+    Answered::new(solutions, scores.collect())
 }

@@ -7,7 +7,7 @@ use super::chunks::ChunkRun;
 use super::group::{Going, Group, Order, Programs, Tools};
 use super::operator;
 use super::scores::{self, KIND, VALUES, answered, bytes, read, scale};
-use super::tokens::{self, defined};
+use super::tokens::{self, AnswerKey};
 use crate::error::Result;
 use crate::metric::Metric;
 use crate::model::{CPU, Program};
@@ -17,7 +17,7 @@ use crate::work::event::{Event, WorkKind};
 use crate::work::progress::Progressed;
 use ghostlab_store::{Key, Lookup};
 
-/// Scoring a text or a task: all variants in one trie.
+/// Group of scoring jobs. Each scores all variants on one text or task, in one trie.
 pub(crate) const GROUP: Group = Group {
     kind: WorkKind::Score,
     places: |backbone| backbone.evaluations.len(),
@@ -25,17 +25,17 @@ pub(crate) const GROUP: Group = Group {
     claim: |backbone, index| backbone.evaluations[index].journal.clone(),
     on: |backbone, index| Some(backbone.evaluations[index].subject.to_string()),
     made: |variant, index| variant.scores.get(index).into_iter().collect(),
-    // An operator each.
+    // One operator per variant.
     bytes: |backbone, variants| variants.len() as u64 * operator::matrix_bytes(&backbone.config),
     order: Order::Then,
     make,
     tell,
 };
 
-/// Scores some variants on an evaluation. Variants without a program fail alone.
+/// Scores some variants on an evaluation. A variant without a program fails only its own cells.
 ///
 /// # Errors
-/// What stops the whole run, and what all variants suffer from.
+/// Fails on errors that stop the run or concern all variants.
 fn make(
     tools: &Tools<'_>,
     backbone: &BackbonePlan,
@@ -48,7 +48,7 @@ fn make(
     let variants: Vec<&Variant> = variants.iter().copied().filter(|variant| !run.failed(variant.cell)).collect();
     let stored = || run.known_objects.all(run.store, variants.iter().map(|variant| &variant.scores[index]));
     if going.is_none() {
-        // Where others have done it, nothing has to be read to see that.
+        // Skip reading the inputs if other processes have stored everything.
         if stored() {
             return Ok(Progressed::Found);
         }
@@ -64,11 +64,13 @@ fn make(
     };
     let (step, scoring) = text.with_eval_set(backbone, &evaluation.subject, |eval_set| {
         let journal = evaluation.journal.clone();
-        let job = ChunkRun { run, models, backbone, eval_set, label: &label, program: &program, journal, within: None };
+        let label = &*label;
+        let program = &program;
+        let job = ChunkRun { run, models, backbone, eval_set, label, program, journal, within: None, sample: None };
         let mut scoring = match begun {
             Some(scoring) => scoring,
             None => {
-                // Two cells may be one variant: the same key needs one score.
+                // Two cells may be the same variant and share a key. Score each key once.
                 let mut seen = BTreeSet::new();
                 let keys = variants.iter().map(|variant| &variant.scores[index]).filter(|key| seen.insert(key.hash()));
                 job.begin(keys.cloned().collect())?
@@ -82,8 +84,8 @@ fn make(
     Ok(step)
 }
 
-/// Extracts the scores of a sample for variants that are scored completely. On the CPU scores do not depend on their batch.
-/// Returns whether there were any.
+/// Extracts the scores of a subset for variants that are already scored completely. On the CPU, scores do not depend on
+/// the batch. Returns whether there were any such variants.
 fn take_over(run: &Context<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) -> Result<bool> {
     let evaluation = &backbone.evaluations[index];
     let extent = evaluation.subject.extent();
@@ -126,34 +128,29 @@ fn take_over(run: &Context<'_>, backbone: &BackbonePlan, index: usize, variants:
     Ok(true)
 }
 
-/// Reports the scores computed here: perplexities, and accuracies in percent. Damage right after writing is found when
-/// the results are read.
+/// Reports the scores computed here: perplexities, and accuracies in percent. Unreadable scores are ignored, because
+/// damage is reported when the results are read.
 fn tell(run: &Context<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) {
     let evaluation = &backbone.evaluations[index];
     let values = || -> Result<Vec<(usize, f64)>> {
-        let sheet = tokens::sheet(evaluation, run.store)?;
-        let documents = match run.store.look(&evaluation.tokens) {
-            Lookup::Whole(object) if matches!(evaluation.subject, Subject::Defined(_)) => {
-                Some(defined::documents(&object)?)
-            }
-            _ => None,
-        };
+        let answer_key = AnswerKey::read(evaluation, run.store)?;
         let mut values = Vec::new();
         for (cell, key) in variants.iter().map(|variant| (variant.cell, &variant.scores[index])) {
             let is_reported = !run.failed(cell) && run.tells_of(key);
             let Some(Lookup::Whole(object)) = is_reported.then(|| run.store.look(key)) else { continue };
-            let value = match (&evaluation.subject, &sheet) {
+            let value = match (&evaluation.subject, &answer_key) {
                 (Subject::Windows(text), _) => scores::window_scores(read(&object)?, text)?.0.perplexity(),
-                (Subject::Task(_), Some(sheet)) => 100.0 * answered(&read(&object)?, sheet)?.1.column().value,
-                (Subject::Defined(used), _) => {
-                    let Some(documents) = &documents else { continue };
-                    let definition = &run.grid.definitions[&used.name].definition;
+                (Subject::Task(_), None) => continue,
+                (Subject::Task(_), Some(AnswerKey::Native(solutions))) => {
+                    100.0 * answered(&read(&object)?, solutions)?.result.column().value
+                }
+                (Subject::Task(task), Some(AnswerKey::Defined(documents))) => {
+                    let definition = run.grid.definition(task)?;
                     let (answers, _) = documents.answered(definition, &object)?;
                     let judged = documents.judge(definition, &answers, &|_, _| Ok(None))?;
                     let Some(first) = judged.first() else { continue };
                     first.score.score * scale(&Metric::defined("", &first.score.metric, &first.score.filter))
                 }
-                (Subject::Task(_), None) => continue,
             };
             values.push((cell, value));
         }
@@ -166,7 +163,7 @@ fn tell(run: &Context<'_>, backbone: &BackbonePlan, index: usize, variants: &[&V
     }
 }
 
-/// Returns the programs of variants with score keys, or records their failure.
+/// Returns the program of the variant with a given score key, or records the failure of its cell.
 fn program(
     run: &Context<'_>,
     programs: &Programs,

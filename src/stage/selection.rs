@@ -1,5 +1,5 @@
-//! The layers that a criterion picks, with its scores, and the trials that it picks by: perplexities on the calibration windows
-//! without some layers.
+//! Layers selected by a criterion, with its scores, and the trials behind the selection: perplexities on the
+//! calibration windows without some layers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,11 +21,10 @@ use crate::model::{Cut, Program};
 use crate::work::backbone::{ScoredExtent, Variant};
 use crate::work::context::CalibrationJob;
 use crate::work::event::WorkKind;
-use crate::work::progress::Progressed;
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
-// 3: keys name what the criterion looked at, and have every option filled in. 4: the bound of `cca` counts no rounding as a
-// direction.
+// Version 3: keys name the inputs of the criterion and contain every option. Version 4: the bound of `cca` no longer
+// counts rounding errors as directions.
 pub const KIND: ObjectKind = ObjectKind::new("selection", 5);
 
 pub const STAGE: Stage = Stage {
@@ -42,13 +41,13 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// The layers and scores.
+/// Payload with layers and scores.
 const LAYERS: &str = "selection.json";
-/// Warnings, if any.
+/// Payload with warnings, if any.
 const NOTES: &str = "notes.json";
 
-/// Returns the key of a selection: the families of similarities and leave-out scores, because the members that are read are
-/// known only later.
+/// Returns the key of a selection. It refers to families of similarities and trials, because the members that a
+/// criterion reads are not known in advance.
 pub fn key(backbone: KeyedBackbone<'_>, cut: &CutId, rule: (&dyn Criterion, &PruneSpec<'_>), tokens: &Arc<Key>) -> Key {
     let CutId { criterion: name, version, options, depth, known, repaired } = cut;
     let mut identity = json!({
@@ -72,10 +71,10 @@ pub fn key(backbone: KeyedBackbone<'_>, cut: &CutId, rule: (&dyn Criterion, &Pru
     Key::new(KIND, identity, parents).named(backbone.name)
 }
 
-/// Stores a selection with the notes on it.
+/// Stores a selection with its notes.
 ///
 /// # Errors
-/// A store that cannot be written.
+/// Fails if the store cannot be written.
 pub fn store(store: &Store, key: &Key, seconds: f64, selection: &Selection, notes: &[String]) -> Result<()> {
     let layers = to_json(selection)?;
     let notes = (!notes.is_empty()).then(|| to_json(&notes)).transpose()?;
@@ -86,7 +85,7 @@ pub fn store(store: &Store, key: &Key, seconds: f64, selection: &Selection, note
 /// Reads a stored selection.
 ///
 /// # Errors
-/// Damage.
+/// Fails if the object is damaged.
 pub fn read(object: &StoredObject) -> Result<Selection> {
     from_json(object, LAYERS)
 }
@@ -94,39 +93,39 @@ pub fn read(object: &StoredObject) -> Result<Selection> {
 /// Returns the reasons why a selection is meaningless, if any.
 ///
 /// # Errors
-/// Damage.
+/// Fails if the object is damaged.
 pub fn notes(object: &StoredObject) -> Result<Vec<String>> {
     let noted = object.payloads().any(|name| name == NOTES);
     if noted { from_json(object, NOTES) } else { Ok(Vec::new()) }
 }
 
-/// The selections of some variants, each picked once.
+/// Selections of some variants. Each selection is made once.
 pub(crate) struct Selections<'a> {
     by_key: BTreeMap<String, SelectionSlot<'a>>,
 }
 
 struct SelectionSlot<'a> {
     key: Arc<Key>,
-    /// The criterion as the grid writes it.
+    /// Criterion as written in the grid.
     label: String,
     cut: PruneSpec<'a>,
     criterion: Arc<dyn Criterion>,
     picked: Picked,
 }
 
-/// How far a selection is.
+/// State of a selection.
 pub(crate) enum Picked {
     Done(Selection),
     Failed(String),
-    /// This needs similarities or activations from the pass.
+    /// Needs similarities or activations from the pass.
     Waiting,
 }
 
 impl<'a> Selections<'a> {
-    /// Looks up stored selections, and computes those that need no similarities.
+    /// Reads the stored selections, and makes those that need no pass.
     ///
     /// # Errors
-    /// The run was stopped; a selection that fails by itself is kept as failed.
+    /// Fails if the run was stopped. A selection that fails by itself is recorded as failed.
     pub(crate) fn before_pass(
         job: &CalibrationJob<'a>,
         variants: &[&Variant],
@@ -159,8 +158,8 @@ impl<'a> Selections<'a> {
         Ok(Self { by_key })
     }
 
-    /// Returns what some variants need of the dense pass, given the selections so far. Variants without a final selection,
-    /// and those whose layers are removed one by one, need nothing.
+    /// Returns the inputs that some variants need from the dense pass, given the selections so far. Variants with a
+    /// failed selection, and variants whose layers are removed one by one, need nothing.
     pub(crate) fn needs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> Needs {
         Needs::of(variants.iter().filter_map(|variant| {
             let slot = self.slot(variant).filter(|slot| !slot.criterion.is_iterative())?;
@@ -176,7 +175,7 @@ impl<'a> Selections<'a> {
         }))
     }
 
-    /// Picks what waited for the pass.
+    /// Makes the selections that waited for the pass.
     pub(crate) fn after_pass(
         &mut self,
         similarities: &Similarities,
@@ -202,7 +201,7 @@ impl SelectionSlot<'_> {
         matches!(self.picked, Picked::Waiting)
     }
 
-    /// Picks and stores a selection; one that failed is tried again by the next run.
+    /// Makes and stores a selection. A failed selection is not stored, and the next run tries it again.
     fn pick(
         &mut self,
         similarities: &Similarities,
@@ -211,7 +210,8 @@ impl SelectionSlot<'_> {
         job: &CalibrationJob<'_>,
         started: Instant,
     ) -> Result<()> {
-        // Only where a criterion says so are perplexities in its selection's key.
+        // Selections may use trials only if the criterion declares them, because the selection's key then refers to
+        // them.
         let announced = !self.criterion.trials(&self.cut).is_empty();
         let mut measure = |metric: TrialMetric, cuts: &[Cut]| match announced {
             true => trials.measure(&self.label, metric, cuts),
@@ -223,7 +223,7 @@ impl SelectionSlot<'_> {
         self.keep(selected, job, started)
     }
 
-    /// Picks by removing layers one by one, each with the variant's repair.
+    /// Selects layers by removing them one by one, each with the variant's repair.
     fn pick_one_by_one(&mut self, variant: &Variant, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
         let recovery = operator::recovery_of(&job.run.grid.cells[variant.cell])?;
         let label =
@@ -238,7 +238,7 @@ impl SelectionSlot<'_> {
         self.keep(selected, job, started)
     }
 
-    /// Stores a selection, or keeps the reason of a failure.
+    /// Stores a selection, or records the reason of a failure.
     fn keep(&mut self, selected: Result<Selection>, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
         self.picked = match selected {
             Ok(selection) => {
@@ -257,7 +257,7 @@ impl SelectionSlot<'_> {
     }
 }
 
-/// Measures trials, each once: two rules, or two depths, may ask for the same.
+/// Cache of trials. Several criteria or depths may request the same trial.
 pub(crate) struct Trials<'a> {
     job: &'a CalibrationJob<'a>,
     known: BTreeMap<(TrialMetric, Cut), f64>,
@@ -281,8 +281,8 @@ impl<'a> Trials<'a> {
         Ok(cuts.iter().map(|cut| self.known[&(metric, cut.clone())]).collect())
     }
 
-    /// Returns the distances of the logits of all cuts to those of the dense backbone. Missing ones are measured in one trie
-    /// and stored, so that a resumed run continues after the last complete step.
+    /// Returns the distances of the logits without each cut to those of the dense backbone. Missing distances are
+    /// measured in one trie and stored, so that a resumed run continues after the last complete step.
     fn distances(&self, distance: LogitDistance, cuts: &[&Cut]) -> Result<Vec<f64>> {
         let CalibrationJob { run, backbone, tokens, windows, engine, hold, .. } = self.job;
         let metric = TrialMetric::Distance(distance);
@@ -328,25 +328,19 @@ impl<'a> Trials<'a> {
             label: &format!("{label} for {} ({} trials)", backbone.name, cuts.len()),
             journal: scores::journal(backbone.keyed(), tokens, ScoredExtent::default()),
             within: Some(self.job.hold),
+            sample: None,
         };
         let losses = scored(&scoring, &keys)?;
         Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())
     }
 }
 
-/// Returns the values of each variant, scoring and storing missing ones.
+/// Returns the values of each variant, after scoring and storing missing ones.
 fn scored(run: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
     let stored = |key: &&Arc<Key>| run.run.get(key).is_some_and(|object| scores::read(&object).is_ok());
     let missing: Vec<_> = keys.iter().filter(|key| !stored(key)).cloned().collect();
     if !missing.is_empty() {
-        let mut scoring = run.begin(missing)?;
-        loop {
-            match run.go_on(&mut scoring)? {
-                Progressed::Done | Progressed::Found => break,
-                Progressed::Busy => run.run.pause()?,
-                Progressed::GivenUp(reason) => return Err(Error::job(reason).at(run.label.to_string())),
-            }
-        }
+        run.finish(&mut run.begin(missing)?)?;
     }
     keys.iter()
         .map(|key| {

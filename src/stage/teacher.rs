@@ -18,7 +18,7 @@ use crate::work::backbone::TrainingPlan;
 use crate::work::context::CalibrationJob;
 use ghostlab_store::{Key, ObjectKind, Payload, Pin, StoredObject, fault};
 
-// Version 2: see version 4 of the scores.
+// Version 2: candle does not round logits in half precision.
 pub const KIND: ObjectKind = ObjectKind::new("teacher", 3);
 
 pub const STAGE: Stage =
@@ -96,7 +96,7 @@ pub(super) struct TrainingData {
     /// Teacher predictions by shard.
     tops: Vec<StoredObject>,
     shards: Vec<Range<usize>>,
-    /// Prevents a cleanup from removing the inputs in use.
+    /// Pin that keeps a cleanup from removing the inputs in use.
     _pin: Pin,
 }
 
@@ -224,7 +224,7 @@ impl CalibrationJob<'_> {
     }
 }
 
-/// Writes the stream at the boundary to the store, and collects the input of the final norm.
+/// Writer that stores the stream at the boundary and collects the input of the final norm.
 struct Both {
     site: HookPoint,
     payload: Payload,

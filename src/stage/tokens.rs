@@ -1,7 +1,6 @@
-//! Token ids in the store: the windows of a text, the requests of a task, the prompts that are continued.
+//! Token ids in the store: the windows of a text, the requests of a task, and the prompts of generations.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -17,29 +16,28 @@ use crate::generate::{LogitsProcessors, Prompt, Sampling, Settings};
 use crate::grid::Draw;
 use crate::identity::TextId;
 use crate::model::Load;
-use crate::tasks::Solutions;
-use crate::work::backbone::{BackbonePlan, Evaluation, Subject};
-use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
+use crate::work::backbone::{BackbonePlan, Subject};
+use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
+mod answer_key;
 pub mod defined;
 mod make;
 
+pub use answer_key::{AnswerKey, Documents};
 pub(crate) use make::{text, tokenise_missing, whole, windows};
 
-// 2: keys say the format that a file is read as. 3: windows say the bytes that they predict. 4: as all kinds, one more without
-// a change of its own: keys name a backbone by what its forward pass reads, a task by what is read of the backbone's files, a
-// method by its version.
+// Version 2: keys name the file format. Version 3: windows record the bytes that they predict. Version 4: no change of
+// tokens; all kinds were incremented together when keys began to identify a backbone by the inputs of its forward pass,
+// a task by the backbone's files that it reads, and a method by its version.
 pub const KIND: ObjectKind = ObjectKind::new("tokens", 4);
 
-/// Results are judged by them.
+/// Verified completely, because results are evaluated with them.
 pub const STAGE: Stage = Stage { inodes: |_| 7, ..Stage::new(KIND) };
 
 const IDS: &str = "ids.u32";
 const WINDOWS: &str = "windows.json";
 const REQUESTS: &str = "requests.json";
-/// For a task's tokens: data for judging its documents.
-const SHEET: &str = "sheet.json";
-/// How much text they are.
+/// Payload with the amount of text.
 const LOAD: &str = "load.json";
 
 /// Returns the key of a text's windows. `corpus` is its name in the grid.
@@ -54,7 +52,8 @@ pub fn of_windows(corpus: &str, text: &TextId, tokenizer: &str, windows: &Value)
     Key::new(KIND, identity, []).named(corpus)
 }
 
-/// Returns the key of a task's requests from everything that they are made of. `name` is its name in the grid.
+/// Returns the key of a task's requests. `identity` contains all inputs of the requests, and `name` is the task's name
+/// in the grid.
 pub fn of_requests(name: &str, identity: Value) -> Key {
     Key::new(KIND, identity, []).named(name)
 }
@@ -62,7 +61,7 @@ pub fn of_requests(name: &str, identity: Value) -> Key {
 /// Returns the amount of text in stored tokens.
 ///
 /// # Errors
-/// Damage.
+/// Fails if the object is damaged.
 pub fn load(object: &StoredObject) -> Result<Load> {
     let [tokens, scored, length] = from_json::<[usize; 3]>(object, LOAD)?;
     Ok(Load { tokens, scored, length })
@@ -72,33 +71,11 @@ fn load_bytes(load: &Load) -> Vec<u8> {
     json!([load.tokens, load.scored, load.length]).to_string().into_bytes()
 }
 
-/// Reads the data that a stored task's documents are judged by.
-///
-/// # Errors
-/// Damage.
-pub fn solutions(object: &StoredObject) -> Result<Solutions> {
-    from_json(object, SHEET)
-}
-
-/// Reads the solutions of an evaluation. `None` for a text, or a task that is not stored.
-pub(crate) fn sheet(evaluation: &Evaluation, store: &Store) -> Result<Option<Arc<Solutions>>> {
-    match (&evaluation.subject, store.look(&evaluation.tokens)) {
-        (Subject::Task(used), Lookup::Whole(artifact)) => {
-            let all = solutions(&artifact)?;
-            Ok(Some(Arc::new(match used.draw {
-                None => all,
-                Some(draw) => all.only(&draw.of(all.documents())?),
-            })))
-        }
-        _ => Ok(None),
-    }
-}
-
 #[derive(Serialize, Deserialize)]
 struct WindowsRecord {
     length: usize,
     corpus_tokens: usize,
-    /// Bytes of the text behind the predicted tokens.
+    /// Size in bytes of the text covered by the predicted tokens.
     bytes: usize,
     /// Document and token at which each window begins.
     starts: Vec<(usize, usize)>,
@@ -130,7 +107,7 @@ fn put(store: &Store, key: &Key, seconds: f64, payloads: &[(&str, Vec<u8>)]) -> 
 /// Reads the windows of a stored text.
 ///
 /// # Errors
-/// Damage.
+/// Fails if the object is damaged.
 pub fn read_windows(artifact: &StoredObject) -> Result<Windows> {
     let WindowsRecord { length, corpus_tokens, bytes, starts } = from_json(artifact, WINDOWS)?;
     let starts: Vec<Start> = starts.into_iter().map(|(document, token)| Start { document, token }).collect();
@@ -139,10 +116,10 @@ pub fn read_windows(artifact: &StoredObject) -> Result<Windows> {
     Ok(windows)
 }
 
-/// Returns a stored text's number of windows, tokens, and predicted bytes.
+/// Returns the numbers of windows, tokens and predicted bytes of a stored text.
 ///
 /// # Errors
-/// Damage.
+/// Fails if the object is damaged.
 pub fn extent(artifact: &StoredObject) -> Result<(usize, usize, usize)> {
     let WindowsRecord { corpus_tokens, starts, bytes, .. } = from_json(artifact, WINDOWS)?;
     Ok((starts.len(), corpus_tokens, bytes))
@@ -155,15 +132,15 @@ fn check(artifact: &StoredObject, fits: bool) -> Result<()> {
     Err(Error::damaged("stored tokens do not fit their record").at(artifact.folder().display().to_string()))
 }
 
-/// A task's requests as token ids.
+/// Token ids of a task's requests.
 pub struct TaskTokens {
     ids: Vec<u32>,
-    /// Document by document and choice by choice: where the input and the continuation stand.
+    /// Ranges of the input and the continuation in `ids`, indexed by document and choice.
     places: Vec<Vec<[Range<usize>; 2]>>,
 }
 
-/// Stores the requests of a task: their ids, the lengths of input and continuation of what is scored together, and what its
-/// documents are judged by, with its name.
+/// Stores the requests of a task: token ids, lengths of input and continuation, and the named payload for evaluating
+/// the answers.
 fn store_requests(
     to: defined::TokensTarget<'_>,
     (ids, lengths): (Vec<u32>, &Vec<Vec<[usize; 2]>>),
@@ -194,7 +171,7 @@ impl TaskTokens {
     /// Reads the requests of a stored task.
     ///
     /// # Errors
-    /// Damage.
+    /// Fails if the object is damaged.
     pub fn read(artifact: &StoredObject) -> Result<Self> {
         let lengths: Vec<Vec<[usize; 2]>> = from_json(artifact, REQUESTS)?;
         let tokens = Self { ids: ids(artifact)?, places: places(&lengths) };
@@ -220,12 +197,12 @@ impl TaskTokens {
     }
 }
 
-/// Creates the error for races on generated answers, which the grid rejects.
+/// Creates the error for subsets of generated answers, which the grid rejects.
 fn undrawn() -> Error {
     Error::job("a part is drawn of what is generated")
 }
 
-/// Stored tokens as something to score on.
+/// Stored tokens of a text, a task or a generation.
 pub enum Text {
     Windows(Windows),
     Task(TaskTokens),
@@ -242,7 +219,7 @@ impl Text {
         }
     }
 
-    /// Returns the scored tokens of each choice or text of a task.
+    /// Returns the number of scored tokens of each choice of a task.
     pub(crate) fn scored_tokens(&self) -> Vec<usize> {
         match self {
             Self::Task(tokens) => tokens.places.iter().flatten().map(|[_, continuation]| continuation.len()).collect(),
@@ -250,10 +227,10 @@ impl Text {
         }
     }
 
-    /// Returns the positions of a sample's values among all values, item by item: a window has one value, a choice two.
+    /// Returns the ranges of a subset's values among all values, by item. A window has one value, and a choice has two.
     ///
     /// # Errors
-    /// None that a caller could mend.
+    /// Propagates errors of [`Draw::of`].
     pub(crate) fn drawn_values(&self, draw: Draw) -> Result<Vec<Range<usize>>> {
         let mut at = 0;
         let mut next = |count: usize| {
@@ -268,17 +245,17 @@ impl Text {
         Ok(draw.of(all.len())?.into_iter().map(|item| all[item].clone()).collect())
     }
 
-    /// Selects a sample, in the order of the draw.
+    /// Returns a subset, in the order of the draw.
     ///
     /// # Errors
-    /// None that a caller could mend.
+    /// Fails for generations, and propagates errors of [`Draw::of`].
     pub fn drawn(self, draw: Draw) -> Result<Self> {
         let drawn = draw.of(self.items())?;
         Ok(match self {
             Self::Windows(all) => Self::Windows(Windows {
                 ids: drawn.iter().flat_map(|&at| all.window(at)).copied().collect(),
                 starts: drawn.iter().map(|&at| all.starts[at]).collect(),
-                // The length of the text is not needed for a part.
+                // The size in bytes is not needed for a subset.
                 bytes: 0,
                 ..all
             }),
@@ -289,7 +266,7 @@ impl Text {
         })
     }
 
-    /// Calls `with` with the eval set that the tokens are for a backbone, in batches of its size.
+    /// Calls `with` with the evaluation set that these tokens form for a backbone, with the backbone's batch size.
     pub(crate) fn with_eval_set<T>(
         &self,
         backbone: &BackbonePlan,
@@ -310,18 +287,18 @@ impl Text {
 
 const PROMPTS: &str = "prompts.json";
 
-/// Prompts with the tokenizer that their continuations are read by.
+/// Prompts of a generation, with the tokenizer that decodes the answers.
 pub struct Prompts {
     prompts: Vec<Prompt>,
     settings: Settings,
     tokenizer: Tokenizer,
 }
 
-/// Format of prompts next to their ids.
+/// Stored form of prompts, besides their token ids.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PromptsRecord {
-    /// Seed identity and tokens of each.
+    /// Seed identity and number of tokens of each prompt.
     prompts: Vec<(String, usize)>,
     max_new_tokens: usize,
     context: usize,
@@ -345,7 +322,7 @@ impl Prompts {
         GenerationEval::new(&self.prompts, self.settings.clone(), &self.tokenizer)
     }
 
-    /// Stores them with what else belongs to them.
+    /// Stores the prompts with additional payloads.
     pub(super) fn store(&self, store: &Store, key: &Key, more: Vec<(&str, Vec<u8>)>, seconds: f64) -> Result<()> {
         let Settings { max_new_tokens, context, stops, end_of_text, processors, sampling, .. } = &self.settings;
         let record = PromptsRecord {
@@ -364,10 +341,10 @@ impl Prompts {
         put(store, key, seconds, &files.into_iter().chain(more).collect::<Vec<_>>())
     }
 
-    /// Reads stored prompts; at most `cache_bytes` of keys and values are kept.
+    /// Reads stored prompts. The KV cache holds at most `cache_bytes` bytes.
     ///
     /// # Errors
-    /// Damage.
+    /// Fails if the object is damaged.
     pub(super) fn read(object: &StoredObject, tokenizer: Tokenizer, cache_bytes: u64) -> Result<Self> {
         let PromptsRecord { prompts, max_new_tokens, context, stops, end_of_text, processors, sampling } =
             from_json(object, PROMPTS)?;

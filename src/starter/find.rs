@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::corpus::{Tokenizer, format};
 use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
-use crate::files::parts;
+use crate::files::{self, parts};
 use crate::linalg::hadamard;
 use crate::model::{Config, check_weights};
 
-/// Model that can be pruned.
+/// Model to prune.
 #[derive(Debug, Clone)]
 pub(super) struct Model {
     pub(super) name: String,
@@ -23,7 +23,7 @@ pub(super) struct Model {
     pub(super) rotates: bool,
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) config: Config,
-    /// Depths in the grid, in layers.
+    /// Depths in the grid, in removed layers.
     pub(super) depths: Vec<usize>,
 }
 
@@ -87,7 +87,7 @@ pub(super) fn own_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
     Ok(texts)
 }
 
-/// Returns the last part of a directory's path, resolving `.`.
+/// Returns the last component of a directory's absolute path.
 fn name_of(folder: &Path) -> String {
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let last = absolute.components().rev().find_map(|part| match part {
@@ -104,7 +104,7 @@ pub(super) fn stem(path: &Path) -> String {
     name.split('.').find(|part| !part.is_empty()).unwrap_or("text").to_owned()
 }
 
-/// Unusable directories, with reasons.
+/// Directories with unusable models, and the reasons.
 pub(super) type LeftOut = Vec<(PathBuf, Error)>;
 
 /// Depth of the search below the given directory: `models/org/name`.
@@ -150,9 +150,7 @@ pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, LeftOut)> {
 /// Finds directories with a config or weights, and GGUF files, sorted by name. Such directories are not searched
 /// further.
 fn folders(folder: &Path, levels: usize) -> Vec<PathBuf> {
-    let mut inner: Vec<PathBuf> =
-        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path()).collect();
-    inner.sort();
+    let mut inner = files::entries(folder).unwrap_or_default();
     if folder.join("config.json").exists()
         || inner.iter().any(|path| path.extension().is_some_and(|ending| ending == "safetensors"))
     {

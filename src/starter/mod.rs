@@ -38,7 +38,7 @@ pub struct Starter {
     /// Directories with unusable models, with reasons.
     left_out: Vec<(PathBuf, Error)>,
     corpora: Vec<Corpus>,
-    /// Name and file of each bundled task, if the bundled texts are used.
+    /// Names and files of the bundled tasks. Empty if the user's texts are used.
     tasks: Vec<(String, PathBuf)>,
     sizes: Sizes,
     /// Whether sizes were reduced below the paper's to shorten the run.
@@ -46,11 +46,12 @@ pub struct Starter {
 }
 
 impl Starter {
-    /// Searches a directory for models: the model's own directory, or one with models up to two levels below.
+    /// Creates a starter grid for the models in `folder`: a model folder, or a folder with models up to two levels
+    /// below.
     ///
-    /// `texts` are at least two files for calibration and scoring ([`SplitText`] makes two of one). Without any,
-    /// those in `embedded` are used. The grid will be stored at `target`. Sizes are chosen so that a run takes at
-    /// most [`sizes::MAX_SECONDS`] at `flop_per_second`, if possible.
+    /// `texts` are at least two files for calibration and scoring ([`SplitText`] makes two of one). If empty, the texts
+    /// in `embedded` are used. The grid will be stored at `target`. Sizes are chosen so that a run takes at most
+    /// [`sizes::MAX_SECONDS`] at `flop_per_second`, if possible.
     ///
     /// # Errors
     /// Fails if there is no usable model, with the reason for each, or if a text is missing or too short.
@@ -77,7 +78,7 @@ impl Starter {
         let sizes = Sizes { length, sequences, windows: None };
         let mut starter = Self { folder, models: Vec::new(), left_out, corpora, tasks, sizes, is_reduced: false };
         for mut model in models {
-            // Leave out the model if a grid with it alone is refused.
+            // Leave out a model whose own grid is invalid.
             match Grid::of_text(&starter.text(std::slice::from_ref(&model), target)?, target) {
                 Ok(grid) => {
                     model.depths = grid.depth.iter().map(|depth| depth.count).collect();
@@ -109,7 +110,7 @@ impl Starter {
         self.models.iter().map(|model| model.name.as_str())
     }
 
-    /// Returns the input files: model files without grids next to them, and texts.
+    /// Returns the input files: texts, and all files in model directories except grids.
     pub fn inputs(&self) -> Vec<Input> {
         let listed =
             self.models.iter().flat_map(|model| std::fs::read_dir(&model.path).into_iter().flatten().flatten());
@@ -130,7 +131,7 @@ fn is_grid(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
 }
 
-/// Token count of a text, by the tokenizer with the fewest tokens.
+/// Token counts of a text, by the tokenizer that produces the fewest tokens.
 struct Amount {
     /// Tokens in the first [`LOOKED_AT`] bytes.
     first: usize,
@@ -169,12 +170,12 @@ fn windows(corpora: &[Corpus], amounts: &[Amount], models: &[Model], most: usize
     Ok((length, (fewest / length).clamp(8, SEQUENCES)))
 }
 
-/// Window rule of starter grids, which supports any text.
+/// Window rule of starter grids. It supports any text.
 const RULE: Rule = Rule::Wikitext2;
 
 const TEMPLATE: &str = include_str!("grid.yaml.j2");
 
-/// Scored tasks. Other bundled tasks are only defined.
+/// Tasks to score. Other bundled tasks are only defined in the grid.
 const SCORED: [&str; 2] = ["arc_easy", "hellaswag"];
 
 impl Starter {

@@ -1,4 +1,4 @@
-//! Sizes of a starter grid: those of the paper, reduced until a run takes minutes on this machine.
+//! Sizes of a starter grid: those of the paper, reduced until the estimated run takes minutes on this machine.
 
 use super::find::Model;
 use crate::model::{Load, Program, Trie};
@@ -6,18 +6,18 @@ use crate::stage::activations;
 
 /// Maximum time of a run with default sizes, in seconds.
 pub(super) const MAX_SECONDS: f64 = 900.0;
-/// Share of [`MAX_SECONDS`] for the estimate. The plan also counts solving and tokenizing.
+/// Share of [`MAX_SECONDS`] that the estimate may use, because it excludes most of solving and tokenizing.
 const ESTIMATE_SHARE: f64 = 0.7;
 /// Minimum number of windows for reliable bootstrap intervals.
 const MIN_WINDOWS: usize = 32;
-/// Calibration tokens per channel: minimum while other sizes can be reduced, and absolute minimum.
+/// Minimum calibration tokens per channel: while other sizes can still be reduced, and in any case.
 const GOOD_TOKENS_PER_CHANNEL: usize = 56;
 const MIN_TOKENS_PER_CHANNEL: usize = 16;
 /// Minimum window length when reducing.
 const MIN_LENGTH: usize = 512;
 /// Approximate number of tokens in the scored documents of a task.
 const TASK_TOKENS: usize = 20_000;
-/// Number of cells per depth: repairs, and plain removal.
+/// Number of cells per depth: plain removal and three recoveries.
 const CELLS_PER_DEPTH: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,12 +11,12 @@ use crate::files::output::{Input, OutputFile};
 
 /// Share of a text used for calibration.
 const CALIBRATION_SHARE: f64 = 0.8;
-/// Range of shares in which to search for a good split position.
+/// Range of calibration shares in which to search for a good split position.
 const SHARES: [f64; 2] = [0.7, 0.9];
 /// Separator between rows under the window rule of starter grids.
 const BETWEEN_ROWS: &str = "\n\n";
 
-/// Text split into two files next to a grid.
+/// Text with its two parts, which become files next to the grid.
 #[derive(Debug)]
 pub struct SplitText {
     text: PathBuf,
@@ -113,8 +113,8 @@ fn has_words(part: &[&str]) -> bool {
     part.iter().any(|row| !row.trim().is_empty())
 }
 
-/// Returns the best split position within a row that starts at byte `before`: a blank line, a line end, or
-/// whitespace.
+/// Returns the best split position within a row that starts at byte `before`. Prefers a blank line, then a line end,
+/// then whitespace.
 fn cut_within(row: &str, before: usize, bytes: usize) -> Option<usize> {
     let [first, ideal, last] = [SHARES[0], CALIBRATION_SHARE, SHARES[1]].map(|share| {
         let offset = ((share * bytes as f64) as usize).saturating_sub(before).min(row.len());

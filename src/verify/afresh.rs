@@ -1,6 +1,6 @@
-//! Samples a part of a folder's numbers, recomputes it, and compares.
+//! Recomputes a sample of a folder's numbers and compares it with the record.
 //!
-//! The sample depends only on its seed and the items, so it is the same on every machine.
+//! The sample depends only on the seed and the items, so it is the same on every machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::finding::{Check, CheckKind, Work};
 use super::inputs::Finder;
 use super::record::Recorded;
 use crate::error::{ErrorKind, Result};
-use crate::exec::{Computed, RunSettings, sample, sample_cost};
+use crate::exec::{RunSettings, sample, sample_cost};
 use crate::files::sha256;
 use crate::grid::{Cell, Grid};
 use crate::identity::{ComputeId, MeasureId};
@@ -37,7 +37,7 @@ struct EngineGrid {
 /// Runs each calibration of the sampled cells once for all folders.
 ///
 /// # Errors
-/// Fails if the user interrupts. Other failures are reported for the folders that need the result.
+/// Fails if the user interrupts. Other failures are reported by the checks of the folders that need the result.
 pub(super) fn calibrate(all: &[&DrawnPart], request: &VerifyRequest<'_>) -> Result<()> {
     let mut joined: Vec<EngineGrid> = Vec::new();
     for part in all.iter().flat_map(|drawn| &drawn.parts) {
@@ -48,15 +48,7 @@ pub(super) fn calibrate(all: &[&DrawnPart], request: &VerifyRequest<'_>) -> Resu
     }
     for EngineGrid { grid, settings, .. } in &joined {
         let VerifyRequest { store, reporter, stop, .. } = *request;
-        let made = sample(
-            grid,
-            *settings,
-            store,
-            reporter,
-            stop,
-            &|_: &BackbonePlan, _: &Evaluation, _| Vec::new(),
-            &mut Computed::default(),
-        );
+        let made = sample(grid, *settings, store, reporter, stop, &|_: &BackbonePlan, _: &Evaluation, _| Vec::new());
         made.err().filter(|error| error.kind() == ErrorKind::Interrupted).map_or(Ok(()), Err)?;
     }
     Ok(())
@@ -70,7 +62,7 @@ impl EngineGrid {
         part
     }
 
-    /// Returns whether both grids use the same engine and mean the same by each name.
+    /// Returns whether both grids use the same engine and define shared names equally.
     fn takes(&self, other: &Self) -> bool {
         let grid = &self.grid;
         let two = &other.grid;
@@ -96,7 +88,7 @@ fn without_name(cell: &Cell) -> Cell {
     Cell { name: String::new(), ..cell.clone() }
 }
 
-/// Samples cells and finds their inputs.
+/// Samples cells, and finds their inputs on this machine.
 pub(super) fn draw(
     recorded: &Recorded,
     request: &VerifyRequest<'_>,
@@ -160,7 +152,7 @@ fn batch(id: &MeasureId) -> Option<usize> {
 }
 
 impl DrawnPart {
-    /// Returns a function that samples chunks by what is measured, not by name.
+    /// Returns a function that samples chunks. The sample depends on the measurement, not on names in the grid.
     fn chunks(&self, request: &VerifyRequest<'_>) -> impl Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + use<> {
         let seed = request.seed;
         let share = self.share;
@@ -170,7 +162,7 @@ impl DrawnPart {
         }
     }
 
-    /// Estimates the work.
+    /// Estimates the work to recompute the sample.
     ///
     /// # Errors
     /// Fails if the user interrupts. Other failures are reported when the sample is computed.
@@ -197,16 +189,11 @@ impl DrawnPart {
     ///
     /// # Errors
     /// Fails if the user interrupts.
-    pub(super) fn check(
-        self,
-        recorded: &Recorded,
-        request: &VerifyRequest<'_>,
-        computed: &mut Computed,
-    ) -> Result<Vec<Check>> {
+    pub(super) fn check(self, recorded: &Recorded, request: &VerifyRequest<'_>) -> Result<Vec<Check>> {
         let draw = self.chunks(request);
         let mut checks = Checks::new(self.inputs);
         for EngineGrid { grid, settings, engine } in &self.parts {
-            match sample(grid, *settings, request.store, request.reporter, request.stop, &draw, computed) {
+            match sample(grid, *settings, request.store, request.reporter, request.stop, &draw) {
                 Ok(cells) => cells.iter().for_each(|cell| checks.compare(recorded, engine, grid, cell)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
                 Err(error) => checks.inputs.lack(format!("what {engine} ran"), error.one_line()),
@@ -216,7 +203,7 @@ impl DrawnPart {
     }
 }
 
-/// Returns the recorded engine, or the closest one that runs here and a note with the reason.
+/// Returns the recorded engine, or the closest one available here with a note that explains why.
 fn asked(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<String>) {
     let Some((request, backbone)) = id.request().zip(grid.backbones.get(backbone)) else {
         return (EngineRequest::default(), is_elsewhere(id));
@@ -236,7 +223,7 @@ fn is_elsewhere(id: &ComputeId) -> Option<String> {
     Some(format!("{id} is not on this machine: computed here with what is"))
 }
 
-/// Restricts a grid to the inputs found here.
+/// Removes cells and evaluations whose inputs are not on this machine from a grid.
 fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Check) {
     let inputs = &recorded.numbers.inputs;
     grid.backbones.retain(|name, _| grid.cells.iter().any(|cell| cell.backbone == *name));
@@ -260,8 +247,10 @@ fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Chec
         backbones.contains_key(&cell.backbone) && text
     });
     evaluate.perplexity.retain(|text| corpora.contains_key(&text.corpus));
-    evaluate.tasks.retain(|used| tasks.contains_key(&used.name));
-    evaluate.definitions.retain(|used| definitions.contains_key(&used.name));
+    evaluate.tasks.retain(|task| match task.defined {
+        true => definitions.contains_key(&task.name),
+        false => tasks.contains_key(&task.name),
+    });
     evaluate.groups.clear();
 }
 
@@ -272,11 +261,11 @@ pub(super) fn drawn(seed: u64, what: &str, all: usize, share: f64) -> Vec<usize>
     (0..all).filter(|&at| chosen.contains(names[at].as_str())).collect()
 }
 
-/// Samples cells, and returns the share of chunks to sample from each.
+/// Samples cells. Also returns the share of chunks to sample from each.
 ///
-/// Groups (calibrations) are sampled first, then cells, then chunks, because a calibration is expensive and a
-/// completely wrong cell is easier to find than a single wrong number. The sample does not depend on the folder, so
-/// shared work is done once.
+/// Groups (calibrations) are sampled first, then cells, then chunks: calibrations are expensive, and a cell that is
+/// wrong as a whole is found even with few chunks. The sample does not depend on the folder, so that shared work is
+/// done once.
 pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share: f64) -> (Vec<usize>, f64) {
     let kinds: Vec<&String> = groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
     let chosen = ranked(seed, &kinds, share.sqrt());
@@ -289,7 +278,7 @@ pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share:
     (cells, part)
 }
 
-/// Samples a share of texts, at least one, ranked by a hash of seed and text.
+/// Samples a share of names, at least one, ranked by a hash of seed and name.
 fn ranked<'a>(seed: u64, names: &[&'a String], part: f64) -> BTreeSet<&'a str> {
     // Rounding may push a product such as 0.05 × 100 above 5.
     let count = ((part * names.len() as f64 - 1e-9).ceil().max(1.0) as usize).min(names.len());

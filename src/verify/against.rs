@@ -1,4 +1,4 @@
-//! Compares recomputed values with the record: cells by identity and items by position.
+//! Comparison of recomputed values with the record. Cells are matched by identity, items by index.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::results::StoredNumber;
 use crate::stage::operator::BoundaryResult;
 use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
 
-/// The checks of one folder.
+/// Checks of one results folder.
 pub(super) struct Checks {
     pub(super) inputs: Check,
     windows: Check,
@@ -26,7 +26,7 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    /// Creates the checks after those of the inputs.
+    /// Creates empty checks, next to the finished check of the inputs.
     pub(super) fn new(inputs: Check) -> Self {
         use CheckKind::{Documents, LogLikelihoods, Operators, Selections, Windows};
         let [windows, documents, choices, selections, operators] =
@@ -36,7 +36,7 @@ impl Checks {
 
     /// Compares a cell with its record.
     pub(super) fn compare(&mut self, recorded: &Recorded, engine: &ComputeId, grid: &Grid, cell: &SampledCell) {
-        // Another engine may have computed here; all else has to be the same.
+        // The engine may differ from that of the record. Everything else must be equal.
         let own_engine = *cell.identity.engine == *engine;
         let coarser = if engine.dtype == "f32" { &cell.identity.engine.dtype } else { &engine.dtype };
         let tolerance = Tolerance::of(coarser);
@@ -67,7 +67,7 @@ impl Checks {
         }
         let how = (tolerance, own_engine);
         for scores in &cell.scores {
-            // A definition has several metrics.
+            // A definition has several metrics, and so several numbers.
             let numbers: Vec<&&StoredNumber> = cell_numbers
                 .iter()
                 .filter(|number| {
@@ -85,14 +85,14 @@ impl Checks {
 
     fn items(&mut self, recorded: &Recorded, number: &StoredNumber, scores: &SampledScores, how: (Tolerance, bool)) {
         let (recorded_number, own_engine) = how;
-        // A relative tolerance of perplexity is an absolute tolerance of its logarithm, in nats per token.
+        // A relative tolerance of the perplexity is an absolute tolerance of the loss in nats per token.
         let per_token = recorded_number.perplexity.ln_1p();
         let at = |what: String| format!("{}, {}, {what}", number.cell, number.column);
         match &scores.items {
             SampledItems::Windows(windows) => {
                 let losses = number.losses.as_deref().unwrap_or_default();
                 let column = match metric_of(number).of {
-                    // Another engine may decide otherwise which of two equally likely tokens is likeliest.
+                    // Another engine may break the tie between two equally likely tokens differently.
                     Of::Damage(Damage::SameTop, _) if !own_engine => return,
                     Of::Damage(damage, stretch) => damage.column(stretch),
                     _ => 0,
@@ -127,7 +127,7 @@ impl Checks {
                 }
             }
             SampledItems::Documents(documents, kind) => {
-                // Flips follow from the answers, which are numbers of their own.
+                // Flips follow from the answers, which are compared as separate numbers.
                 if matches!(metric_of(number).of, Of::Flips(_)) {
                     return;
                 }
@@ -154,7 +154,7 @@ impl Checks {
         }
     }
 
-    /// Returns all checks with the number of recorded values of each kind.
+    /// Returns all checks, with the number of recorded values of each kind.
     pub(super) fn all(self, recorded: &Recorded) -> Vec<Check> {
         let numbers = &recorded.numbers.numbers;
         let losses = |defined: bool| -> usize {
@@ -188,7 +188,7 @@ fn boundaries(name: &str, recorded: &[RunBoundary], made: &[BoundaryResult], tol
             check.differ(at("region"), [format!("{:?}", one.region), format!("{:?}", two.region)], None);
             continue;
         }
-        // A badly conditioned problem enlarges what rounding does to its solution, and hardly what the solution does.
+        // Rounding errors in the solution grow with the condition number, while the error of its outputs hardly grows.
         let enlarged = tolerance.activations * one.condition.unwrap_or(0.0);
         let solved = tolerance.perplexity.max(enlarged.min(1.0));
         let numbers = &two.numbers;
@@ -222,7 +222,8 @@ fn document(number: &StoredNumber, position: usize) -> String {
     format!("{}, {}, document {position}", number.cell, number.column)
 }
 
-/// Compares generated answers. Another engine's text may diverge at any near tie, and so may its score.
+/// Compares the correctness of generated answers. On another engine, texts may diverge at any near tie, and so may the
+/// answers.
 fn right(number: &StoredNumber, made: &[(usize, bool)], own_engine: bool, check: &mut Check) {
     let bits = number.right.as_deref().unwrap_or_default();
     for (index, made) in made {
@@ -235,7 +236,7 @@ fn right(number: &StoredNumber, made: &[(usize, bool)], own_engine: bool, check:
                     format!("its engine: {} there, {} here", word(bit), word(*made)),
                 );
             }
-            // Numbers other than means of ones and zeros are recorded without items.
+            // Only means of zeros and ones are recorded with items.
             None if bits.is_empty() => {}
             None => check.lack(document_label(number, index), "its answer in the record"),
         }
@@ -287,7 +288,7 @@ fn describe(id: usize, gold: i64, choices: usize) -> String {
     format!("document {id}, right is {gold} of {choices}")
 }
 
-/// Returns whether rounding may decide which choice is best.
+/// Returns whether rounding errors could change the best choice.
 fn is_tie(document: &DocumentResult, kind: AccuracyKind, per_token: f64) -> bool {
     let mut all: Vec<(f64, f64)> = document
         .choices

@@ -1,4 +1,4 @@
-//! Result of a check: values that agree, differ, or cannot be checked.
+//! Results of checks: values that agree, differ, or cannot be checked.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub struct Verification {
     pub share: f64,
     /// Seed of the sample.
     pub seed: u64,
-    /// Work for recomputing the sample.
+    /// Estimated work for recomputing the sample.
     pub work: Work,
     pub folders: Vec<FolderCheck>,
 }
@@ -67,25 +67,25 @@ pub struct FolderCheck {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckKind {
-    /// Files, by the hashes in the folder's list.
+    /// Hashes of the folder's files.
     Files,
-    /// Numbers, recomputed from their items.
+    /// Numbers recomputed from their items.
     Items,
-    /// Tables, compared with the numbers and with their other formats.
+    /// Tables compared with the numbers, and with their other formats.
     Tables,
-    /// Verdicts on the paper's sentences, judged again on the numbers.
+    /// Verdicts on the paper's claims, recomputed from the numbers.
     Claims,
-    /// Inputs, by their hashes.
+    /// Hashes of inputs.
     Inputs,
-    /// Window losses, recomputed.
+    /// Recomputed window losses.
     Windows,
-    /// Answers to documents, recomputed.
+    /// Recomputed answers to documents.
     Documents,
-    /// Log-likelihoods of choices and texts, recomputed.
+    /// Recomputed log-likelihoods of choices and texts.
     LogLikelihoods,
-    /// Removed layers, selected again.
+    /// Recomputed layer selections.
     Selections,
-    /// Diagnostics of operators, solved again.
+    /// Recomputed diagnostics of operators.
     Operators,
 }
 
@@ -122,7 +122,7 @@ pub struct Check {
     pub cannot: Vec<Lacking>,
 }
 
-/// A value that differs from the record.
+/// Value that differs from the record.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Differing {
     /// Cell, column and item, or file and line.
@@ -135,7 +135,7 @@ pub struct Differing {
     pub by: Option<f64>,
 }
 
-/// A value that cannot be checked.
+/// Value that cannot be checked.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Lacking {
     /// Cell, column and item, or file.
@@ -170,7 +170,7 @@ impl Check {
         }
     }
 
-    /// Compares a printed number with a value, within half a unit of the last digit.
+    /// Compares a printed number with a value, within `half` a unit of the last digit.
     pub(super) fn rounded(&mut self, at: impl Fn() -> String, printed: f64, value: f64, half: f64) {
         match (printed - value).abs() <= half {
             true => self.agree(0.0),

@@ -1,5 +1,5 @@
-//! Finds a run's inputs by hash: at the recorded paths, in another checkout, next to the program, or in the hub cache.
-//! Also checks the files of a folder.
+//! Search for the inputs of a run by hash: at the recorded paths, in another checkout, next to the program, and in the
+//! hub cache. Also checks the hashes of a folder's own files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
@@ -79,7 +79,7 @@ fn joined_file(base: &Path, path: &Path) -> PathBuf {
     if path.as_os_str().is_empty() { base.to_owned() } else { base.join(path) }
 }
 
-/// Checks each listed file, and notes how many were left out.
+/// Checks the hash of each listed file, and notes how many are missing.
 ///
 /// # Errors
 /// Fails if a file cannot be read.

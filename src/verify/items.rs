@@ -1,4 +1,4 @@
-//! Numbers from the items that the folder has of them: no model is needed for that.
+//! Check of numbers against their items in the results folder, which needs no model.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,11 +13,13 @@ use crate::metric::{BOUNDARY_ERROR, Metric, Of, PERPLEXITY, TASK, TEXT, TextSamp
 use crate::results::{CHANNELS, StoredNumber, mean, read_frame};
 use crate::tasks::{DocumentResult, Flip, Task};
 
-/// Two ways to the same number in f64 may be so far apart, as a part of it.
+/// Maximum relative difference between two f64 computations of the same number.
 pub(super) const ROUNDING: f64 = 1e-9;
 
+/// Recomputes all numbers from their items and compares them.
+///
 /// # Errors
-/// A table that cannot be read.
+/// Fails if a table cannot be read.
 pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
     let mut check = Check::new(CheckKind::Items);
     for number in &recorded.numbers.numbers {
@@ -54,7 +56,7 @@ fn describe_bit(first: usize, bits: &str) -> &str {
     if bits.chars().nth(first) == Some('1') { "right" } else { "wrong" }
 }
 
-/// Recomputes a number from its items, if it has any.
+/// Recomputes a number from its items. Returns `None` if it has none.
 fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
     match (&number.right, &number.losses) {
         (Some(tasks), _) => {
@@ -67,7 +69,8 @@ fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
                 .collect::<Option<_>>()?;
             mean(&each)
         }
-        // Records of a definition's tasks do not state the words or bytes of a text either.
+        // The record contains neither the words nor the bytes of a definition's texts, so only token perplexities are
+        // recomputed.
         (_, Some(losses)) if is_defined(recorded, number) => {
             let (_, name) = number.record.metric.rsplit_once('/')?;
             mean(losses).filter(|_| name.split(',').next() == Some("perplexity")).map(f64::exp)
@@ -77,7 +80,7 @@ fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
             if let Of::Damage(damage, _) = metric.of {
                 return damage.estimate(losses).map(|estimate| estimate.value);
             }
-            // The record does not state the bytes of the text.
+            // The record does not contain the number of bytes of the text.
             let losses = Losses { windows: losses.clone() };
             let sample = TextSample { losses: &losses, length: 0, bytes: None, damages: None };
             sample.estimate(&metric).map(|estimate| estimate.value)
@@ -104,12 +107,13 @@ pub(super) fn metric_of(number: &StoredNumber) -> Metric {
     Metric::find(&number.record.metric).unwrap_or_else(|_| Metric::task(&number.record.metric))
 }
 
-/// Returns whether a number is of a defined task.
+/// Returns whether a number belongs to a task with a definition.
 pub(super) fn is_defined(recorded: &Recorded, number: &StoredNumber) -> bool {
     matches!(recorded.measure(number), Some(MeasureId::Defined { .. }))
 }
 
-/// Returns defined columns for which the record has no items: labels, and texts with references.
+/// Returns the columns of defined tasks without recorded items, such as metrics that compare generated texts with
+/// references.
 pub(super) fn without_items(recorded: &Recorded) -> BTreeSet<&str> {
     let bare_numbers = recorded
         .numbers
@@ -120,7 +124,7 @@ pub(super) fn without_items(recorded: &Recorded) -> BTreeSet<&str> {
     bare_numbers.map(|number| number.column.as_str()).collect()
 }
 
-/// Returns which documents are answered correctly by their log-likelihoods. `None` without them.
+/// Returns which documents are answered correctly by their log-likelihoods, or `None` if these are not recorded.
 fn answered(recorded: &Recorded, number: &StoredNumber) -> Option<String> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
@@ -131,7 +135,7 @@ fn answered(recorded: &Recorded, number: &StoredNumber) -> Option<String> {
     Some(documents.iter().map(|document| if right(document) { '1' } else { '0' }).collect())
 }
 
-/// Checks which documents flip against the answers of the dense model and the variant.
+/// Checks the flips against the answers of the dense model and the variant.
 fn flips(recorded: &Recorded, check: &mut Check) {
     for number in &recorded.numbers.numbers {
         let metric = metric_of(number);
@@ -174,8 +178,8 @@ fn flips(recorded: &Recorded, check: &mut Check) {
     }
 }
 
-/// Returns for each document whether it flips from one cell's answers to another's. `None` where both are wrong, and the
-/// record has no likelihoods that show whether the answers are equal.
+/// Returns whether each document's answer flips between two cells. An entry is `None` if both answers are wrong and no
+/// log-likelihoods show whether they are equal.
 fn flipped(recorded: &Recorded, flip: Flip, dense: &StoredNumber, variant: &StoredNumber) -> Vec<Option<bool>> {
     let [dense_right, variant_right] =
         [dense, variant].map(|number| number.right.as_deref().unwrap_or_default().chars().map(|bit| bit == '1'));
@@ -192,7 +196,7 @@ fn flipped(recorded: &Recorded, flip: Flip, dense: &StoredNumber, variant: &Stor
         .collect()
 }
 
-/// Returns the chosen answer of each document by its log-likelihoods. `None` without them.
+/// Returns the chosen answer of each document by its log-likelihoods, or `None` if these are not recorded.
 fn chosen(recorded: &Recorded, number: &StoredNumber) -> Option<Vec<Option<usize>>> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
@@ -203,7 +207,7 @@ fn chosen(recorded: &Recorded, number: &StoredNumber) -> Option<Vec<Option<usize
     Some(judged.collect())
 }
 
-/// Checks channel errors against the boundaries' own.
+/// Checks the channel errors against the recorded boundary errors.
 fn channels(folder: &Path, recorded: &Recorded, check: &mut Check) -> Result<()> {
     let path = folder.join(CHANNELS);
     if !path.exists() {
@@ -233,7 +237,7 @@ fn channels(folder: &Path, recorded: &Recorded, check: &mut Check) -> Result<()>
         let boundary =
             run_cell.and_then(|cell| cell.boundaries.iter().find(|boundary| boundary.region.0 as u64 == start));
         if let Some(boundary) = boundary {
-            // Each is a mean of f32 errors, summed in another order.
+            // Both are means of f32 errors, summed in different orders.
             let at = || format!("{CHANNELS}: {cell}, boundary {start}");
             check.number(at, boundary.boundary_mae, sum / count, 1e-6 * boundary.boundary_mae.abs());
         }

@@ -1,7 +1,7 @@
-//! Checks the formats of a folder's table against its numbers and each other.
+//! Checks of a folder's table: each format against the numbers and the other formats.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use super::finding::{Check, CheckKind};
 use super::items::ROUNDING;
 use super::record::Recorded;
 use crate::error::{Error, Result};
-use crate::files::regular;
+use crate::files::{self, regular};
 use crate::metric::{Metric, Spread};
 use crate::results::record::Record;
 use crate::results::{NOISY, deviation, mean, read_frame, spread_head, write_csv};
@@ -20,12 +20,8 @@ use crate::results::{NOISY, deviation, mean, read_frame, spread_head, write_csv}
 /// Fails if a file cannot be read.
 pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
     let mut check = Check::new(CheckKind::Tables);
-    let mut tables: Vec<PathBuf> = std::fs::read_dir(folder)
-        .map_err(|error| Error::io("read", folder, &error))?
-        .filter_map(|item| Some(item.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "csv"))
-        .collect();
-    tables.sort();
+    let mut tables = files::entries(folder).map_err(|error| Error::io("read", folder, &error))?;
+    tables.retain(|path| path.extension().is_some_and(|extension| extension == "csv"));
     for path in tables {
         let table = PrintedTable::read(&path)?;
         match table.place("metric").zip(table.place("cell")) {
@@ -152,7 +148,9 @@ fn tidy(table: &PrintedTable, recorded: &Recorded, metric: usize, cell: usize, c
                 }
             }
         };
-        compare(value, expected.iter().map(|record| record.value).collect(), recorded_failure(recorded, &cells));
+        let mut of_cells = recorded.numbers.numbers.iter().filter(|number| cells.contains(&number.cell.as_str()));
+        let has_failure = of_cells.any(|number| number.failure.is_some());
+        compare(value, expected.iter().map(|record| record.value).collect(), has_failure);
         for &(column, kind) in &kinds {
             compare(column, expected.iter().map(|record| record.error(kind)).collect(), false);
         }
@@ -160,10 +158,6 @@ fn tidy(table: &PrintedTable, recorded: &Recorded, metric: usize, cell: usize, c
             compare(column, expected.iter().map(|record| record.error.map(|(_, error)| error)).collect(), false);
         }
     }
-}
-
-fn recorded_failure(recorded: &Recorded, cells: &[&str]) -> bool {
-    recorded.numbers.numbers.iter().any(|number| cells.contains(&number.cell.as_str()) && number.failure.is_some())
 }
 
 /// Checks a table with one row per cell.
@@ -175,9 +169,10 @@ fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
         columns.insert(spread_head(&number.column, spread(&number.record)), number.record.error);
         columns.insert(format!("{} {OLD_SPREAD}", number.column), number.record.error);
     }
-    let heads = table.heads.iter().enumerate().filter(|(_, head)| is_known_column(&cells, head));
+    let heads = table.heads.iter().enumerate();
+    let heads = heads.filter(|(_, head)| cells.values().any(|cell| cell.contains_key(*head)));
     let text_cells: Vec<(usize, &str)> = heads.map(|(at, head)| (at, head.as_str())).collect();
-    // A row over seeds is a mean of several cells.
+    // Rows over seeds are means of several cells.
     if table.heads.iter().any(|head| head.ends_with(" n")) {
         return;
     }
@@ -195,10 +190,6 @@ fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
             table.differs(format!("{}, line {}, {}", table.name, row + 2, table.heads[at]), (row, at), made, check);
         }
     }
-}
-
-fn is_known_column(cells: &BTreeMap<&str, BTreeMap<String, Option<f64>>>, head: &String) -> bool {
-    cells.values().any(|cell| cell.contains_key(head))
 }
 
 fn missing_columns(
@@ -250,12 +241,12 @@ fn line_of(line: usize, text: &str) -> String {
 
 /// Parses a printed number and its maximum rounding error.
 fn printed(text: &str) -> Option<(f64, f64)> {
-    // A noisy timing is marked before the number.
+    // Noisy latencies have a mark before the number.
     let text = text.trim().trim_start_matches(NOISY).replace('−', "-").replace(',', "");
     let end = text.find(|c: char| !c.is_ascii_digit() && !".-+".contains(c)).unwrap_or(text.len());
     let (number, rest) = text.split_at(end);
     let decimals = number.split_once('.').map_or(0, |(_, after)| after.len());
-    // A large number has an exponent: `2.09e7`.
+    // Large numbers have an exponent: `2.09e7`.
     let digits = rest.strip_prefix('e').unwrap_or_default();
     let digits = digits.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
     let exponent: i32 = digits.parse().unwrap_or(0);
@@ -322,7 +313,8 @@ fn row_label(row: usize, key: &str) -> String {
     format!("page.json, row {}: {key}", row + 1)
 }
 
-/// Checks the LaTeX table, which may be transposed: each number of a row must occur in a row or column of the page.
+/// Checks the LaTeX table, which may be transposed. Each number of a row must appear in the corresponding row or column
+/// of the page.
 fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<()> {
     let file = name(latex);
     let body = latex_rows(latex)?;
@@ -341,7 +333,7 @@ fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Che
         return Ok(());
     }
     for (line, cells) in body.iter().enumerate() {
-        // A transposed row contains a column of the page, and other metrics of the same prompt.
+        // A transposed row has the numbers of a column of the page, and other metrics of the same prompt.
         let texts = match as_rows {
             true => rows[line].clone(),
             false => rows.iter().flat_map(|row| row.iter().skip(line).step_by(body.len()).cloned()).collect(),
@@ -359,7 +351,7 @@ fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Che
 /// Shading of LaTeX rows, and of cells in older versions.
 const SHADES: [&str; 2] = ["\\rowcolor{gray!15}", "\\cellcolor{gray!15}"];
 
-/// Returns the cells with numbers that no text shows.
+/// Returns the cells whose numbers appear in none of `texts`. Each text matches at most one cell.
 fn strangers(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec<String> {
     let mut strange = Vec::new();
     for cell in cells {
@@ -386,7 +378,7 @@ fn numbers(text: &str) -> Vec<String> {
     words.filter(|word| word.contains(|c: char| c.is_ascii_digit())).collect()
 }
 
-/// Returns whether a cell shows the numbers of a text in order.
+/// Returns whether a cell contains the numbers of a text in the same order.
 fn shows(cell: &str, text: &str) -> bool {
     let mut shown = numbers(cell).into_iter();
     numbers(text).iter().all(|number| shown.any(|known| known == *number))
@@ -428,7 +420,8 @@ fn run_markdown(table: &PrintedTable, recorded: &Recorded, path: &Path, check: &
         return Ok(());
     }
     for (at, head) in heads.iter().enumerate() {
-        let Some(column) = table.place(head).filter(|_| has_column(recorded, head)) else { continue };
+        let is_recorded = recorded.numbers.numbers.iter().any(|number| number.column == *head);
+        let Some(column) = table.place(head).filter(|_| is_recorded) else { continue };
         for (row, cells) in rows.iter().enumerate() {
             let (Some(value), Some(text)) = (table.number(row, column), cells.get(at)) else { continue };
             let bare = text.replace("**", "").replace("<u>", "").replace("*", "");
@@ -439,10 +432,6 @@ fn run_markdown(table: &PrintedTable, recorded: &Recorded, path: &Path, check: &
         }
     }
     Ok(())
-}
-
-fn has_column(recorded: &Recorded, head: &str) -> bool {
-    recorded.numbers.numbers.iter().any(|number| number.column == head)
 }
 
 fn cell_position(path: &Path, head: &&str, row: usize) -> String {

@@ -1,49 +1,51 @@
-//! A backbone with all that its cells need, each by its key: what jobs are given. `plan` makes them.
+//! Plan of a backbone: the keys of all objects that its cells need. Created by `plan`, used by jobs.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::calibrate::ActivationShape;
 use crate::criterion::{Depth, PruneSpec};
 use crate::distill::Finetune;
 use crate::error::Result;
-use crate::grid::{Calibration, DefinitionUse, Draw, Latency, Perplexity, TaskUse};
+use crate::grid::{Calibration, Draw, EvalTask, Latency, Perplexity};
 use crate::identity::{CalibrationId, Identity, MeasureId};
 use crate::model::{CPU, Config, EngineChoice, EngineId, Load, Program, WeightType, whole};
 use ghostlab_store::Key;
 
-/// A backbone with what computes it, as keys name them.
+/// Key parts of a backbone and its engine.
 #[derive(Debug, Clone, Copy)]
 pub struct KeyedBackbone<'a> {
     /// Name in the grid.
     pub name: &'a str,
-    /// SHA-256 of what its forward pass reads.
+    /// SHA-256 of the inputs of the forward pass.
     pub content: &'a str,
     pub engine: EngineId,
-    /// Type to which its matrices are rounded on reading.
+    /// Type to which weight matrices are rounded when read.
     pub weights: Option<WeightType>,
-    /// Tokens of a batch, on which the last digits of scores depend.
+    /// Tokens per batch, which affect the last digits of scores.
     pub batch_tokens: usize,
 }
 
-/// The operations of other engines, in keys.
+/// Version of the operations of engines other than `cpu`, in keys.
 const FUSED: &str = "fused";
 
 impl KeyedBackbone<'_> {
-    /// Returns the key part of the backbone and of what its numbers depend on. The CPU kernels have no name in keys; other
-    /// engines have their name, float type and device class.
+    /// Returns the key part for the backbone and engine. The CPU engine is the default and not named in keys. Other
+    /// engines add name, float type and device class.
     pub(crate) fn on_engine(&self) -> Value {
         let EngineId { name, dtype, device } = self.engine;
         let mut identity = json!({"backbone": self.content, "dtype": dtype, "device": device});
         if name != CPU.name {
             identity["engine"] = json!(name);
-            // Before that all of its operations were plain ones.
+            // Keys from before fused operations lack this field.
             identity["operations"] = json!(FUSED);
         }
-        // Before that the own kernels' output projection, and later their attention, were f32 whatever the layers were in.
+        // Earlier versions computed the output projection, and before that attention too, in f32. Their keys lack these
+        // fields.
         if self.is_half() {
             identity["head"] = json!(dtype);
             identity["attention"] = json!(dtype);
@@ -54,7 +56,8 @@ impl KeyedBackbone<'_> {
         identity
     }
 
-    /// Returns the prefix of leases and journals of another engine, whose chunks are not shared. The CPU kernels have none.
+    /// Returns a prefix for the leases and journals of other engines, which do not share chunks with the CPU engine.
+    /// Empty for the CPU engine.
     pub(crate) fn other_engine(&self) -> String {
         let head = if self.is_half() { " with its head and attention" } else { "" };
         let operations = if self.engine.name == CPU.name { "" } else { FUSED };
@@ -62,67 +65,64 @@ impl KeyedBackbone<'_> {
         self.weights.map_or(engine.clone(), |weights| format!("{engine} in {}", weights.name()))
     }
 
-    /// Returns whether our kernels compute products in another type than f32.
+    /// Returns whether the CPU engine computes products in a type other than f32.
     fn is_half(&self) -> bool {
         self.engine.name == CPU.name && self.engine.dtype != CPU.dtype
     }
 }
 
-/// Everything that a backbone's cells need.
+/// Backbone of a grid with its cells, calibrations and evaluations.
 pub struct BackbonePlan {
     /// Name in the grid.
     pub name: String,
     pub folder: PathBuf,
     pub config: Config,
-    /// SHA-256 of the inputs of its forward pass: its identity, independent of name and storage. The type of rounded
-    /// weights is in the config next to it.
+    /// SHA-256 of the inputs of the forward pass, independent of name and storage. Excludes the type of rounded
+    /// weights, which is in `config`.
     pub content: String,
-    /// The backbone as it is stored, without a cell, where this one's weights are rounded and its repairs are computed
-    /// before that.
+    /// Unquantized backbone without cells, if weights are rounded but calibration uses the original ones.
     pub full: Option<Box<BackbonePlan>>,
-    /// The engine.
     pub engine: EngineChoice,
-    /// Tokens of a batch.
     pub batch_tokens: usize,
-    /// The distinct calibrations of its cells.
+    /// Distinct calibrations of the cells.
     pub calibrations: Vec<CalibrationPlan>,
-    /// The grid's evaluations, in its order: perplexities, then tasks, then definitions.
+    /// The grid's evaluations, in its order: perplexities, then tasks.
     pub evaluations: Vec<Evaluation>,
-    /// The prompts whose latencies are measured, in the grid's order.
+    /// Prompts for latency measurements, in grid order.
     pub latencies: Vec<Latency>,
-    /// Its cells, in the grid's order.
+    /// Cells, in grid order.
     pub variants: Vec<Variant>,
 }
 
-/// One calibration of one backbone.
+/// Calibration of a backbone.
 #[derive(Clone)]
 pub struct CalibrationPlan {
-    /// The value as named by the first cell that needs it. The number of sequences for solving an operator belongs to each
+    /// Calibration as written by the first cell that uses it. The number of sequences for solving is specific to each
     /// variant.
     pub calibration: Calibration,
     pub identity: Arc<CalibrationId>,
     pub tokens: Arc<Key>,
 }
 
-/// Scored part of a text or task, and the scope of its values.
+/// Sample and kind of values of a scored text or task.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ScoredExtent {
-    /// `None` if everything is scored.
+    /// Scored sample. `None` if all items are scored.
     pub draw: Option<Draw>,
     /// Whether the values compare variants with the dense model.
     pub damage: bool,
 }
 
-/// Subject of scoring.
-#[derive(Debug, Clone)]
+/// Text or task to score.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum Subject {
     Windows(Perplexity),
-    Task(TaskUse),
-    Defined(DefinitionUse),
+    Task(EvalTask),
 }
 
 impl Subject {
-    /// Returns which part is scored, and whether variants are compared with the dense model.
+    /// Returns which sample is scored, and whether variants are compared with the dense model.
     pub(crate) fn extent(&self) -> ScoredExtent {
         ScoredExtent { draw: self.draw(), damage: matches!(self, Self::Windows(text) if text.damage) }
     }
@@ -130,83 +130,80 @@ impl Subject {
     /// Returns the dense program if variants are compared with it.
     ///
     /// # Errors
-    /// Operators next to the weights that cannot be read.
+    /// Fails if operators next to the weights cannot be read.
     pub(crate) fn reference(&self, backbone: &BackbonePlan) -> Result<Option<Program>> {
         self.extent().damage.then(|| whole(&backbone.config, &backbone.folder)).transpose()
     }
 
-    /// Returns the scored sample. `None` if everything is scored.
+    /// Returns the scored sample, or `None` if all items are scored.
     pub fn draw(&self) -> Option<Draw> {
         match self {
             Self::Windows(text) => text.draw,
-            Self::Task(used) => used.draw,
-            // A search does not race on them.
-            Self::Defined(_) => None,
+            Self::Task(task) => task.how.draw,
         }
     }
 }
 
-/// One evaluation of one backbone.
+/// Evaluation of a backbone.
 pub struct Evaluation {
     pub subject: Subject,
-    /// The measurement: with a variant's identity it identifies its numbers ([`Identity::measured`]).
+    /// Measurement. Together with a variant's identity it identifies its scores ([`Identity::measured`]).
     pub measure: Arc<MeasureId>,
     pub tokens: Arc<Key>,
-    /// The name of its journal and its claims.
+    /// Name of the journal and the leases.
     pub journal: String,
-    /// Whether variants answer it by texts.
+    /// Whether variants generate text.
     pub generates: bool,
 }
 
-/// `c4@512`, or the task as the grid writes it.
+/// Formats `c4@512`, or a task as written in the grid.
 impl std::fmt::Display for Subject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Windows(text) => text.fmt(f),
             Self::Task(task) => task.fmt(f),
-            Self::Defined(task) => task.fmt(f),
         }
     }
 }
 
-/// One cell with the keys of its artifacts.
+/// Cell with the keys of its objects.
 pub struct Variant {
-    /// Its place among the grid's cells.
+    /// Index of the cell in the grid.
     pub cell: usize,
     /// Identity, independent of names.
     pub identity: Arc<Identity>,
-    /// Its place among the backbone's calibrations; none for the dense backbone, and so below.
+    /// Index of the calibration. Calibration, selection and operator are `None` for the dense backbone.
     pub calibration: Option<usize>,
     pub selection: Option<Arc<Key>>,
     pub operator: Option<Arc<Key>>,
-    /// How many of the calibration's sequences, its first, the operator is solved on: as its key says.
+    /// Number of calibration sequences, from the first, for solving the operator.
     pub fitted: usize,
-    /// The training of its operator; `None` if it stays as solved.
+    /// Training of the operator. `None` if it is used as solved.
     pub trained: Option<TrainingPlan>,
-    /// One for each evaluation.
+    /// Keys by evaluation.
     pub scores: Vec<Arc<Key>>,
-    /// One for each timed prompt.
+    /// Keys by timed prompt.
     pub latencies: Vec<Arc<Key>>,
-    /// Its timing for each prompt: the variants timed together differ per variant.
+    /// Latency measurements by prompt. They include the hash of the variants that are timed together.
     pub prompts: Vec<Arc<MeasureId>>,
 }
 
-/// The training of an operator.
+/// Training of an operator.
 pub struct TrainingPlan {
-    /// The place of its text among the backbone's calibrations.
+    /// Index of the training text in the backbone's calibrations.
     pub text: usize,
     pub finetune: Finetune,
     pub key: Arc<Key>,
 }
 
 impl CalibrationPlan {
-    /// Returns the amount of text, known before reading it.
+    /// Returns the size of the text, which is known without reading it.
     pub fn load(&self) -> Load {
         let Calibration { sequences, length, .. } = self.calibration;
         Load::windows(sequences.saturating_mul(length), length)
     }
 
-    /// Labels the repairs of a calibration in events and records.
+    /// Returns the label of the calibration job in events and records.
     pub fn label(&self, plan: &BackbonePlan) -> String {
         format!("calibrate {} on {}", plan.calibrated().name, self.calibration)
     }
@@ -219,7 +216,7 @@ impl CalibrationPlan {
 }
 
 impl Variant {
-    /// Creates a variant that needs nothing computed.
+    /// Creates the variant of a dense cell, which needs no calibration.
     pub(crate) fn whole(cell: usize, identity: Identity) -> Self {
         Self {
             cell,
@@ -235,17 +232,17 @@ impl Variant {
         }
     }
 
-    /// Iterates over its objects in the order of computation.
+    /// Iterates over the object keys in order of computation.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.repairs().chain(&self.scores).chain(&self.latencies)
     }
 
-    /// Iterates over the objects needed before it can run.
+    /// Iterates over the keys of the objects needed to run the variant.
     pub fn repairs(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.selection.iter().chain(&self.operator).chain(self.trained.iter().map(|trained| &trained.key))
     }
 
-    /// Returns the operators that it runs with: solved, or trained.
+    /// Returns the key of the operators in use: the trained ones, or the solved ones.
     pub fn repair(&self) -> Option<&Arc<Key>> {
         self.trained.as_ref().map(|trained| &trained.key).or(self.operator.as_ref())
     }
@@ -260,22 +257,22 @@ impl BackbonePlan {
         KeyedBackbone { name, content, engine, weights, batch_tokens: *batch_tokens }
     }
 
-    /// Returns the backbone for selection and repairs.
+    /// Returns the backbone for calibration: the unquantized one, if set.
     pub fn calibrated(&self) -> &Self {
         self.full.as_deref().unwrap_or(self)
     }
 
-    /// Returns the request to remove `depth` of its layers.
+    /// Returns the request to remove `depth` layers or sublayers.
     pub(crate) fn cut(&self, depth: Depth) -> PruneSpec<'_> {
         PruneSpec { backbone: &self.name, layers: self.config.layers, depth: depth.count, unit: depth.unit }
     }
 
-    /// Iterates over its object keys, with repetitions.
+    /// Iterates over all object keys, which may repeat.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.variants.iter().flat_map(Variant::keys).chain(self.tokens())
     }
 
-    /// Returns the unique token objects.
+    /// Returns the distinct keys of tokenized texts.
     pub fn tokens(&self) -> Vec<&Arc<Key>> {
         let all = self.calibrations.iter().map(|c| &c.tokens).chain(self.evaluations.iter().map(|e| &e.tokens));
         let mut seen = BTreeSet::new();

@@ -23,7 +23,7 @@ use crate::grid::Grid;
 use crate::model::Engine;
 use ghostlab_store::{ClaimResult, Key, Lease, Lookup, Store, StoredObject};
 
-/// Environment of a run.
+/// Environment of a run: store, settings, reporter and stop flag.
 #[derive(Clone, Copy)]
 pub(crate) struct Conditions<'a> {
     pub(crate) store: &'a Store,
@@ -42,7 +42,7 @@ pub(crate) struct Context<'a> {
     /// Hashes of the scores that this process stored.
     scores: Mutex<BTreeSet<String>>,
     idle: Mutex<Idle>,
-    /// Reasons why cells have no result, by cell index.
+    /// Reasons of failed cells, by cell index.
     failures: Mutex<BTreeMap<usize, String>>,
     /// Cells without remaining work.
     complete: Mutex<BTreeSet<usize>>,
@@ -59,9 +59,9 @@ impl<'a> Deref for Context<'a> {
     }
 }
 
-/// Time since the last work, and the interval until the next poll.
+/// Idle state of a run: time since the last work, and the polling interval.
 struct Idle {
-    /// Time of the store's clock.
+    /// Time of the last work, by the store's clock.
     since: Duration,
     pause: Pause,
     /// Whether the idle timeout of a worker has expired.
@@ -88,7 +88,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Records that a cell has no result, keeping the first reason.
+    /// Marks a cell as failed and reports it. Keeps the first reason.
     pub(crate) fn fail(&self, cell: usize, reason: String) {
         let mut failures = lock(&self.failures);
         if let Entry::Vacant(free) = failures.entry(cell) {
@@ -98,7 +98,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Records a cell's failure as an attempt that other workers see.
+    /// Marks a cell as failed, and records a failed attempt that other workers see.
     pub(crate) fn fail_at(&self, cell: usize, key: &Key, reason: String) {
         if !self.failed(cell) {
             self.store.note_attempt(key.hash(), &self.grid.cells[cell].to_string(), &reason);
@@ -106,7 +106,8 @@ impl<'a> Context<'a> {
         self.fail(cell, reason);
     }
 
-    /// Returns the reason why a lease or object must not be retried. A run that is not a worker always retries.
+    /// Returns the reason why the work of a lease or key must not be retried, if any. A run that is not a worker always
+    /// retries.
     pub(crate) fn given_up(&self, name: &str) -> Option<String> {
         self.terms?.given_up(&self.store.attempts(name))
     }
@@ -144,7 +145,7 @@ impl<'a> Context<'a> {
         lock(&self.scores).insert(key.hash().to_owned());
     }
 
-    /// Returns whether new scores are reported. A worker reports its own only.
+    /// Returns whether to report a new score. A worker reports only scores that it computed.
     pub(crate) fn tells_of(&self, key: &Key) -> bool {
         self.terms.is_none() || lock(&self.scores).contains(key.hash())
     }
@@ -168,7 +169,7 @@ impl<'a> Context<'a> {
         self.advance_running(job, tokens, None)
     }
 
-    /// Reports progress like [`advance`](Self::advance), with the number of processed tokens.
+    /// Reports progress like [`advance`](Self::advance). `ran` is the number of tokens that were actually processed.
     pub(crate) fn advance_running(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
         self.advanced(job, tokens, ran)?;
         self.wait_while_timed()
@@ -210,7 +211,7 @@ impl<'a> Context<'a> {
         self.reporter.event(Event::Note { text });
     }
 
-    /// Reports damage once per object.
+    /// Reports a damaged object, once per message.
     pub(crate) fn damaged(&self, error: &Error) {
         if lock(&self.reported_damage).insert(error.one_line()) {
             self.note(format!("{}; made again", error.one_line()));
@@ -295,15 +296,14 @@ pub(crate) struct CalibrationJob<'a> {
 }
 
 impl CalibrationJob<'_> {
-    /// Fails if the weights may have changed since hashing, or if the lease is lost. Must be called before storing
-    /// results.
+    /// Fails if the weights have changed since hashing or the lease is lost. Must be called before storing results.
     pub(crate) fn unchanged(&self) -> Result<()> {
         self.hold.check()?;
         self.models.unchanged(self.backbone)
     }
 }
 
-/// Guard for the lease of running work, which tracks whether progress was made.
+/// Guard for the lease of running work. Tracks whether progress was made.
 pub(crate) struct Hold<'a> {
     run: &'a Context<'a>,
     lease: Lease,
@@ -332,7 +332,7 @@ impl<'a> Hold<'a> {
         !self.lease.holds()
     }
 
-    /// Records progress, which resets the crash counter: earlier crashes were not caused by the remaining work.
+    /// Records progress, which resets the crash counter: the remaining work did not cause earlier crashes.
     pub(crate) fn gone_on(&self) {
         if !self.gone_on.replace(true) {
             self.run.store.forgive_deaths(self.name);

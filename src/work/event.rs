@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// A unit of work with progress in tokens.
+/// Job with progress in tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobStarted {
     /// Job id, which is unique within the run. Several jobs may run at a time.
@@ -49,7 +49,7 @@ pub struct Work {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The plan: total and stored numbers of cells and scores, and the estimated remaining work.
+    /// Start of the run: total and stored numbers of cells and scores, and the estimated remaining work.
     Planned {
         cells: usize,
         complete: usize,
@@ -64,7 +64,7 @@ pub enum Event {
         /// Id of the stored plan outline.
         plan: String,
     },
-    /// A message for the user.
+    /// Message for the user.
     Note {
         text: String,
     },
@@ -86,23 +86,23 @@ pub enum Event {
     },
     /// All work so far is stored, so stopping now loses nothing.
     Kept,
-    /// A cell was scored (perplexity or accuracy in percent).
+    /// Score of a cell: a perplexity, or an accuracy in percent.
     Scored {
         cell: String,
         on: String,
         value: f64,
     },
-    /// A cell is complete. `complete` counts all complete cells.
+    /// Completion of a cell. `complete` counts all complete cells.
     Complete {
         cell: String,
         complete: usize,
     },
-    /// A cell failed. Other cells continue.
+    /// Failure of a cell. Other cells continue.
     Failed {
         cell: String,
         reason: String,
     },
-    /// The run ended. No event follows.
+    /// End of the run. No event follows.
     Ended {
         complete: usize,
         failed: usize,

@@ -1,4 +1,4 @@
-//! Cache of stored objects, which cannot disappear because the run has reserved them.
+//! Cache of the hashes of stored objects. Cached objects cannot disappear, because the run has reserved them.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ pub(crate) struct KnownObjects(Mutex<ObjectSets>);
 #[derive(Default)]
 struct ObjectSets {
     there: HashSet<String>,
-    /// Damaged objects. Only reading them again shows whether they were replaced.
+    /// Hashes of damaged objects. They must be read again to see whether they were replaced.
     damaged: HashSet<String>,
 }
 
@@ -38,7 +38,7 @@ impl KnownObjects {
         lock(&self.0).has(store, key)
     }
 
-    /// Returns whether an object is known to be stored, without a query.
+    /// Returns whether an object is known to be stored, without accessing the store.
     pub(crate) fn knows(&self, hash: &str) -> bool {
         lock(&self.0).there.contains(hash)
     }

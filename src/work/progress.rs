@@ -1,7 +1,7 @@
 //! Coordination with other processes.
 //!
-//! A panic only fails its own job. Waiting is reported and uses exponential backoff. While a process measures times on
-//! a machine, no other process of the same store computes there.
+//! A panic fails only its own job. Waiting is reported and uses exponential backoff. While one process measures
+//! latencies, the other processes on the same machine and store pause.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
@@ -18,11 +18,11 @@ use ghostlab_store::{ClaimResult, Lease, Store};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Progressed {
     Done,
-    /// Other processes did all of the work.
+    /// Other processes did all the work.
     Found,
     /// Other processes are working on the rest.
     Busy,
-    /// The permitted attempts are exhausted. Contains the last reason.
+    /// All permitted attempts failed. Contains the last reason.
     GivenUp(String),
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Fails if the user interrupts.
+/// Fails if the user interrupted the run.
 pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
     if stop.load(Relaxed) {
         return Err(Error::interrupted("stopped before the grid was finished")
@@ -50,7 +50,7 @@ pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Polling interval, which grows by half each time to limit the load on file servers.
+/// Polling interval. It grows by half after each poll, to limit the load on file servers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pause(Duration);
 
@@ -99,8 +99,8 @@ pub fn claim(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, sto
     }
 }
 
-/// Returns the lease name for timing on this machine. Other processes pause after their current batch, during the
-/// warm-up.
+/// Returns the name of the lease for timing on this machine. Other processes pause after their current batch, while the
+/// timing process warms up.
 pub fn timing_claim() -> &'static str {
     static NAME: LazyLock<String> = LazyLock::new(|| format!("timing-{}", sha256::of_bytes(owner::host())));
     &NAME

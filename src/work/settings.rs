@@ -6,7 +6,7 @@ use crate::machine;
 use crate::model::EngineRequest;
 use ghostlab_store::Attempt;
 
-/// Settings of a run, which change results by rounding at most.
+/// Settings of a run. They affect results only by rounding errors.
 #[derive(Debug, Clone, Copy)]
 pub struct RunSettings {
     /// Requested engine, device and float type.
@@ -28,7 +28,7 @@ pub struct RunSettings {
     pub retries: u32,
     /// Whether to repeat stored latency measurements.
     pub retime: bool,
-    /// Whether to repeat timing sessions that are too noisy, because the times will be recorded.
+    /// Whether to repeat noisy timing sessions, because the latencies will be recorded.
     pub settle: bool,
 }
 
@@ -50,17 +50,17 @@ impl Default for RunSettings {
 }
 
 impl RunSettings {
-    /// Returns the maximum memory of all jobs together.
+    /// Returns the memory limit of all jobs together, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.memory.unwrap_or_else(|| machine::free_memory() / 5 * 4)
     }
 
-    /// Returns the maximum bytes of the KV cache during generation.
+    /// Returns the maximum size of the KV cache during generation, in bytes.
     pub fn cache_bytes(&self) -> u64 {
         Self::cache_part(self.memory_bytes())
     }
 
-    /// Returns the share of memory for the KV cache.
+    /// Returns the part of `memory` that the KV cache may use.
     pub fn cache_part(memory: u64) -> u64 {
         memory / 4
     }
@@ -80,7 +80,7 @@ impl WorkerLimits {
     /// deaths point to the job.
     pub const DEATHS: usize = 5;
 
-    /// Returns the reason why a job must not be retried.
+    /// Returns the reason why a job must not be retried, if any.
     pub(crate) fn given_up(self, attempts: &[Attempt]) -> Option<String> {
         let died = attempts.iter().filter(|attempt| attempt.died).count();
         let failed = attempts.len() - died;

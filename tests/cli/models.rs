@@ -1,4 +1,4 @@
-//! Model files, tokenizers and texts that are refused.
+//! Model files, tokenizers and texts that are rejected.
 
 use super::*;
 

@@ -154,7 +154,8 @@ fn a_reader_that_goes_ends_the_output_quietly() {
     assert!(world.command(&["run", "grid.yaml"]).stderr(full_disk()).output().unwrap().status.success());
 }
 
-/// A full disk is not a reader that goes; and what cannot be said on the way ends no run.
+/// Opens a device that is always full. Unlike a closed pipe, a full disk is an error if the output is lost. Lost
+/// progress messages do not stop a run.
 fn full_disk() -> std::fs::File {
     std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap()
 }

@@ -40,7 +40,7 @@ fn inputs_changed_during_a_run_are_refused() {
             }
             let times = fs::metadata(&path).unwrap().modified().unwrap();
             let output = changed_after_hashing(&world, || {
-                // Replaced by a file of the same size and time.
+                // Replace the file by another one with the same size and modification time.
                 let mut other = bytes.clone();
                 let last = other.len() - if name.ends_with(".safetensors") { 4 } else { 40 };
                 other[last] = if other[last] == b'1' { b'2' } else { b'1' };
@@ -113,7 +113,7 @@ fn weights_of(world: &World) -> std::path::PathBuf {
     world.path("backbone/model.safetensors")
 }
 
-/// In place, of the same length, with the old time set again; cut off; another file in its place.
+/// Flips a bit near the end of a file in place, and restores its modification time.
 fn flip_last_byte(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     let time = fs::metadata(path).unwrap().modified().unwrap();

@@ -1,10 +1,10 @@
-//! Depths of sublayers: what cells they make, what they are called, and what is refused.
+//! Depths in sublayers: the cells they produce, the names of the cells, and rejected grids.
 
 use ghostlab::criterion::DepthUnit;
 
 use super::house::{Messages, Place, good_but};
 
-/// Returns the good grid with other criteria, depths and recoveries.
+/// Returns the valid grid with other criteria, depths and recoveries.
 fn grid(criterion: &str, depth: &str, recovery: &str) -> String {
     let axes = format!("criterion: {criterion}\ndepth: {depth}\nrecovery: {recovery}\n");
     good_but("criterion: llm-streamline\ndepth: [3, 5]\nrecovery: [none, ghosted]\n", &axes)

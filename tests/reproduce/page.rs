@@ -61,7 +61,7 @@ fn page_notes_who_made_each_number_when_and_from_what() {
     assert!(dense.contains("test.jsonl") && !dense.contains("train.txt"), "only what a cell was made from: {dense}");
 }
 
-/// Text shared by notes is stored once, where they link to.
+/// Returns the note of a cell, followed by the shared texts that it links to.
 fn cell_note(page: &str, name: &str) -> String {
     let article = part(page, &format!("<h3>tiny/mini/{name}"), "</article>");
     let shared = article.split("<a href=\"#").skip(1).filter_map(|rest| rest.split('"').next());

@@ -124,7 +124,8 @@ fn results_and_reports(world: &World) -> std::collections::BTreeMap<String, Vec<
     ["results", "reports"].into_iter().flat_map(|folder| kept(world, folder)).collect()
 }
 
-/// A file that contains its creation time has another hash than the listed one: it is not restored.
+/// Drops the files of `every_eval_ever`. They contain their creation time, so their hashes differ from the listed ones
+/// and they are not restored.
 fn without_every_eval_ever(
     mut all: std::collections::BTreeMap<String, Vec<u8>>,
 ) -> std::collections::BTreeMap<String, Vec<u8>> {
@@ -253,7 +254,8 @@ fn altered_verdict_and_figure_value_are_detected() {
     assert_eq!((code, tables["differs"].as_array().unwrap().len()), (Some(4), 1), "{log}");
 }
 
-/// The computed results are not checked.
+/// Verifies the claims and tables of a folder, with a minimal share of recomputed results. Returns the exit code, the
+/// checks of claims and tables, and the output.
 fn verified(world: &World, folder: &str) -> (Option<i32>, serde_json::Value, serde_json::Value, String) {
     let output = world.ghostlab(&["verify", folder, "--share", "1%", "--json"]);
     let answer: serde_json::Value =

@@ -1,4 +1,5 @@
-//! Remove three layers, repair the cut with `ghosted`: `cargo run --release -p ghostlab-core --example repair -- FOLDER CALIBRATION TEXT`.
+//! Removes three layers and repairs the cut with `ghosted`:
+//! `cargo run --release -p ghostlab-core --example repair -- FOLDER CALIBRATION TEXT`.
 #![allow(clippy::disallowed_macros, reason = "an example prints")]
 
 use std::path::Path;
@@ -20,7 +21,7 @@ fn main() -> Result<()> {
     let layers = decoder.config().layers;
     let span = Span::layers(8, 11);
 
-    // The dense residual stream on both sides of the cut, in memory.
+    // Collect the dense model's residual stream on both sides of the cut, in memory.
     let sequences = calibration(Rule::C4, &read_rows(train, None)?, &tokenizer, 32, 256, 0)?;
     let activations =
         calibrate::in_memory(&decoder, &sequences, [HookPoint::Stream(span.start), HookPoint::Stream(span.end)])?;

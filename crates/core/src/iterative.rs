@@ -1,8 +1,8 @@
-//! Iterative pruning: removes one layer or sublayer, repairs the backbone, and measures the rest again.
+//! Iterative pruning: removes one layer or sublayer, repairs the backbone, and measures the remaining candidates again.
 //!
-//! With `shortgpt` and `prune-and-comp` this is iterative Prune&Comp (arXiv 2507.18212), with `llm-drop` and no repair the
-//! iterative form of LLM-Drop. Each repair is solved in the backbone that the removals and repairs before it have left. A
-//! repair in the weights of a layer goes with that layer when it is removed later.
+//! With `shortgpt` and `prune-and-comp` this is iterative Prune&Comp (arXiv 2507.18212). With `llm-drop` and no repair
+//! it is the iterative form of LLM-Drop. Each repair is fitted on the backbone left by all earlier removals and
+//! repairs. A repair folded into a layer is lost if that layer is removed later.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::model::{Cut, Engine, Program, Step, Sublayer};
 use crate::recovery::{self, Boundary, Recovery, RemainingLayer, Repair, RepairMetrics, Solution, Span, layer_before};
 
-/// Reports the tokens of each batch of a pass, and may stop it.
+/// Callback that receives the token count of each batch of a pass and may stop the pass by returning an error.
 pub type Progress<'a> = dyn FnMut(usize) -> Result<()> + 'a;
 
 /// A backbone from which layers or sublayers are removed one by one.
@@ -26,13 +26,13 @@ pub struct ShrinkingModel<'a> {
     windows: &'a Windows,
     batch_tokens: usize,
     recovery: &'a dyn Recovery,
-    /// Number of leading sequences that repairs are solved on.
+    /// Number of leading sequences that repairs are fitted on.
     fitted: usize,
     removed: Cut,
     repaired: Vec<SolvedSpan>,
 }
 
-/// A repair with its measurements.
+/// A fitted repair with its metrics.
 #[derive(Debug)]
 pub struct SolvedSpan {
     pub span: Span,
@@ -40,14 +40,14 @@ pub struct SolvedSpan {
     pub metrics: RepairMetrics,
     /// Reasons why the activations cannot determine a repair ([`recovery::degenerate`]).
     pub degenerate: Vec<String>,
-    /// Time for solving, without the pass and without measuring.
+    /// Seconds spent fitting, excluding the calibration pass and the metrics.
     pub seconds: f64,
-    /// The layer whose weights take the repair in.
+    /// Layer whose weights the repair is folded into.
     host: Option<usize>,
 }
 
 impl<'a> ShrinkingModel<'a> {
-    /// Creates the dense backbone with its calibration windows.
+    /// Creates the model without any removals.
     pub fn new(
         engine: &'a dyn Engine,
         windows: &'a Windows,
@@ -63,15 +63,15 @@ impl<'a> ShrinkingModel<'a> {
         &self.removed
     }
 
-    /// Returns the repairs that are part of the model, in the order of their removals.
+    /// Returns the repairs that are still part of the model, in the order of removal.
     pub fn into_repairs(self) -> Vec<SolvedSpan> {
         self.repaired
     }
 
-    /// Returns the program of the model.
+    /// Returns the program of the pruned and repaired model.
     ///
     /// # Errors
-    /// Repairs that have no place in it.
+    /// Fails if a repair cannot be placed in the program.
     pub fn program(&self) -> Result<Program> {
         let repaired: Vec<(Span, Repair)> =
             self.repaired.iter().map(|solved| (solved.span, solved.solution.repair.clone())).collect();
@@ -80,10 +80,11 @@ impl<'a> ShrinkingModel<'a> {
         Ok(Program::repaired(self.engine.config().layers, &self.removed, &repairs))
     }
 
-    /// Selects `cut.depth` layers or sublayers, one by one. The scores are those of the removed ones, in their order.
+    /// Selects `cut.depth` layers or sublayers, one at a time. Returns the scores of the removed candidates in removal
+    /// order.
     ///
     /// # Errors
-    /// A stream that is not finite, a repair that cannot be solved, or what `progress` returns.
+    /// Fails if a residual stream is not finite, a repair cannot be fitted, or `progress` fails.
     pub fn select(
         &mut self,
         rule: &dyn Criterion,
@@ -113,15 +114,15 @@ impl<'a> ShrinkingModel<'a> {
         Ok(Selection { removed, scores })
     }
 
-    /// Removes and repairs what [`Self::select`] selected, in its order.
+    /// Removes and repairs the candidates of an earlier selection, in its order.
     ///
     /// # Errors
-    /// As of [`Self::select`].
+    /// See [`Self::select`].
     pub fn replay(&mut self, unit: DepthUnit, selection: &Selection, progress: &mut Progress<'_>) -> Result<()> {
         selection.scores.iter().try_for_each(|&(candidate, _)| self.remove(&removal(unit, candidate), progress))
     }
 
-    /// Returns the comparisons that a criterion asks for, of the streams that the model still has.
+    /// Returns a request for the criterion's pairs whose streams still exist in the model.
     fn comparisons(&self, rule: &dyn Criterion, cut: &PruneSpec<'_>) -> Result<PassRequest> {
         let places: BTreeSet<HookPoint> = places(&self.program()?).into_iter().map(|(_, site)| site).collect();
         let pairs = rule.pairs(cut).into_iter().filter(|pair| pair.ends().iter().all(|site| places.contains(site)));
@@ -141,7 +142,7 @@ impl<'a> ShrinkingModel<'a> {
         Ok((found.into_iter().next().unwrap_or_default(), kept.finish(shape)?))
     }
 
-    /// Removes one layer or sublayer and solves its repair. Repairs in the weights of a removed layer are removed with it.
+    /// Removes one layer or sublayer and fits its repair. Also discards repairs folded into a removed layer.
     fn remove(&mut self, removed: &Cut, progress: &mut Progress<'_>) -> Result<()> {
         let mut solved = Vec::new();
         for span in recovery::spans(self.recovery, removed) {
@@ -172,7 +173,7 @@ impl<'a> ShrinkingModel<'a> {
         let started = Instant::now();
         let mut solution = self.recovery.solve(&boundary)?;
         let seconds = started.elapsed().as_secs_f64();
-        // Without a layer before it, factors scale what the embedding gives.
+        // Without a preceding layer, branch factors become factors of the embedding output.
         if let Repair::Branches { operator, attention: true } = &solution.repair
             && host.is_none()
         {
@@ -187,7 +188,7 @@ impl<'a> ShrinkingModel<'a> {
         Ok(SolvedSpan { span, solution, metrics, degenerate, seconds, host })
     }
 
-    /// Returns a layer with the repairs that its weights have taken in.
+    /// Returns a layer with the repairs folded into its weights.
     fn remaining(&self, layer: usize) -> Result<RemainingLayer> {
         let steps = self.program()?.0.into_iter();
         let edits = steps.filter_map(|step| match step {
@@ -198,12 +199,12 @@ impl<'a> ShrinkingModel<'a> {
     }
 }
 
-/// Returns the cut of one candidate.
+/// Returns the cut that removes one candidate.
 fn removal(unit: DepthUnit, candidate: usize) -> Cut {
     if unit.is_layers() { Cut::layers([candidate]) } else { Cut::sublayers([Sublayer::numbered(candidate)]) }
 }
 
-/// Moves a place in the layer before a span to the layer that is left before it. `None` if there is none.
+/// Moves a site in the layer before a span to the nearest remaining layer before it. Returns `None` if there is none.
 fn moved(site: HookPoint, span: Span, host: Option<usize>) -> Option<HookPoint> {
     match site {
         HookPoint::Stream(layer) if layer + 1 == span.start => host.map(HookPoint::Stream),

@@ -1,11 +1,11 @@
 //! Layer pruning of language models as a library: selects layers to remove, repairs the cut with linear operators, and
 //! scores the result.
 //!
-//! The crate reads model and text files and returns numbers. It does not parse grids, use a store, or print; the
-//! `ghostlab` program adds these.
+//! The crate reads model and text files and returns numbers. Grid parsing, the store and console output are in the
+//! `ghostlab` program.
 //!
-//! A variant of a backbone is a [`Program`](model::Program): the steps that a pruned and repaired model runs. Programs of
-//! one backbone share their common steps in a [`Trie`](model::Trie).
+//! A variant of a backbone is represented by its [`Program`](model::Program), the steps that the pruned and repaired
+//! model runs. A [`Trie`](model::Trie) shares the common steps of several programs.
 //!
 //! ```
 //! use ghostlab_core::model::{Decoder, Program, Trie};
@@ -22,9 +22,9 @@
 //! # }
 //! ```
 //!
-//! `examples/perplexity.rs` scores a backbone, `examples/repair.rs` removes layers and repairs the cut.
+//! `examples/perplexity.rs` scores a backbone; `examples/repair.rs` removes layers and repairs the cut.
 //!
-//! A module uses only modules of its own row and of the rows above:
+//! Modules depend only on modules in the same row or in rows above:
 //!
 //! | modules | content |
 //! | --- | --- |

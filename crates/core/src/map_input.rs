@@ -1,4 +1,4 @@
-//! Input of an affine map of the stream, an option of several methods.
+//! Input of an affine repair map, an option of several methods.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub(crate) enum MapInput {
 }
 
 impl MapInput {
-    /// Whether the map reads the stream itself.
+    /// Returns whether the input is the stream itself.
     pub(crate) fn is_stream(&self) -> bool {
         *self == Self::Stream
     }

@@ -33,8 +33,8 @@ pub struct Interval {
 }
 
 /// Computes the exact two-sided p-value of McNemar's test. `only_a` and `only_b` are the numbers of questions that only
-/// variant a or only variant b answers correctly. Under the null hypothesis each discordant question is equally likely
-/// to be either's.
+/// variant a or only variant b answers correctly. Under the null hypothesis, each discordant question is equally likely
+/// to favor either variant.
 ///
 /// The p-value is twice the smaller tail of a binomial with probability ½, at most 1. It is 1 if the variants never
 /// differ.
@@ -58,8 +58,8 @@ pub struct Discordant {
 const COUNTED: u64 = 1 << 20;
 
 /// Computes the two-sided p-value of a difference between two means of task accuracies by sign flips. Under the null
-/// hypothesis each discordant question could be the other variant's. The p-value is the share of assignments whose
-/// difference is at least as far from zero.
+/// hypothesis, each discordant question is equally likely to favor either variant. The p-value is the share of
+/// assignments whose difference is at least as far from zero as the observed one.
 ///
 /// Exact if there are few enough distinct outcomes, as for a single task (McNemar's test) or tasks of few sizes.
 /// Otherwise estimated from `draws` random assignments, with one added to both counts so that it is never 0. A seed

@@ -1,5 +1,5 @@
-//! `my_metric_c4`: the likelihood that a token of the predicted text has on average. (A sketch to begin with: put your own
-//! number in its place.)
+//! `my_metric_c4`: geometric mean of the probabilities of the predicted tokens. (This is a template: replace the
+//! computation with your own.)
 
 use super::entry::{Direction, MetricEntry, OF_TEXT, Of, PairedTest, Shown, TextSample};
 use crate::tasks::Measure;
@@ -18,7 +18,7 @@ pub(super) static ENTRY: MetricEntry = MetricEntry {
     ..OF_TEXT
 };
 
-/// Estimates `exp(−mean loss)`; its standard error goes through `exp`, like perplexity's.
+/// Estimates `exp(−mean loss)`. The standard error is propagated through `exp`, like that of the perplexity.
 fn estimate(sample: &TextSample<'_>) -> Option<Measure> {
     let perplexity = sample.losses.perplexity();
     let stderr = sample.losses.standard_error().map(|error| error / perplexity.powi(2));

@@ -1,4 +1,4 @@
-//! All tests of the core's numbers, as one program.
+//! Numerical tests of the core crate, compiled as one program.
 
 mod arch;
 mod architectures;

@@ -190,8 +190,8 @@ fn ids_of(key: &str, expected: &HashMap<String, Tensor>) -> Vec<u32> {
     expected[key].to_dtype(DType::U32).unwrap().to_vec1().unwrap()
 }
 
-/// Compares candle-transformers' model on a prefix shorter than any attention window. Returns the class, or what
-/// candle-transformers does not support.
+/// Compares candle-transformers' model on a prefix shorter than any attention window. Returns the class, or the error
+/// if candle-transformers does not support the model.
 fn compare_with_candles_own(folder: &Path) -> std::result::Result<&'static str, String> {
     let config = Config::read(folder).unwrap();
     let candle_model = CandlesOwn::load(&config, folder).map_err(|error| error.one_line())?;
@@ -224,7 +224,7 @@ fn every_architecture_and_rope_type_equals_transformers() {
         seen.insert(Config::read(folder).unwrap().architecture.model_type);
     }
     println!("{models} models, {tokens} greedy tokens");
-    // If ties were frequent, the test would compare too few tokens.
+    // With frequent ties, the test would compare too few tokens.
     assert!(tokens * 10 >= 9 * PROMPTS * NEW * models, "{tokens} tokens of {models} models");
     let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|architecture| architecture.model_type).collect();
     assert_eq!(seen, known, "each architecture has a model here");

@@ -1,4 +1,5 @@
-//! Methods beyond the paper against plain PyTorch in float64 (oracle `beyond`; its README has formulas and tolerances).
+//! Methods beyond the paper, compared with a plain PyTorch implementation in float64 (reference data `beyond`, whose
+//! README documents formulas and tolerances).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::HashMap;
@@ -17,16 +18,16 @@ use ghostlab_core::model::{CPU, Cut, Decoder, Engine, Operator, Program, deploye
 use ghostlab_core::recovery::{Recovery, Solution, Span};
 use serde_json::{Value, json};
 
-/// Relative, of perplexities.
+/// Relative tolerance of perplexities.
 const PERPLEXITY_TOLERANCE: f64 = 2e-6;
-/// Relative, of norms of operators and of operators in the Frobenius norm.
+/// Relative tolerance of operators (in the Frobenius norm) and of their norms.
 const OPERATOR_TOLERANCE: f64 = 1e-5;
-/// Relative, of damages.
+/// Relative tolerance of damage metrics.
 const DAMAGE_TOLERANCE: f64 = 1e-5;
-/// Relative, of scores.
+/// Relative tolerance of scores.
 const SCORE_TOLERANCE: f64 = 1e-6;
 
-/// A world of the oracle: a backbone, its texts and the numbers that belong to them.
+/// A backbone of the reference data with its texts and expected numbers.
 struct OracleWorld {
     name: &'static str,
     expected: Value,
@@ -37,7 +38,8 @@ struct OracleWorld {
 }
 
 impl OracleWorld {
-    /// Reads a world and compares its windows with the oracle's. `None` if the oracle or a text is absent.
+    /// Reads a backbone of the reference data and checks that its windows match. Returns `None` if a required file is
+    /// missing.
     fn read(name: &'static str) -> Option<Self> {
         let folder = shared("oracles/beyond")?;
         let settings = json(&folder.join("settings.json"));
@@ -66,8 +68,9 @@ impl OracleWorld {
         Some(Self { name, expected, operators, backbone, calibration, evaluation })
     }
 
-    /// Returns the variants of whole layers with their repairs, by name. A repair that no option expresses is left out.
-    /// The other engines, which take minutes, compute the first cut and the first selection of LoRP.
+    /// Returns the variants of whole layers with their repairs, by name, without repairs that no option expresses. On
+    /// engines other than the CPU engine, which take minutes, only the first cut and the first selection of LoRP are
+    /// returned.
     fn cuts(&self, engine: &dyn Engine) -> Vec<(&str, &Value)> {
         let variants: Vec<(&str, &Value)> =
             self.expected["variants"].as_object().unwrap().iter().map(|(name, value)| (name.as_str(), value)).collect();
@@ -85,7 +88,7 @@ impl OracleWorld {
         cuts
     }
 
-    /// Compares selections, operators and perplexities on one engine.
+    /// Compares operators, selections and perplexities on one engine.
     fn compare(&self, engine: &dyn Engine) {
         let mut request = PassRequest::default();
         let depth = 1;
@@ -128,7 +131,8 @@ impl OracleWorld {
         self.compare_dense_with_itself(engine, &programs[0], &damages);
     }
 
-    /// The dense model does no damage to itself, and a comparison leaves losses as they are, to the bit.
+    /// Checks that the dense model has no damage relative to itself, and that a comparison leaves its losses
+    /// bit-identical.
     fn compare_dense_with_itself(&self, engine: &dyn Engine, dense: &Program, damages: &[Damages]) {
         for stretch in [Stretch::All, Stretch::SecondHalf] {
             for (damage, expected) in
@@ -141,9 +145,9 @@ impl OracleWorld {
         assert_eq!(losses[0].windows, damages[0].losses.windows, "{} on {}", self.name, engine.id());
     }
 
-    /// Compares LoRP's layers in the order of their removal, and the redundancies that decide it.
+    /// Compares LoRP's layers in removal order, and their redundancies.
     fn compare_selections(&self, engine: &dyn Engine, calibrated: &Calibrated) {
-        // The oracle has the similarities of each world once.
+        // The reference data has the similarities of each backbone only once.
         let all = self.expected["lorp"].as_object().unwrap();
         let similarity = all.values().find_map(|found| found["similarity"].as_array()).unwrap();
         for (name, expected) in all {
@@ -176,7 +180,7 @@ impl OracleWorld {
         spans.map(|span| (span, calibrated.solve(engine, &*method, span, self.calibration.count()))).collect()
     }
 
-    /// Compares operators with the norms of the oracle's, and with the operators that the oracle has stored.
+    /// Compares operators with the reference operators where these are stored, and otherwise with their norms.
     fn compare_operators(&self, engine: &dyn Engine, name: &str, variant: &Value, solved: &[(Span, Solution)]) {
         if variant["operators"].is_null() {
             return;
@@ -210,7 +214,7 @@ impl OracleWorld {
     }
 }
 
-/// Measures with the oracle's names.
+/// Damage metrics with their names in the reference data.
 const MEASURES: [(Damage, &str); 7] = [
     (Damage::KlDenseVariant, "kl_dense_variant"),
     (Damage::KlVariantDense, "kl_variant_dense"),
@@ -221,7 +225,7 @@ const MEASURES: [(Damage, &str); 7] = [
     (Damage::PerplexityRatio, "ppl_ratio"),
 ];
 
-/// Compares the measures that the oracle has of a variant.
+/// Compares the damage metrics that the reference data has for a variant.
 fn compare_damages(what: &str, ours: &Damages, stretch: Stretch, expected: &Value) {
     for (damage, key) in MEASURES {
         let Some(expected) = expected[key].as_f64() else { continue };
@@ -243,7 +247,7 @@ fn select(rule: &dyn Criterion, engine: &dyn Engine, calibrated: &Calibrated, de
     rule.select(&cut, &mut stats).unwrap()
 }
 
-/// Returns a path of the settings: below the checkout, or below the shared folder.
+/// Resolves a path of the settings, which is relative to the checkout or the shared folder.
 fn input(path: &Value) -> Option<PathBuf> {
     let path = path.as_str().unwrap();
     match path.split_once("/main/") {
@@ -252,7 +256,7 @@ fn input(path: &Value) -> Option<PathBuf> {
     }
 }
 
-/// Returns the recovery of a variant, whose name ends in the oracle's name of the repair.
+/// Returns the recovery of a variant, whose name ends in the reference's name of the repair.
 fn method(variant: &str) -> Box<dyn Recovery> {
     let (name, options) = match variant.rsplit(':').next().unwrap() {
         "normed" => ("ghosted", json!({"input": "normed"})),
@@ -262,7 +266,7 @@ fn method(variant: &str) -> Box<dyn Recovery> {
     recovery(name, options)
 }
 
-/// Returns the map of the change and the bias of an operator, in the oracle's names.
+/// Returns the matrix and bias of an operator, by their names in the reference data.
 fn parts(operator: &Operator) -> Vec<(&'static str, Vec<f64>)> {
     let matrix = (!operator.is_bias_only()).then(|| ("M", operator.change().unwrap()));
     let bias = operator.bias().unwrap();
@@ -290,7 +294,7 @@ fn tiny_olmo2_equals_the_oracle() {
     compare("tiny-olmo2", engines);
 }
 
-/// Only the program's own engine runs here, because candle takes minutes.
+/// Runs only the CPU engine, because candle takes minutes.
 #[test]
 #[ignore = "slow: 35 variants of 14 million parameters"]
 fn english_backbone_equals_the_oracle() {

@@ -1,4 +1,5 @@
-//! Generation: with a cache token by token what the whole text at once gives, and the same whatever runs together.
+//! Text generation: decoding with a KV cache agrees with full forward passes, and results do not depend on the
+//! batching.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use ghostlab_core::model::{
 
 const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
 
-/// Two decimal digits and a blank for each token, so that stops cross tokens.
+/// Test detokenizer with two decimal digits and a space per token, so that stop strings cross token boundaries.
 struct Digits;
 
 impl Detokenizer for Digits {
@@ -29,7 +30,7 @@ fn decoder(name: &str) -> Decoder {
     Decoder::load(&fixture(&format!("arch/{name}"))).unwrap()
 }
 
-/// Returns numbers between −1 and 1 without a pattern.
+/// Returns pseudo-random numbers between −1 and 1.
 fn some(seed: usize, count: usize) -> Vec<f32> {
     (0..count).map(|i| ((seed * 31 + i) as f32 * 12.9898).sin()).collect()
 }
@@ -41,8 +42,8 @@ fn near(seed: usize, channels: usize) -> Arc<Operator> {
     Operator::dense(channels, matrix).unwrap()
 }
 
-/// Returns programs: dense, cut, repaired on the stream, on both branches, by a map with a bias, by one of the normed
-/// stream, and with maps in the place of two attentions.
+/// Returns test programs: dense, cut, repaired on the stream, repaired on branches, with an affine map, with a map of
+/// the normed stream, and with maps that replace two attentions.
 fn programs(engine: &dyn Engine) -> Vec<Program> {
     let layers = engine.config().layers;
     let c = engine.config().hidden;
@@ -66,7 +67,7 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
     ]
 }
 
-/// Returns programs without some sublayers, and without any attention.
+/// Returns a program without some sublayers, and one without any attention.
 fn without_sublayers(engine: &dyn Engine) -> [Program; 2] {
     let layers = engine.config().layers;
     let some = Cut::sublayers([(0, Sublayer::Attention), (2, Sublayer::Mlp)]);
@@ -77,7 +78,7 @@ fn ids(seed: u32, count: usize) -> Vec<u32> {
     (0..count as u32).map(|i| (seed * 97 + i * i * 31 + i * 7) % 300).collect()
 }
 
-/// Keeps the last stream.
+/// Observer that keeps the last stream.
 struct Last(Vec<f32>);
 
 impl Observer<dyn ResidualStream> for Last {
@@ -87,7 +88,7 @@ impl Observer<dyn ResidualStream> for Last {
     }
 }
 
-/// Computes every logit of a text in one pass: `[tokens][vocab]`.
+/// Computes all logits of a text in one pass, `[tokens][vocab]`.
 fn at_once(engine: &dyn Engine, program: &Program, text: &[u32]) -> Vec<Vec<f32>> {
     let mut trunk = program.clone();
     trunk.0.pop();
@@ -107,7 +108,7 @@ fn greatest(logits: &[f32]) -> usize {
     (0..logits.len()).rev().max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap()
 }
 
-/// The text is longer than the windows of the models that have one (24 tokens and 40).
+/// The text is longer than the sliding windows of the models that have one (24 and 40 tokens).
 #[test]
 fn cached_steps_equal_the_full_forward_pass() {
     for name in MODELS {
@@ -139,7 +140,7 @@ fn steps_are_the_text_at_once(name: &str, engine: &dyn Engine) {
         assert!(error < 1e-5, "{name}, program {program}, token {position}: {error:e}");
         assert_eq!(greatest(logits), greatest(expected), "{name}, program {program}, token {position}");
     };
-    // A prompt that all programs share, a second piece of it in a block of its own, then token by token.
+    // Process a prompt shared by all programs, a second block of tokens, then one token at a time.
     for (program, logits) in run(&text[..20], &all, &[], 0).iter().enumerate() {
         hold(19, program, logits);
     }
@@ -154,7 +155,7 @@ fn steps_are_the_text_at_once(name: &str, engine: &dyn Engine) {
     }
 }
 
-/// Returns sixty-four prompts, many with common beginnings; one is longer than the context.
+/// Returns 64 prompts, many with common prefixes. One is longer than the context.
 fn prompts() -> Vec<Prompt> {
     (0..64)
         .map(|index| {
@@ -191,7 +192,7 @@ fn what_runs_together_and_in_which_order_changes_no_token() {
             let shuffled: Vec<Prompt> = (0..64).map(|index| prompts[index * 37 % 64].clone()).collect();
             let ours = run(&engine, &shuffled, &Settings { batch: 64, ..plain.clone() });
             assert!(ours.iter().enumerate().all(|(index, ours)| *ours == expected[index * 37 % 64]), "{name}");
-            // Each prompt and program alone, by whole passes: what the tokens are, not only that they agree.
+            // Check the tokens themselves by full forward passes, for each prompt and program separately.
             if sampling.is_none() {
                 for (prompt, program) in [(0, 0), (3, 2), (40, 1)] {
                     let mut text = prompts[prompt].ids.clone();
@@ -229,7 +230,7 @@ fn small_cache_gives_same_results_and_none_is_refused() {
     let engine = decoder("llama-gqa");
     let prompts = prompts();
     let expected = run(&engine, &prompts, &settings());
-    // The message names the longest prompt.
+    // The cache is too small for the longest prompt.
     let error = refusal(&engine, 1000).unwrap();
     assert_eq!(error.exit_code(), 3, "{error}");
     let least = (1..40).map(|step| step << 14).find(|&bytes| refusal(&engine, bytes).is_none()).unwrap();
@@ -243,7 +244,8 @@ fn continuation_ends_at_stop_string_end_token_or_length() {
     let free = run(&engine, &prompts, &Settings::greedy(12, 60));
     assert!(free.iter().flatten().all(|continuation| continuation.end == End::Length && continuation.ids.len() == 12));
     let ids = &free[0][0].ids;
-    // The second digit of the third token, the blank, and the first digit of the fourth.
+    // The stop string consists of the second digit of the third token, the space, and the first digit of the fourth
+    // token.
     let stop = Digits.text(ids, true).unwrap()[7..10].to_owned();
     let continuation =
         &run(&engine, &prompts[..1], &Settings { stops: vec![stop.clone()], ..Settings::greedy(12, 60) })[0][0];
@@ -256,7 +258,7 @@ fn continuation_ends_at_stop_string_end_token_or_length() {
     assert_eq!(continuation.ids, ids[..=ids.iter().position(|id| *id == ids[2]).unwrap()]);
 }
 
-/// Records rounds, and stops after a given number.
+/// Records finished prompts and rounds, and stops after a given number of rounds.
 struct Noting {
     done: Vec<usize>,
     rounds: usize,
@@ -362,7 +364,7 @@ fn chunks_that_run_together_give_what_each_gives_alone() {
     let trie = Trie::new(&programs(&engine));
     let run_chunks = |chunks: &[usize]| eval.run(&engine, &trie, chunks, &mut vec![0.0; trie.len()]).unwrap();
     assert_eq!(eval.chunks(), 2);
-    // In another order than that of their prompts.
+    // Chunks are given in a different order than their prompts.
     let together = run_chunks(&[1, 0]);
     let first = run_chunks(&[0]);
     let second = run_chunks(&[1]);
@@ -370,8 +372,9 @@ fn chunks_that_run_together_give_what_each_gives_alone() {
     assert!(eval.fits(1, &together[0][0]) && eval.fits(0, &together[1][0]));
 }
 
-/// Phi-3 with `longrope` beyond 24 tokens. Expected: greedy tokens of transformers 5.24 in f32, each prompt by itself. Two logits
-/// are never nearer than 0.02. Prompts of 10 tokens stay short, those of 18 to 24 grow beyond the context, longer ones begin there.
+/// Phi-3 with `longrope` beyond 24 tokens. Expected values are the greedy tokens of transformers 5.24 in f32, one
+/// prompt at a time. The top two logits always differ by at least 0.02. Prompts of 10 tokens stay short, those of 18 to
+/// 24 grow beyond the original context, and longer ones start beyond it.
 #[test]
 fn longrope_answer_beyond_the_context_runs_anew() {
     let Some(folder) = shared("cases/turn4/longrope-lengths/model") else { return };
@@ -383,7 +386,7 @@ fn longrope_answer_beyond_the_context_runs_anew() {
         (25, [391, 439, 245, 53, 318, 236, 145, 19, 316, 245, 415, 236]),
         (30, [180, 409, 386, 11, 179, 123, 492, 149, 200, 415, 198, 11]),
     ];
-    // All begin equally.
+    // All prompts have a common prefix.
     let prompts: Vec<Prompt> = expected
         .iter()
         .map(|(length, _)| Prompt {
@@ -396,7 +399,7 @@ fn longrope_answer_beyond_the_context_runs_anew() {
         .collect();
     for engine in engines(&folder) {
         let layers = engine.config().layers;
-        // The second program runs again by itself.
+        // The second program is recomputed on its own.
         let trie = Trie::new(&[Program::dense(layers), Program::pruned(layers, &[1], |_| None)]);
         let alone: Vec<Vec<Generation>> = prompts
             .iter()
@@ -413,7 +416,7 @@ fn longrope_answer_beyond_the_context_runs_anew() {
             }
             assert_eq!(ours, alone, "{}, batch {batch}", engine.id());
         }
-        // Enough for each prompt with its answers, but not for a text that runs again.
+        // Enough memory for each prompt with its answers, but not for recomputing a text.
         let token = engine.decoding(&trie).unwrap().token_bytes(&[0, 1]);
         let short = Settings { cache_bytes: token * 60, ..Settings::greedy(12, 100) };
         let error = generate(&*engine, &trie, &prompts, &short, &Digits, &mut ()).unwrap_err();

@@ -1,6 +1,6 @@
-//! Every criterion, recovery and option on every engine in every float type, against numpy's formulas in f64
-//! (tests/fixtures/methods.json, which tools/method_oracles.py makes; its forward pass is held to transformers'). The tolerances
-//! stand with the engines ([`Tolerance`]).
+//! Compares every criterion, recovery and option on every engine and float type with numpy implementations of the
+//! formulas in f64 (tests/fixtures/methods.json, written by tools/method_oracles.py, whose forward pass is checked
+//! against transformers). The tolerances are those of the engines ([`Tolerance`]).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -39,7 +39,7 @@ fn options(value: &Value) -> Options {
     value.as_object().unwrap().clone()
 }
 
-/// A backbone on an engine, with its calibration.
+/// A backbone on an engine with its calibration.
 struct Case<'a> {
     engine: &'a dyn Engine,
     calibration: &'a Windows,
@@ -50,8 +50,8 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Fails where a result is further off than the engine's activations times what the problem itself makes of such an error
-    /// (`moves`, by the oracle).
+    /// Asserts that the error of a result is at most the engine's tolerance of activations times the problem's error
+    /// amplification (`moves` in the reference data).
     fn near(&self, what: &str, ours: &[f64], expected: &[f64], bounds: &Value) {
         let error = relative_error(ours, expected);
         let moves = bounds["moves"].as_f64().unwrap();
@@ -83,7 +83,7 @@ impl Case<'_> {
         }
     }
 
-    /// Holds the operators of a recovery to the expected ones, and gives the backbone that they make.
+    /// Compares the operators of a recovery with the expected ones, and returns the repaired program.
     fn recovery(&self, expected: &Value) -> Program {
         let name = expected["name"].as_str().unwrap();
         let removed = layers(&expected["removed"]);
@@ -130,8 +130,9 @@ impl Case<'_> {
         Program::repaired(self.engine.config().layers, &Cut::layers(removed.iter().copied()), &repairs)
     }
 
-    /// Distils at a cut from the identity, a step for each calibration sequence. What the matrix became tells most in f32: in half
-    /// precision the steps of numbers whose gradient is nearly zero go either way, which `moves` has in it.
+    /// Trains an operator from the identity with one step per calibration sequence, and compares the result. The matrix
+    /// is most informative in f32. In half precision, steps of elements with near-zero gradients may have either sign,
+    /// which `moves` accounts for.
     fn training(&self, expected: &Value, folder: &Path, text: &Windows) {
         let removed = layers(&expected["removed"]);
         let config = self.engine.config();
@@ -166,7 +167,7 @@ impl Case<'_> {
                 if expected[key].is_array() { numbers(&expected[key]) } else { vec![expected[key].as_f64().unwrap()] };
             let mut moves = expected["moves"][key].as_f64().unwrap();
             if ["probe", "norm"].contains(&key) {
-                // The matrix is stored in f32: each step rounds its diagonal, which is near 1.
+                // The matrix is stored in f32, so each step rounds its diagonal, whose elements are near 1.
                 let rounding = (channels as f64).sqrt() * training.steps() as f64 * f64::from(f32::EPSILON) / 2.0;
                 moves += rounding / theirs.iter().map(|v| v * v).sum::<f64>().sqrt() / self.tolerance;
             }
@@ -190,13 +191,13 @@ impl Case<'_> {
     }
 }
 
-/// Maps a row of numbers by a matrix.
+/// Multiplies a fixed probe row by a matrix.
 fn probed(matrix: &[f64], channels: usize) -> Vec<f64> {
     let probe: Vec<f64> = (0..channels).map(|i| (i as f64 * 0.7).cos()).collect();
     (0..channels).map(|j| (0..channels).map(|i| probe[i] * matrix[i * channels + j]).sum()).collect()
 }
 
-/// Puts a repair where it belongs: maps of a branch into the layer before, one after the other.
+/// Inserts a repair into the program. Branch maps of several spans are composed in the layer before them.
 fn place(repairs: &mut Repairs, removed: &[usize], span: Span, repair: &Repair) {
     let (operator, halves): (_, &[Sublayer]) = match repair {
         Repair::Cut => return,
@@ -291,10 +292,10 @@ fn number_of(key: &str, case: &Value) -> usize {
     case[key].as_u64().unwrap() as usize
 }
 
-/// Methods that `sublayers.rs` and `nbl.rs` hold to another reference.
+/// Methods that `sublayers.rs` and `nbl.rs` compare with another reference.
 const OTHERWISE: [&str; 4] = ["llm-drop", "block-pruner", "finercut", "nbl"];
 
-/// An option that nothing holds would be one that may be wrong.
+/// Untested options might be wrong, so every option must appear in the reference data.
 #[test]
 fn no_method_and_no_option_is_left_out() {
     let golden = common::json(&fixture("methods.json"));
@@ -314,9 +315,9 @@ fn no_method_and_no_option_is_left_out() {
             let used: BTreeSet<&str> =
                 all.flat_map(|case| case["options"].as_object().unwrap().keys().map(String::as_str)).collect();
             let known = options["properties"].as_object().into_iter().flatten().map(|(option, _)| option);
-            // Training is the same for every start (`trainings`), and a target follows from its granularity.
+            // Training does not depend on the initial operator (`trainings`), and `target` follows from `granularity`.
             let trained = held.iter().all(|case| !case["trainings"].as_array().unwrap().is_empty());
-            // `iterative.rs` holds what is removed one by one to another reference.
+            // `iterative.rs` tests iterative removal against another reference.
             let elsewhere = ["target", "iterative"];
             for option in
                 known.filter(|option| !((*option == "finetune" && trained) || elsewhere.contains(&option.as_str())))

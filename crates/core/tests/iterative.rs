@@ -1,5 +1,5 @@
-//! Layers and sublayers removed one by one, with their repairs, against plain PyTorch in float64
-//! (`shared/oracles/beyond`, whose README has the formulas and tolerances).
+//! Iterative pruning of layers and sublayers with repairs, compared with a plain PyTorch implementation in float64
+//! (`shared/oracles/beyond`, whose README documents formulas and tolerances).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use crate::common::stories::{perplexities, recovery};
@@ -11,18 +11,18 @@ use ghostlab_core::model::{CPU, Engine, Program, Sublayer};
 use ghostlab_core::recovery::Recovery;
 use serde_json::{Value, json};
 
-/// Relative, of factors: the reference's tolerance of norms.
+/// Relative tolerance of factors; the reference's tolerance of norms.
 const OPERATOR: f64 = 1e-5;
-/// Tokens of a batch.
+/// Number of tokens per batch.
 const BATCH: usize = 1024;
 
-/// A variant of the reference: `iterative-pc:DEPTH:GRANULARITY:AXIS`, `iterative-none:DEPTH:AXIS` or
+/// A variant of the reference data: `iterative-pc:DEPTH:GRANULARITY:AXIS`, `iterative-none:DEPTH:AXIS` or
 /// `half-iterative:joint:DEPTH`.
 struct Variant<'a> {
     name: &'a str,
-    /// The reference's numbers.
+    /// Expected numbers of the reference.
     expected: &'a Value,
-    /// Numbers of the same method with the factor on the stream: those of `fixtures/scalar_compensation.json`.
+    /// Expected numbers with the factor applied to the stream, from `fixtures/scalar_compensation.json`.
     on_stream: Option<Value>,
     criterion: &'static str,
     options: Value,
@@ -55,12 +55,12 @@ impl<'a> Variant<'a> {
         Some(Self { name, expected, on_stream, criterion, options, recovery, unit, depth: depth.parse().unwrap() })
     }
 
-    /// Returns the numbers to compare with.
+    /// Returns the expected numbers.
     fn numbers(&self) -> &Value {
         self.on_stream.as_ref().unwrap_or(self.expected)
     }
 
-    /// Returns the removed candidates in order, each with its score where the reference has it.
+    /// Returns the removed candidates in order, with their scores if the reference has them.
     fn removals(&self) -> Vec<(usize, Option<f64>)> {
         match self.numbers()["trail"].as_array() {
             Some(trail) => trail.iter().map(|step| (candidate(&step["removed"]), step["score"].as_f64())).collect(),
@@ -68,22 +68,23 @@ impl<'a> Variant<'a> {
         }
     }
 
-    /// Returns a score of ours in the reference's form: a cosine of layers, `1 − cosine` of sublayers.
+    /// Converts one of our scores to the reference's form: the cosine for layers, `1 − cosine` for sublayers.
     fn score(&self, ours: f64) -> f64 {
         if self.unit.is_layers() { 1.0 - ours } else { ours }
     }
 }
 
-/// Reads the numbers of scalar Prune&Comp with the factor on the stream at the cut, as in this program. The reference scales all
-/// weights before the cut, which differs by the ε of the norms: by up to 4e-6 in cosines and 1.2e-4 in perplexities.
-/// `tools/scalar_compensation.py` computes both forms, in float64, and finds the reference's own numbers.
+/// Reads the expected numbers of scalar Prune&Comp with the factor applied to the stream at the cut, as in this
+/// program. The reference instead scales all weights before the cut, which differs because of the norms' ε: by up to
+/// 4e-6 in cosines and 1.2e-4 in perplexities. `tools/scalar_compensation.py` computes both forms in float64 and
+/// reproduces the reference's numbers.
 fn on_stream(world: &str, variant: &str) -> Value {
     let numbers = json(&fixture("scalar_compensation.json"));
     assert!(numbers[world][variant].is_object(), "no numbers of {variant} on {world}");
     numbers[world][variant].clone()
 }
 
-/// Parses the number of a layer, or `attn 3`.
+/// Parses a layer number, or a sublayer such as `attn 3`.
 fn candidate(name: &Value) -> usize {
     let Some(text) = name.as_str() else { return name.as_u64().unwrap() as usize };
     let (kind, layer) = text.split_once(' ').unwrap();
@@ -91,7 +92,7 @@ fn candidate(name: &Value) -> usize {
     kind.number(layer.parse().unwrap())
 }
 
-/// Compares what is removed, in its order and with its scores. Returns the repaired program.
+/// Compares the removed candidates, in order and with their scores. Returns the repaired program.
 fn selected(world: &World, engine: &dyn Engine, variant: &Variant<'_>) -> Program {
     let what = format!("{} {} {}", world.name, engine.id(), variant.name);
     let rule = criterion::build(variant.criterion, variant.options.as_object().unwrap()).unwrap();
@@ -136,7 +137,7 @@ fn compare(world: &World) {
         let variants = world.numbers["variants"].as_object().unwrap();
         let mut variants: Vec<Variant<'_>> =
             variants.iter().filter_map(|(name, expected)| Variant::parse(world.name, name, expected)).collect();
-        // candle takes several times as long.
+        // Run fewer variants on candle, which is several times slower.
         variants.truncate(if engine.id().name == CPU.name { variants.len() } else { 2 });
         let programs: Vec<Program> = variants.iter().map(|variant| selected(world, &*engine, variant)).collect();
         let found = perplexities(&*engine, &programs, &world.evaluation);

@@ -1,5 +1,5 @@
-//! Affine maps in the place of attentions (Neural Block Linearization) against plain PyTorch in float64
-//! (`shared/oracles/beyond`, whose README has the formulas and tolerances).
+//! Neural Block Linearization, which replaces attentions with affine maps, compared with a plain PyTorch implementation
+//! in float64 (`shared/oracles/beyond`, whose README documents formulas and tolerances).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::HashMap;
@@ -14,10 +14,11 @@ use ghostlab_core::model::{CPU, Cut, Engine, Operator, Program, Repairs, Sublaye
 use ghostlab_core::recovery::{Boundary, spans};
 use serde_json::{Value, json};
 
-/// Relative, of norms of maps and of maps in the Frobenius norm.
+/// Relative tolerance of maps (in the Frobenius norm) and of their norms.
 const OPERATOR: f64 = 1e-5;
 
-/// A variant `nbl:INPUT:BOUND:DEPTH`, or `nbl-dropped:BOUND:DEPTH`, whose attentions are only removed.
+/// A variant of the reference data: `nbl:INPUT:BOUND:DEPTH`, or `nbl-dropped:BOUND:DEPTH` for attentions that are
+/// removed without a map.
 struct Variant<'a> {
     name: &'a str,
     input: Option<&'a str>,
@@ -41,14 +42,14 @@ impl<'a> Variant<'a> {
         variants.iter().filter_map(|(name, expected)| Self::parse(name, expected)).collect()
     }
 
-    /// Returns the layers whose attention goes, in the order of their bounds.
+    /// Returns the cut of the attentions that are removed or replaced.
     fn cut(&self) -> Cut {
         let layers = self.expected.get("replaced").unwrap_or(&self.expected["removed"]);
         numbers(layers).into_iter().map(|layer| (layer as usize, Sublayer::Attention)).collect()
     }
 }
 
-/// One engine with the activations around all attentions of a world.
+/// An engine with the activations around all attentions of a backbone.
 struct Setting<'a> {
     world: &'a World,
     engine: &'a dyn Engine,
@@ -79,7 +80,7 @@ impl<'a> Setting<'a> {
         rule.select(&cut, &mut stats.with_norms(&|layer| self.engine.stream_norm(layer))).unwrap()
     }
 
-    /// Compares what the criterion selects, and its bounds.
+    /// Compares the selected attentions and their bounds.
     fn compare_selection(&self, variant: &Variant<'_>) {
         let what = self.what(variant);
         let bounds = numbers(&self.world.numbers["nbl_bounds"][variant.bound]);
@@ -90,7 +91,7 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// Returns the program of a variant with its maps, solved on this engine.
+    /// Returns the program of a variant with maps fitted on this engine.
     fn program(&self, variant: &Variant<'_>) -> Program {
         let cut = variant.cut();
         let mut repairs = Repairs::default();
@@ -117,7 +118,8 @@ impl<'a> Setting<'a> {
         Program::repaired(self.engine.config().layers, &cut, &repairs)
     }
 
-    /// Compares the maps of all attentions with the norms of the reference's, and with the maps that it has stored.
+    /// Compares the maps of all attentions with the reference maps where these are stored, and otherwise with their
+    /// norms.
     fn compare_maps(&self, input: &str) {
         let cut: Cut = DepthUnit::Attention.candidates(self.engine.config().layers).into_iter().collect();
         let method = recovery("nbl", json!({"input": input}));
@@ -150,7 +152,7 @@ impl<'a> Setting<'a> {
     }
 }
 
-/// Returns `W` and `b` of a map in the reference's layout, where `W` multiplies columns.
+/// Returns `W` and `b` of a map in the reference's layout, in which `W` multiplies column vectors.
 fn parts(operator: &Operator) -> [(&'static str, Vec<f64>); 2] {
     let channels = operator.channels();
     let change = operator.change().unwrap();
@@ -164,11 +166,11 @@ fn compare(world: &World) {
         let setting = Setting::new(world, &*engine);
         let mut variants = Variant::all(world);
         variants.iter().for_each(|variant| setting.compare_selection(variant));
-        // OLMo-2 has no norm before its attention: there both inputs are one.
+        // OLMo-2 has no norm before its attention, so both inputs are the same.
         for input in ["stream", "normed"] {
             setting.compare_maps(input);
         }
-        // candle takes several times as long.
+        // Run fewer variants on candle, which is several times slower.
         variants.truncate(if engine.id().name == CPU.name { variants.len() } else { 3 });
         let programs: Vec<Program> = variants.iter().map(|variant| setting.program(variant)).collect();
         let found = perplexities(&*engine, &programs, &world.evaluation);
@@ -194,7 +196,7 @@ fn nbl_on_the_real_backbone_equals_the_reference() {
     World::real().iter().for_each(compare);
 }
 
-/// Maps solved in f32 are applied in every float type, within its tolerance of the reference.
+/// Applies maps fitted in f32 in every float type, and compares the results within the type's tolerance.
 #[test]
 fn nbl_maps_apply_in_every_float_type() {
     let Some(world) = World::tiny("tiny-llama") else { return };

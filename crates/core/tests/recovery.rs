@@ -283,8 +283,7 @@ fn before_a_norm_only_channel_proportions_matter() {
         relative_error(&run(&folded_twice(&decoder, scale_by_channel(3.0, channels)), &dense, &batch), &once) <= 1e-5
     );
     assert!(relative_error(&once, &plain) > 1e-2, "unequal factors do something");
-    // The original method's factor is about one before a norm, so the solution reports a note instead of changing
-    // weights.
+    // The original method's factor would be cancelled by the norms, so the solution keeps it as a step, with a note.
     let calibration = calibrated(&decoder, &windows(8, 64, decoder.config().vocab));
     let solution = recovery("prune-and-comp", json!({"granularity": "scalar"}));
     let solution = solution.solve(&calibration.boundary(&decoder, 2, 3)).unwrap();

@@ -1,5 +1,5 @@
-//! Every step on a real trained model (5 layers, C = 64) against the reference implementations (oracle `stories260k`;
-//! tolerances from its README).
+//! Comparison of each computation on a small trained model (5 layers, C = 64) with reference implementations (reference
+//! data `stories260k`; tolerances from its README).
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;
@@ -40,13 +40,13 @@ fn to_f64(rows: &HostRows) -> Vec<f64> {
     rows.values().unwrap().iter().map(|&v| v.into()).collect::<Vec<f64>>()
 }
 
-/// Keeps what enters each layer and the head.
+/// Observer that keeps the inputs of each layer and of the head.
 #[derive(Default)]
 struct Inputs(Vec<HostRows>);
 
 impl Observer<dyn ResidualStream> for Inputs {
     fn after(&mut self, node: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
-        // The embedding, then the two halves of each layer.
+        // Even nodes are the embedding and the MLP of each layer.
         if node.is_multiple_of(2) {
             self.0.push(stream.unwrap().rows()?);
         }
@@ -74,7 +74,7 @@ fn cosines_equal_the_reference_on_both_axes() {
     }
 }
 
-/// Answers the queries of criteria with the real backbone on the oracle's windows.
+/// Inputs for running criteria: reference data, engine and calibration.
 struct Witness<'a> {
     oracle: &'a common::stories::Oracle,
     engine: &'a dyn Engine,
@@ -132,9 +132,9 @@ fn leave_one_out_perplexities_equal_the_reference() {
         for (&(layer, ours), expected) in selection.scores.iter().zip(&expected) {
             assert_close(&format!("without layer {layer}"), ours, *expected, 1e-4);
         }
-        // The two lowest of the oracle's values: 55.5 and 58.5.
+        // The layers with the two lowest reference perplexities, 55.5 and 58.5.
         assert_eq!(selection.removed, [2, 4]);
-        // SLEB's first step is the lowest of them; its second measures again.
+        // SLEB's first step removes the layer with the lowest perplexity, and its second step measures again.
         let sleb = select(witness, "sleb", &json!({}), 2);
         assert_eq!(sleb.scores[0].0, 2);
         assert_close("sleb's first step", sleb.scores[0].1, expected[2], 1e-4);
@@ -143,7 +143,7 @@ fn leave_one_out_perplexities_equal_the_reference() {
     }
 }
 
-/// Adds the rows `x` and their right-hand sides in blocks of 500 to both solvers.
+/// Adds the rows `x` and right-hand sides `y` to both solvers, in blocks of 500.
 fn systems(x: &[f64], y: &[f64]) -> (NormalEquations, StreamingQr) {
     let mut normal = NormalEquations::new(64);
     let mut tall = StreamingQr::new(64);
@@ -161,7 +161,7 @@ fn least_squares_equal_the_reference_in_f64() {
     let [pre, post, branch] = ["x_pre", "x_post", "mlp_out"].map(|name| flat(&matrices[name]));
     let delta: Vec<f64> = post.iter().zip(&pre).map(|(post, pre)| post - pre).collect();
     let (normal, mut tall) = systems(&pre, &delta);
-    // ReplaceMe: what the branch `A` has to become for the removed layers' output, `Y = X_post − (X_pre − A)`.
+    // ReplaceMe maps the branch `A` to the target `Y = X_post − (X_pre − A)`.
     let target: Vec<f64> = delta.iter().zip(&branch).map(|(delta, branch)| delta + branch).collect();
     let (normal_branch, mut tall_branch) = systems(&branch, &target);
     for (what, ours, expected) in [

@@ -1,5 +1,5 @@
-//! Cuts of sublayers and the criteria that select them, against a reference in plain PyTorch
-//! (`shared/oracles/beyond`, whose README has the formulas and tolerances).
+//! Sublayer cuts and the criteria that select them, compared with a plain PyTorch implementation
+//! (`shared/oracles/beyond`, whose README documents formulas and tolerances).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::path::PathBuf;
@@ -13,16 +13,16 @@ use ghostlab_core::model::{CPU, Cut, Engine, Program, Sublayer, Trie};
 use ghostlab_core::options::Options;
 use serde_json::{Value, json};
 
-/// Tolerances of the reference for an engine in f32.
+/// Relative tolerances of scores and perplexities for f32 engines.
 pub(crate) const SCORE: f64 = 1e-6;
-/// Tolerance of divergences, the reference's for damage.
+/// Tolerance of divergences; the reference's tolerance of damage metrics.
 const DIVERGENCE: f64 = 1e-5;
 pub(crate) const PERPLEXITY: f64 = 2e-6;
 
-/// The bundled backbones of the reference.
+/// The bundled backbones of the reference data.
 pub(crate) const TINY: [&str; 3] = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
 
-/// One backbone of the reference with its texts.
+/// A backbone of the reference data with its texts.
 pub(crate) struct World {
     pub(crate) name: &'static str,
     pub(crate) folder: PathBuf,
@@ -32,14 +32,14 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Reads a bundled backbone. `None` without the shared folder.
+    /// Reads a bundled backbone. Returns `None` if the shared folder is missing.
     pub(crate) fn tiny(name: &'static str) -> Option<Self> {
         let data = checkout().join("data/tiny");
         let corpora = ["train", "test"].map(|part| data.join(format!("corpora/wiki-{part}.jsonl.gz")));
         Self::read(name, data.join(&name[5..]), &corpora)
     }
 
-    /// Reads the real backbone with WikiText-2. `None` without the shared folder.
+    /// Reads the larger trained backbone with WikiText-2. Returns `None` if the shared folder is missing.
     pub(crate) fn real() -> Option<Self> {
         let corpora = shared("real/corpora")?;
         let corpora = ["validation", "test"].map(|part| corpora.join(format!("wikitext2-{part}.parquet")));
@@ -64,14 +64,14 @@ impl World {
         engines(&self.folder)
     }
 
-    /// Returns the variants whose name begins with `prefix`, each with its cut.
+    /// Returns the variants whose names begin with `prefix`, each with its cut.
     fn variants(&self, prefix: &str) -> Vec<(&String, &Value, Cut)> {
         let variants = self.numbers["variants"].as_object().unwrap().iter();
         let variants = variants.filter(|(name, variant)| name.starts_with(prefix) && variant["removed"].is_array());
         variants.map(|(name, variant)| (name, variant, cut(&variant["removed"]))).collect()
     }
 
-    /// Selects with a criterion, with similarities and trials of an engine.
+    /// Runs a criterion with similarities and trials measured on an engine.
     fn select(
         &self,
         engine: &dyn Engine,
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// Measures the similarities of the streams around all sublayers.
+    /// Measures the similarities around all sublayers.
     fn similarities(&self, engine: &dyn Engine) -> Similarities {
         let candidates = DepthUnit::Sublayers.candidates(engine.config().layers);
         let pairs = candidates.into_iter().map(|(layer, kind)| Pair::around(layer, kind)).collect();
@@ -117,7 +117,7 @@ impl World {
         calibrate::run(engine, &mut pieces, 1024, &request, |_| Ok(())).unwrap().remove(0)
     }
 
-    /// Compares a greedy selection with the reference's steps.
+    /// Compares the steps of a greedy selection with the reference.
     fn compare_steps(&self, engine: &dyn Engine, selection: &Selection, steps: &[Value], tolerance: f64) {
         assert_eq!(selection.scores.len(), steps.len());
         for (index, ((removed, cost), step)) in selection.scores.iter().zip(steps).enumerate() {
@@ -128,7 +128,7 @@ impl World {
     }
 }
 
-/// Parses `attn 3` or `mlp 3`.
+/// Parses a sublayer such as `attn 3` or `mlp 3`.
 fn sublayer(name: &Value) -> (usize, Sublayer) {
     let (kind, layer) = name.as_str().unwrap().split_once(' ').unwrap();
     let kind = if kind == "attn" { Sublayer::Attention } else { Sublayer::Mlp };
@@ -143,7 +143,7 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap()
 }
 
-/// Parses the kind and the depth of `half:attn:4`.
+/// Parses kind and depth of a variant name such as `half:attn:4`.
 fn depth(variant: &str) -> (DepthUnit, usize) {
     let [_, kind, depth] = variant.split(':').collect::<Vec<_>>()[..] else { panic!("{variant}") };
     let unit = match kind {
@@ -159,7 +159,7 @@ fn perplexities_of_all_cuts(world: &World) {
         let layers = engine.config().layers;
         let mut variants: Vec<_> =
             ["half:", "blockpruner:", "finercut:"].iter().flat_map(|prefix| world.variants(prefix)).collect();
-        // candle takes several times as long.
+        // Run fewer variants on candle, which is several times slower.
         variants.truncate(if engine.id().name == CPU.name { variants.len() } else { 3 });
         assert!(!variants.is_empty());
         let mut programs = vec![Program::dense(layers)];
@@ -215,7 +215,7 @@ fn llm_drop_on_the_real_backbone_equals_the_reference() {
     World::real().iter().for_each(llm_drop_of_all_kinds);
 }
 
-/// Compares the first `steps` of a greedy criterion on one engine.
+/// Compares the first `steps` steps of a greedy criterion on one engine.
 fn greedy(world: &World, engine: &dyn Engine, (name, options): (&str, &Value), expected: &Value, steps: usize) {
     let expected = &expected.as_array().unwrap()[..steps];
     let selection = world.select(engine, &Similarities::default(), (name, options), (DepthUnit::Sublayers, steps));
@@ -223,7 +223,7 @@ fn greedy(world: &World, engine: &dyn Engine, (name, options): (&str, &Value), e
     world.compare_steps(engine, &selection, expected, tolerance);
 }
 
-/// The first step alone: each step takes minutes on candle.
+/// Runs only the first step, because each step takes minutes on candle.
 #[test]
 fn block_pruner_removes_what_the_reference_does() {
     for (name, steps) in [("tiny-llama", 1), ("tiny-olmo2", 1)] {
@@ -261,6 +261,6 @@ fn criteria_refuse_a_depth_in_another_unit() {
 fn shared_steps_of_sublayer_cuts_run_once() {
     let cuts = [Cut::default(), Cut::sublayers([(3, Sublayer::Mlp)]), Cut::layers([3])];
     let trie = Trie::new(&cuts.map(|cut| Program::without(4, &cut)));
-    // Six sublayers before the MLP of layer 3 and attention 3; its MLP once; three heads.
+    // Six shared sublayers (three layers); attention 3 once, the MLP of layer 3 once; three heads.
     assert_eq!((trie.sublayers(), trie.len()), (8, 1 + 8 + 3));
 }

@@ -75,7 +75,7 @@ fn greedy_tokens_are_those_of_transformers_at_every_batch() {
             }
         }
         println!("{}: {tokens} tokens compared, {ties} prompts up to a tie", folder.display());
-        // If ties were frequent, the test would compare too few tokens.
+        // With frequent ties, the test would compare too few tokens.
         assert!(tokens * 10 >= 9 * 3 * golden.len() * NEW, "{}: {tokens}", folder.display());
     }
 }

@@ -1,4 +1,4 @@
-//! Variants give the same results together and alone.
+//! Checks that variants give the same results whether they run together or alone.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common::{engines, fixture};
@@ -56,7 +56,7 @@ fn what_runs_on_scored_rows_only_scores_the_same() {
                 let all = all.unwrap();
                 let scored = scored.unwrap();
                 assert_eq!((all.len(), scored.len()), (batch.targets.len(), batch.targets.len()));
-                // On the CPU engine rows are bit-identical, regardless of what else is scored with them.
+                // On the CPU engine, results of a row are bit-identical regardless of the other scored rows.
                 let most = if engine.id() == CPU { 0.0 } else { 1e-6 };
                 for (a, b) in all.iter().zip(&scored) {
                     let a = a.log_probability;

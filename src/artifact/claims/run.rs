@@ -64,7 +64,7 @@ pub type Artifacts = BTreeMap<String, ArtifactNumbers>;
 /// Settings that must agree between two runs, and the part of the condition that names them.
 type Level = (fn(&Aspect) -> bool, fn(&Record) -> Option<String>);
 
-/// Every setting belongs to exactly one level.
+/// Levels at which two runs are compared. Every setting belongs to exactly one level.
 const LEVELS: [Level; 4] = [
     (|path| path.is_of("model") || path.is_of("engine"), |record| Some(record.condition.backbone.clone())),
     (|path| path.is_of("measure"), |record| Some(format!("{}, {}", record.condition.backbone, record.metric))),
@@ -106,7 +106,7 @@ pub(super) fn apart((a, first): (&str, &ArtifactNumbers), (b, second): (&str, &A
     unlike.map(|what| format!("{a} and {b} differ in {what}"))
 }
 
-/// Returns the first setting that differs between the runs under the same name.
+/// Returns the first difference between settings that have the same name in both runs.
 fn unlike(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> Option<String> {
     let one = called(level, first);
     let other = called(level, second);

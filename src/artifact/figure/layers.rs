@@ -19,7 +19,7 @@ pub struct DiagramRow {
     pub operators: Vec<(usize, usize)>,
 }
 
-/// Three stacks for each selection, with layer 0 at the bottom.
+/// Three stacks per selection (dense, pruned, ghosted), with layer 0 at the bottom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerDiagram {
     pub layers: usize,
@@ -169,7 +169,7 @@ impl DrawnStack<'_> {
         self.scene.text((self.x, foot - BLOCK / 2.0 + HALF), &layer.to_string(), Anchor::Middle, ink);
     }
 
-    /// Returns where the stream leaves the layers below a region and where it enters those above.
+    /// Returns the positions at which the stream leaves the layers below a region and enters those above it.
     fn ends(&self, first: usize, last: usize) -> (f64, f64) {
         let start = if first == 0 { self.ground + ENDS } else { self.foot(first - 1) - BLOCK };
         let end = if last + 1 == self.layers { self.foot(self.layers) - ENDS } else { self.foot(last + 1) };

@@ -9,7 +9,7 @@ use super::font;
 use super::palette::{self, Colour};
 use super::scene::{Anchor, Scene, ScenePoint, SceneShape};
 
-/// Units per point. Whole units are precise enough.
+/// SVG user units per point. Coordinates are rounded to whole units, which is precise enough.
 const SCALE: f64 = 10.0;
 
 /// Fallback fonts, none of them wider than DejaVu Sans.

@@ -16,7 +16,7 @@ pub struct Page {
     pub title: String,
     pub made: String,
     pub program: String,
-    /// Findings, one sentence each, shown first.
+    /// Main findings, one sentence each, shown first.
     pub answer: Vec<String>,
     /// Artifact shown first as the paper's main result, if known.
     pub headline: String,
@@ -45,7 +45,7 @@ pub struct PageArtifact {
     pub status: String,
     pub tables: Vec<SavedTable>,
     pub figures: Vec<FigureView>,
-    /// Names and values.
+    /// Provenance lines as pairs of name and value.
     pub provenance: Vec<(String, String)>,
     /// Origins of the stored results behind the artifact.
     pub computed: Vec<ComputedBy>,
@@ -80,7 +80,7 @@ pub struct CellNote {
     pub title: String,
     /// Settings of the cell. Null if it was never planned.
     pub identity: Value,
-    /// Names and values.
+    /// Lines as pairs of name and value.
     pub lines: Vec<(String, String)>,
     /// Shell commands that can be copied: `ghostlab explain …`.
     pub commands: Vec<String>,

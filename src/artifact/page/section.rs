@@ -63,7 +63,7 @@ pub(super) struct Section<'a> {
     pub(super) tally: Tally,
     tables: Vec<PageTable>,
     figures: Vec<PageFigure<'a>>,
-    /// When, by whom and in what time the numbers were computed.
+    /// Provenance of the numbers: when they were computed, by which commit, and how long it took.
     computed: Vec<(&'static str, String)>,
     /// Claims about this artifact, with the ids of their rows.
     claims: Vec<(String, &'a ClaimRow)>,
@@ -342,7 +342,7 @@ type Pairs = Vec<(String, String)>;
 #[derive(Debug, Serialize)]
 pub(super) struct Note<'a> {
     id: String,
-    /// Key of the cell, unless it is the title.
+    /// Key of the cell; `None` if the title shows it.
     key: Option<&'a str>,
     title: &'a str,
     note: &'a CellNote,
@@ -410,7 +410,7 @@ fn short(value: &str) -> &str {
     }
 }
 
-/// Returns the 1-based index of an item, appending it if it is new.
+/// Returns the 1-based index of an item, appending the item if it is new.
 fn place<'a, T: PartialEq>(known: &mut Vec<&'a T>, one: &'a T) -> usize {
     let at = known.iter().position(|other| *other == one).unwrap_or_else(|| {
         known.push(one);

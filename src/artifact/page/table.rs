@@ -61,7 +61,7 @@ struct PageRow {
     id: Option<String>,
     group: Option<String>,
     group_class: &'static str,
-    /// Whether the group names the row.
+    /// Whether the group column labels the row.
     is_label: bool,
     ours: bool,
     cells: Vec<TableCell>,
@@ -70,9 +70,9 @@ struct PageRow {
 #[derive(Debug, Serialize)]
 struct TableCell {
     class: String,
-    /// Whether the cell names the row.
+    /// Whether the cell labels the row.
     is_label: bool,
-    /// Whether the cell must mark the row as ours.
+    /// Whether the cell carries the mark of our method's rows.
     says_ours: bool,
     /// Sort key of a numeric cell, if it differs from the text.
     sort: Option<String>,

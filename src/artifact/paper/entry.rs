@@ -140,7 +140,7 @@ impl PaperNumber {
     }
 }
 
-/// Converts damage of embedded data to bad input for user files.
+/// Turns an error about embedded data into an error about user input.
 fn bad(error: Error) -> Error {
     error.of_kind(ErrorKind::BadInput)
 }

@@ -50,7 +50,7 @@ pub(crate) enum State {
     Whole,
     /// Damaged: the content differs from what was written.
     Damaged,
-    /// Kept from an earlier version of the stage or of one of its input stages.
+    /// Written by an earlier version of its stage or of an input's stage.
     OtherVersion,
     /// Written by a newer version of the program, and left untouched.
     LaterVersion,
@@ -67,7 +67,7 @@ impl State {
     }
 }
 
-/// Contents of the store.
+/// Answer of `cache ls`: contents of the store.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Listing {
     /// Directory of the store.
@@ -95,7 +95,7 @@ pub(crate) struct ListedStage {
     pub(crate) states: Vec<State>,
 }
 
-/// A stored artifact.
+/// Stored artifact.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ListedObject {
     /// SHA-256 of the artifact's key, in hexadecimal.
@@ -155,7 +155,7 @@ impl Listing {
     }
 }
 
-/// Result of checking every byte of the store. The exit code is 5 if damaged objects remain.
+/// Answer of `cache verify`. The exit code is 5 if damaged objects remain.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Verified {
     /// Directory of the store.
@@ -196,7 +196,7 @@ impl DamagedFile {
         Self::of(record.error(), if repair { record.remove() } else { Ok(()) }, repair)
     }
 
-    /// Creates the entry for a file, or for the error that prevented its removal.
+    /// Creates the entry of a file. If its removal failed, the entry has that error instead.
     fn of(error: Error, removed: Result<()>, repair: bool) -> Self {
         let (removed, error) = match removed {
             Ok(()) => (repair, error),
@@ -258,7 +258,7 @@ fn describe(error: &Error) -> (ErrorParts, String) {
     (error.parts().clone(), error.to_string())
 }
 
-/// Objects that garbage collection removes.
+/// Answer of `cache gc`: objects to delete.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Clearing {
     /// Directory of the store.
@@ -275,7 +275,7 @@ pub(crate) struct Clearing {
     pub(crate) deleted: bool,
 }
 
-/// Location of an artifact.
+/// Answer of `cache path`: location of an artifact.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Located {
     /// SHA-256 of the artifact's key, in hexadecimal.

@@ -61,7 +61,7 @@ pub(crate) struct Ran {
     pub(crate) cells: usize,
     /// Cells that failed.
     pub(crate) failed: Vec<CellFailure>,
-    /// Cells without complete results, with the missing parts.
+    /// Cells with missing results, and what is missing.
     pub(crate) unmade: Vec<CellFailure>,
     /// Files written: tables, numbers, documents and the run record.
     pub(crate) files: Vec<String>,
@@ -139,7 +139,7 @@ pub(crate) enum WorkEnd {
     Done,
     /// Other workers hold the remaining work.
     Left,
-    /// The worker was interrupted.
+    /// Interrupted by the user or the scheduler.
     Stopped,
 }
 
@@ -233,10 +233,10 @@ pub(crate) struct MadeArtifact {
     pub(crate) unmade: usize,
     /// Failed cells, with reasons.
     pub(crate) failures: Vec<CellFailure>,
-    /// Deviations of dense backbones from the paper's numbers, as text.
+    /// Dense scores that miss the paper's numbers, as text.
     pub(crate) misses: Vec<String>,
-    /// Differences from the described artifact. If any, the result is not shown on the page or compared with the
-    /// claims.
+    /// Differences from the artifact's definition. If there are any, the result is neither shown on the page nor
+    /// compared with the claims.
     pub(crate) differs: Vec<String>,
     /// Comparison with the recorded run in the repository, as text; null without a recorded run.
     pub(crate) recorded: Option<String>,
@@ -370,6 +370,6 @@ pub(crate) struct Searched {
     pub(crate) exported: Option<ExportedCell>,
     /// Command that exports the winner; null if it was exported or if there are several searches.
     pub(crate) export: Option<String>,
-    /// Elapsed time in seconds. Cached results take no time.
+    /// Elapsed time in seconds.
     pub(crate) seconds: f64,
 }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Ranking of a model's layers by several criteria.
+/// Answer of `layers`: ranking of a model's layers by several criteria.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct RankedLayers {
     /// Name of the model as given.

@@ -25,10 +25,12 @@ use crate::error::{Error, ErrorParts, Result};
 /// Version of the output schema. New fields do not change it.
 const SCHEMA: u32 = 1;
 
-/// How answers are shown.
+/// Command-line option for the format of answers.
 #[derive(Args)]
 pub(super) struct Form {
-    /// Print the answer as one JSON document, an error as well; `ghostlab schema output` prints its schema.
+    /// Print the result (or error) as JSON.
+    ///
+    /// `ghostlab schema output` prints the schema.
     #[arg(long, global = true)]
     json: bool,
 }
@@ -46,7 +48,7 @@ pub(super) fn json() -> bool {
     JSON.load(Relaxed)
 }
 
-/// Prints the answer of a successful command, with `text` as the human-readable form.
+/// Prints the answer of a successful command, as JSON or with `text`.
 pub(super) fn show<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) -> Result<ExitCode> {
     match json() {
         true => out::say_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))?,
@@ -67,7 +69,7 @@ struct Document {
     outcome: Outcome,
 }
 
-/// An answer or an error.
+/// Answer of a command, or an error.
 #[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
 enum Outcome {
@@ -167,7 +169,7 @@ pub(super) fn commands() -> Vec<String> {
 pub(super) fn misused(words: impl Iterator<Item = OsString>, error: &clap::Error) {
     let words: Vec<String> = words.skip(1).map_while(|word| word.into_string().ok()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).take_while(|word| *word != "--").collect();
-    // An option value may equal a command name. The command comes first on the line.
+    // An option value may equal a command name, so take the first command on the line.
     let rank = |command: &&String| {
         let places = command.split(' ').map(|part| words.iter().position(|word| *word == part));
         places.collect::<Option<Vec<_>>>().and_then(|places| places.first().copied())
@@ -182,7 +184,7 @@ pub(super) fn misused(words: impl Iterator<Item = OsString>, error: &clap::Error
     }
 }
 
-/// Descriptions of schema fields without a doc comment: enum tags that serde generates.
+/// Descriptions of the enum tags that serde generates, which cannot have doc comments.
 const TAGS: [(&str, &str); 5] = [
     ("command", "The command that answers."),
     ("answer", "What it answers."),

@@ -1,4 +1,4 @@
-//! Plan of a grid's run, with reasons and costs.
+//! JSON answer of `plan`: what a run would compute, why, and at what cost.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -23,138 +23,139 @@ use crate::plan::{BackbonePlan, Estimate, Plan, Quota, Reason, Reasons, StoreSta
 use crate::stage::{self, Cost, Stage, Words};
 use ghostlab_store::{Key, ObjectKind, Store};
 
-/// Plan of a run.
+/// Answer of `plan`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct PlanAnswer {
-    /// The artifact whose grid it is; null for a grid of one's own.
+    /// Paper artifact; null for another grid.
     pub(crate) artifact: Option<String>,
-    /// The grids in order of execution: for an artifact without scores, first the dense backbones that the gate needs.
+    /// Grids in order of execution. The grid of the dense backbones for an artifact's gate comes first.
     pub(crate) grids: Vec<GridPlan>,
 }
 
 /// Plan of one grid's run.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct GridPlan {
-    /// The grid's name, which is that of its results' folder.
+    /// Name of the grid and of its results folder.
     pub(crate) grid: String,
-    /// The file that it was read from.
+    /// File of the grid.
     #[serde(serialize_with = "crate::files::shown::path")]
     #[schemars(with = "String")]
     pub(crate) file: PathBuf,
-    /// The profile that is laid upon it.
+    /// Profile in use.
     pub(crate) profile: Option<String>,
-    /// Cells of the grid.
+    /// Number of cells.
     pub(crate) cells: usize,
-    /// Cells of which everything is stored.
+    /// Number of cells whose objects are all stored.
     pub(crate) cells_complete: usize,
-    /// The objects that the cells need, by kind.
+    /// Required objects by kind.
     pub(crate) artifacts: Vec<ArtifactCount>,
-    /// The jobs that are left, in the order in which they run.
+    /// Remaining jobs, in order of execution.
     pub(crate) jobs: Vec<PlannedJob>,
-    /// Every cell that is not complete, in the grid's order.
+    /// Incomplete cells, in grid order.
     pub(crate) cells_to_run: Vec<CellToRun>,
     pub(crate) cost: PlanCost,
     /// Effect of `--store-limit` on the store; null without it.
     pub(crate) store_limit: Option<LimitedStore>,
 }
 
-/// How the artifacts of one kind stand.
+/// State of the objects of one kind.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ArtifactCount {
-    /// `tokens`, `selection`, `operator`, `scores`, …; `trials` are the perplexities and distances that criteria measure.
+    /// Kind: `tokens`, `selection`, `operator`, `scores`, …. `trials` are the measurements by which criteria rank
+    /// layers.
     pub(crate) kind: String,
-    /// How many the grid needs.
+    /// Number of required objects.
     pub(crate) needed: usize,
-    /// How many of them are stored.
+    /// Number of stored objects.
     pub(crate) stored: usize,
-    /// How many have to be made.
+    /// Number of missing objects.
     pub(crate) to_make: usize,
-    /// Reasons, the most frequent first. Objects that were never made have none.
+    /// Reasons why objects are missing, most frequent first. Objects that were never computed have no reason.
     pub(crate) reasons: Vec<CountedReason>,
 }
 
-/// A reason, and how many artifacts have it.
+/// Reason with the number of objects.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct CountedReason {
-    /// Artifacts that have to be made for this reason.
+    /// Number of objects missing for this reason.
     pub(crate) count: usize,
     pub(crate) reason: Reason,
 }
 
-/// A job of one backbone that is left.
+/// Remaining job of a backbone.
 #[derive(Serialize, JsonSchema)]
 #[serde(tag = "job", rename_all = "snake_case")]
 pub(crate) enum PlannedJob {
-    /// A criterion chooses layers by trials.
+    /// Select layers by trials.
     ChooseLayers {
-        /// Whose layers.
+        /// Name of the backbone.
         backbone: String,
-        /// The criterion, as the grid writes it.
+        /// Criterion, as written in the grid.
         criterion: String,
-        /// The calibration, as cells are called after it.
+        /// Calibration, as in cell names.
         calibration: String,
-        /// Perplexities or distances to measure.
+        /// Number of trials to measure.
         trials: usize,
     },
-    /// A calibration pass, and the operators fitted with it.
+    /// Run a calibration pass and solve operators with it.
     Calibrate {
-        /// Whose activations.
+        /// Name of the backbone.
         backbone: String,
-        /// The calibration, as cells are called after it.
+        /// Calibration, as in cell names.
         calibration: String,
-        /// Cells to repair.
+        /// Number of cells to repair.
         cells: usize,
     },
-    /// An operator is trained further.
+    /// Train an operator.
     Finetune {
-        /// Whose operator.
+        /// Name of the backbone.
         backbone: String,
-        /// The text that it is trained on.
+        /// Training text.
         calibration: String,
     },
-    /// Cells are scored.
+    /// Score cells.
     Score {
-        /// Whose cells.
+        /// Name of the backbone.
         backbone: String,
-        /// A corpus with its length, or a task.
+        /// Corpus with window length, or task.
         on: String,
-        /// Cells to score.
+        /// Number of cells to score.
         cells: usize,
     },
-    /// All cells of a backbone are timed together.
+    /// Time all cells of a backbone together.
     Time {
-        /// Whose cells.
+        /// Name of the backbone.
         backbone: String,
-        /// The prompt: length and batch.
+        /// Prompt, such as `512×1`.
         prompt: String,
-        /// Cells to time.
+        /// Number of cells to time.
         cells: usize,
     },
 }
 
-/// A cell that is not complete.
+/// Incomplete cell.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct CellToRun {
-    /// Its name.
+    /// Name of the cell.
     pub(crate) cell: String,
-    /// Missing objects, in the order in which they are made.
+    /// Missing objects, in order of computation.
     pub(crate) missing: Vec<Missing>,
 }
 
-/// An object missing from a cell.
+/// Missing object of a cell.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Missing {
-    /// Which part of the cell.
+    /// Part of the cell.
     pub(crate) what: MissingPart,
-    /// The text or task that it is scored on or timed over; null for other objects.
+    /// Text, task or prompt of a measurement; null for other objects.
     pub(crate) on: Option<String>,
-    /// SHA-256 of its key, in hexadecimal: its identity, whatever its name in the grid.
+    /// SHA-256 of the object's key in hexadecimal. Independent of names in the grid.
     pub(crate) key: String,
-    /// Why it is not stored.
+    /// Reason why it is not stored.
     pub(crate) reason: Reason,
 }
 
-/// A part of a cell.
+/// Part of a cell.
 pub(crate) struct MissingPart(pub(crate) Words);
 
 impl Serialize for MissingPart {
@@ -177,82 +178,82 @@ impl JsonSchema for MissingPart {
     }
 }
 
-/// Costs.
+/// Costs of a grid.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct PlanCost {
-    /// Floating-point operations of the whole grid, each cell by itself.
+    /// FLOPs of the grid if each cell ran separately.
     pub(crate) cell_by_cell_flop: f64,
-    /// Floating-point operations of the whole grid, what cells share counted once.
+    /// FLOPs of the grid with shared computation.
     pub(crate) shared_flop: f64,
-    /// Floating-point operations that are left.
+    /// Remaining FLOPs.
     pub(crate) left_flop: f64,
-    /// Remaining cost of the run; null if nothing is left.
+    /// Cost of the run; null if nothing remains.
     pub(crate) run: Option<RunCost>,
 }
 
 /// Cost of a run on this machine.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct RunCost {
-    /// The engine.
+    /// Name of the engine.
     pub(crate) engine: String,
-    /// Null where the engine's speed was never measured here.
+    /// Estimated time; null if the speed of the engine is unknown on this machine.
     pub(crate) time: Option<PlanTime>,
-    /// Memory at the peak, mapped files included, in bytes.
+    /// Peak memory in bytes, including mapped files.
     pub(crate) memory_bytes: u64,
-    /// Free memory, in bytes.
+    /// Free memory in bytes.
     pub(crate) free_memory_bytes: u64,
     /// Bytes to be written to the store.
     pub(crate) disk_bytes: u64,
-    /// Bytes of temporary files besides.
+    /// Bytes of additional temporary files.
     pub(crate) spool_bytes: u64,
-    /// Free room on the store's disk, in bytes; null where the system does not tell.
+    /// Free space on the store's disk in bytes; null if unknown.
     pub(crate) free_disk_bytes: Option<u64>,
-    /// Files and folders that will be made in the store at the most.
+    /// Maximum number of new files and folders in the store.
     pub(crate) inodes: u64,
-    /// How many the store's disk can still have; null where it has no such bound, or does not tell.
+    /// Free inodes on the store's disk; null if unlimited or unknown.
     pub(crate) free_inodes: Option<u64>,
 }
 
-/// How long it would take.
+/// Estimated time of a run.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct PlanTime {
-    /// Seconds until all is done.
+    /// Seconds until completion.
     pub(crate) seconds: f64,
-    /// The rate that this goes by, in floating-point operations a second.
+    /// Assumed rate in FLOPs per second.
     pub(crate) flop_per_second: f64,
     pub(crate) rate: RateSource,
 }
 
-/// Where a rate comes from.
+/// Source of a rate.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RateSource {
-    /// The last run with this store and engine on this machine.
+    /// Measured in the last run with this store and engine on this machine.
     LastRun,
-    /// Guessed from a short matrix product.
+    /// Estimated from a short matrix product.
     Probe,
 }
 
-/// How the store stands to its limit.
+/// State of the store relative to its size limit.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct LimitedStore {
-    /// The limit, in bytes.
+    /// Limit in bytes.
     pub(crate) limit_bytes: u64,
-    /// Bytes of the store that this grid or a living process needs.
+    /// Bytes of objects that this grid or a running process needs.
     pub(crate) needed_bytes: u64,
-    /// Bytes that nothing needs but that still fit.
+    /// Bytes of other objects that fit within the limit.
     pub(crate) kept_bytes: u64,
     /// Bytes to be written.
     pub(crate) coming_bytes: u64,
-    /// Bytes above the limit after removing everything removable.
+    /// Bytes above the limit after all possible evictions.
     pub(crate) beyond_bytes: u64,
-    /// Removed objects, by kind and version.
+    /// Evicted objects, by kind and version.
     pub(crate) going: Vec<KindSum>,
 }
 
 impl GridPlan {
     /// # Errors
-    /// A method that cannot be built, or a store that cannot be read.
+    /// Fails if a method cannot be built or the store cannot be read.
     pub(crate) fn of(plan: &Plan<'_>, found: &Preflight, store: &Store, settings: &RunSettings) -> Result<Self> {
         let grid: &Grid = plan.grid;
         let Preflight { state, estimate } = found;
@@ -291,7 +292,7 @@ impl GridPlan {
     }
 }
 
-/// Summarises the objects of each kind, and why missing ones are missing.
+/// Counts the required, stored and missing objects of each kind, with the reasons for the missing ones.
 pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, store: &Store) -> Vec<ArtifactCount> {
     let mut by_kind: BTreeMap<ObjectKind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
     for key in plan.keys() {
@@ -299,10 +300,11 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
     }
     let mut counts = Vec::new();
     for (kind, keys) in stage::KINDS.into_iter().filter_map(|kind| Some((kind, by_kind.remove(&kind)?))) {
-        // Objects made only for counting are already gone at this point.
+        // Objects in the temporary overlay were made only to count tokens and will be discarded, so they count as
+        // missing.
         let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key) || store.passing(key)).collect();
         let mut counted: BTreeMap<String, CountedReason> = BTreeMap::new();
-        // There is no reason for objects that were never made.
+        // Objects that were never computed have no reason.
         let lacking = missing.iter().filter(|key| !state.has(key));
         for reason in lacking.map(|key| reasons.of(key, state)).filter(|reason| *reason != Reason::First) {
             counted.entry(reason.to_string()).or_insert(CountedReason { count: 0, reason }).count += 1;
@@ -330,7 +332,7 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
     counts
 }
 
-/// Returns the jobs of one backbone in their order.
+/// Returns the remaining jobs of a backbone, in order of execution.
 fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &Store) -> Vec<PlannedJob> {
     let mut jobs = Vec::new();
     for (index, calibration) in backbone.calibrations.iter().enumerate() {
@@ -366,7 +368,7 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &St
     }
     for (index, prompt) in backbone.latencies.iter().enumerate() {
         if backbone.variants.iter().any(|variant| !state.has(&variant.latencies[index])) {
-            // Cells of one comparison are measured together.
+            // All cells are timed together, so that latencies are comparable.
             let prompt = prompt.to_string();
             let cells = backbone.variants.len();
             jobs.push(PlannedJob::Time { backbone: job_name(backbone), prompt, cells });
@@ -440,7 +442,7 @@ fn cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanCost {
     PlanCost { cell_by_cell_flop: separate, shared_flop: shared, left_flop: left, run }
 }
 
-/// Estimates a run's floating-point operations per second: about half of a plain product's.
+/// Estimates the FLOPs per second of a run as about half the rate of a plain matrix product.
 pub(crate) fn probe() -> f64 {
     const SIZE: usize = 768;
     let x = vec![1.0f32; SIZE * SIZE];

@@ -17,7 +17,7 @@ use crate::recovery;
 use crate::results::{Differences, StoredResults};
 use ghostlab_store::{Key, Store};
 
-/// Differences between two results directories.
+/// Answer of `compare`: differences between two results directories.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Comparison {
     pub(crate) first: Side,
@@ -26,7 +26,7 @@ pub(crate) struct Comparison {
     pub(crate) differences: Differences,
 }
 
-/// One of the two compared results.
+/// One of the two compared runs.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Side {
     /// Name of the artifact or grid.
@@ -50,7 +50,7 @@ impl Side {
     }
 }
 
-/// State of all runs and workers on a store.
+/// Answer of `status`: all runs and workers of a store.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct StatusAnswer {
     /// Directory of the store.
@@ -128,19 +128,20 @@ impl StatusAnswer {
     }
 }
 
-/// Inputs of a cell.
+/// Answer of `explain`: inputs of a cell.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Explanation {
     /// Name of the cell.
     pub(crate) cell: String,
     pub(crate) backbone: ExplainedBackbone,
-    /// Removed layers and sublayers, counted from 0; null if not yet known, and for the dense cell.
+    /// Indices of removed layers (from 0) and names of removed sublayers. Null for the dense cell, and if not yet
+    /// selected.
     pub(crate) removed_layers: Option<Cut>,
     /// Size of the pruned backbone; null if `removed_layers` is null.
     pub(crate) size: Option<RemainingSize>,
-    /// Deviations of the methods' official code from their formulas that apply to the cell.
+    /// Known deviations of the methods' official code from the published formulas that affect this cell.
     pub(crate) deviations: Vec<String>,
-    /// Objects the cell is made from, in creation order.
+    /// Objects that the cell needs, in order of creation.
     pub(crate) artifacts: Vec<ExplainedObject>,
 }
 
@@ -183,7 +184,7 @@ pub(crate) struct ExplainedBackbone {
     pub(crate) content: String,
 }
 
-/// Object that a cell is made from.
+/// Object that a cell needs.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ExplainedObject {
     /// Description, such as `selection` or `scores on c4@2048`.
@@ -213,7 +214,7 @@ pub(crate) struct Creation {
     pub(crate) seconds: f64,
     /// Version of the program.
     pub(crate) ghostlab: Option<String>,
-    /// Commit the program was built from.
+    /// Commit that the program was built from.
     pub(crate) commit: Option<String>,
     /// Whether the build had uncommitted changes.
     pub(crate) dirty: bool,
@@ -256,7 +257,7 @@ impl Explanation {
     }
 }
 
-/// Returns the deviations of the official code that apply to a cell.
+/// Returns the deviations of official code that affect a cell.
 fn deviations(cell: &Cell, layers: usize, removed: Option<&[usize]>) -> Vec<String> {
     let Cell { backbone, criterion: Some(rule), depth, recovery: Some(repair), calibration: Some(calibration), .. } =
         cell
@@ -296,7 +297,7 @@ fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, sto
     ExplainedObject { what, key: key.hash().to_owned(), stored, reason, folder: store.lies(key), identity }
 }
 
-/// State of the machine and the inputs.
+/// Answer of `doctor`: state of the machine and the inputs.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Diagnosis {
     /// Number of missing items.

@@ -36,7 +36,7 @@ const LENGTH: usize = 8;
 const LAYERS: usize = 32;
 const CHANNELS: usize = 8;
 
-/// Size of a simulated grid.
+/// Dimensions of a simulated grid.
 #[derive(Clone, Copy)]
 struct Grounds {
     backbones: usize,
@@ -59,7 +59,7 @@ const LARGE: Grounds =
 const FLOPS: f64 = 200e12;
 const LOADING: Duration = Duration::from_secs(8);
 
-/// Failure rates of machines and network.
+/// Failure rates of machines and the network.
 #[derive(Clone, Copy, Default)]
 struct Weather {
     network: Network,
@@ -222,7 +222,7 @@ impl RunState {
         job_costs(&plan, &state).unwrap().iter().map(|job| job.cost.shared).sum::<f64>() / FLOPS
     }
 
-    /// Returns the estimated operations for solving each operator, by key hash.
+    /// Returns the estimated FLOPs for solving each operator, by key hash.
     fn solves(&self, plan: &Plan<'_>) -> BTreeMap<String, f64> {
         let sequences = plan.backbones[0].calibrations[0].calibration.sequences;
         let load = Load::windows(sequences * LENGTH * self.scale, LENGTH * self.scale);

@@ -1,8 +1,8 @@
-//! One dense pass over the calibration windows, from which selection and operators are computed.
+//! Calibration: one pass of the dense model over the calibration windows, which yields the inputs of layer selection
+//! and operator fitting.
 //!
-//! The pass sums what the criteria compare while it runs, and spools the residual stream at the sites that the
-//! selections may need, so that operators need no further pass. Memory holds one batch, whatever the number of
-//! sequences.
+//! The pass accumulates the similarities that criteria compare and spools the residual stream at the requested sites,
+//! so fitting needs no second pass. Memory use is one batch, independent of the number of sequences.
 //!
 //! ```
 //! use ghostlab_core::calibrate::{HookPoint, in_memory};
@@ -15,7 +15,7 @@
 //! let tokenizer = Tokenizer::load(data.join("llama/tokenizer.json"))?;
 //! let rows = read_rows(data.join("corpora/wiki-validation.jsonl.gz"), None)?;
 //! let windows = evaluation(Rule::Wikitext2, &rows, &tokenizer, 32, Some(2))?;
-//! // The residual stream that enters layer 3: a row of channels for each of 2 · 32 tokens.
+//! The residual stream that enters layer 3: one row of channels for each of 2 · 32 tokens.
 //! let activations = in_memory(&decoder, &windows, [HookPoint::Stream(3)])?;
 //! let stream = activations.rows(HookPoint::Stream(3), 0..64)?;
 //! assert_eq!(stream.len(), 64 * decoder.config().hidden);

@@ -1,4 +1,4 @@
-//! The dense pass itself.
+//! The calibration pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,27 +11,27 @@ use crate::error::{Error, Result};
 use crate::linalg::simd;
 use crate::model::{Batch, BatchObserver, Engine, HostRows, Program, ResidualStream, Sublayer, Trie, together};
 
-/// Data that a grid needs from one calibration.
+/// Measurements that one calibration pass must collect.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PassRequest {
     pub pairs: BTreeSet<Pair>,
-    /// Where the residual stream is spooled.
+    /// Sites at which the residual stream is spooled.
     pub sites: BTreeSet<HookPoint>,
 }
 
 impl PassRequest {
-    /// Returns whether there is nothing to measure.
+    /// Returns whether the request is empty.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty() && self.sites.is_empty()
     }
 
-    /// Returns the maximum number of streams held for later comparisons.
+    /// Returns the maximum number of streams held at a time for later comparisons.
     pub fn streams(&self) -> usize {
         let longest = self.pairs.iter().map(|pair| pair.to.saturating_sub(pair.from)).max();
         longest.unwrap_or(0) + 2
     }
 
-    /// Returns the dense program up to the last layer that is needed.
+    /// Returns the dense program up to the last layer that the request reads.
     pub fn program(&self, layers: usize) -> Program {
         let ends_of_pairs = self.pairs.iter().map(|pair| pair.ends()[1]);
         let last = ends_of_pairs.chain(self.sites.iter().copied()).map(HookPoint::position).max();
@@ -41,20 +41,21 @@ impl PassRequest {
     }
 }
 
-/// Sequences that are measured by themselves, and what takes their rows.
+/// Calibration windows that are measured separately, with the spool that receives their rows.
 pub struct Piece<'a> {
     pub windows: Vec<&'a [u32]>,
-    /// An error counts sequences from here.
+    /// Index of the first sequence, used in error messages.
     pub first_sequence: usize,
-    /// Takes the rows of the sites that were asked for.
+    /// Spool for the rows of the requested sites.
     pub spool: &'a mut dyn Spool,
 }
 
-/// Runs the dense backbone once over the windows of some pieces, and returns the similarities of each. `progress`
-/// receives the tokens of each batch and may stop the pass.
+/// Runs the dense backbone once over the windows of all pieces, and returns the similarities of each piece. `progress`
+/// receives the token count of each batch and may stop the pass by returning an error.
 ///
 /// # Errors
-/// A residual stream that is not finite (named with layer and sequence), no room for the spool, or what `progress` returns.
+/// Fails if a residual stream is not finite (the message names layer and sequence), the spool runs out of space, or
+/// `progress` fails.
 pub fn run(
     engine: &dyn Engine,
     pieces: &mut [Piece<'_>],
@@ -65,10 +66,11 @@ pub fn run(
     run_program(engine, &request.program(engine.config().layers), pieces, batch_tokens, request, progress)
 }
 
-/// Runs a pass with [`run`] through a pruned backbone. The stream at a place enters or leaves a sublayer that stays.
+/// Runs the calibration pass through a pruned program. A site is measured only if an adjacent sublayer is still
+/// present.
 ///
 /// # Errors
-/// As [`run`].
+/// See [`run`].
 pub fn run_program(
     engine: &dyn Engine,
     program: &Program,
@@ -106,7 +108,7 @@ pub fn run_program(
     Ok(similarities)
 }
 
-/// Origin of a batch.
+/// Piece that a batch belongs to, and the index of the batch's first sequence.
 #[derive(Clone, Copy)]
 struct OfPiece {
     piece: usize,
@@ -114,7 +116,7 @@ struct OfPiece {
 }
 
 impl Piece<'_> {
-    /// Splits the windows into batches of up to `most` tokens, with at least one window each.
+    /// Splits the windows into batches of at most `most` tokens, but at least one window.
     fn batches(&self, piece: usize, most: usize) -> Vec<(OfPiece, Batch)> {
         let each = (most / self.windows.first().map_or(1, |window| window.len().max(1))).max(1);
         self.windows
@@ -128,10 +130,10 @@ impl Piece<'_> {
     }
 }
 
-/// Runs a pass and keeps the activations of some sites in memory.
+/// Runs a calibration pass and keeps the activations of the given sites in memory.
 ///
 /// # Errors
-/// As [`run`].
+/// See [`run`].
 pub fn in_memory(
     engine: &dyn Engine,
     windows: &Windows,
@@ -146,8 +148,8 @@ pub fn in_memory(
     kept.finish(shape)
 }
 
-/// Returns the places whose stream a program computes, each with the index of the step that it follows. `X_0` leaves the
-/// embedding, the middle of layer `l` its attention, `X_{l+1}` its MLP.
+/// Returns the sites whose stream a program computes, each with the index of the step that produces it. `X_0` is the
+/// output of the embedding, the middle of layer `l` the output of its attention, and `X_{l+1}` the output of its MLP.
 pub fn places(program: &Program) -> BTreeSet<(usize, HookPoint)> {
     let mut places = BTreeSet::from([(0, HookPoint::Stream(0))]);
     for (index, (sublayer, layer)) in
@@ -162,7 +164,8 @@ pub fn places(program: &Program) -> BTreeSet<(usize, HookPoint)> {
     places
 }
 
-/// Maps trie nodes to sites in the order of the stream: every boundary, and the middles that are spooled or compared.
+/// Maps trie nodes to the sites they produce, in stream order: every layer boundary, and each middle that is spooled or
+/// compared.
 fn sites(program: &Program, trie: &Trie, request: &PassRequest) -> BTreeMap<usize, Vec<HookPoint>> {
     let compared: BTreeSet<HookPoint> = request.pairs.iter().flat_map(Pair::ends).collect();
     let is_read =
@@ -180,7 +183,7 @@ struct Taps<'a, 'p> {
     channels: usize,
     batches: &'a [Batch],
     of: &'a [OfPiece],
-    /// Streams of each batch that a later one is compared with.
+    /// Streams of each batch that later streams are compared with.
     held: Vec<BTreeMap<HookPoint, HostRows>>,
     similarities: &'a mut [Similarities],
     pieces: &'a mut [Piece<'p>],
@@ -194,7 +197,7 @@ impl BatchObserver for Taps<'_, '_> {
 }
 
 impl Taps<'_, '_> {
-    /// Checks, compares and spools the stream at one place.
+    /// Checks, compares and spools the stream at one site.
     fn visit(&mut self, batch: usize, site: HookPoint, stream: &dyn ResidualStream) -> Result<()> {
         let OfPiece { piece, first_sequence } = self.of[batch];
         let spool = &mut self.pieces[piece].spool;
@@ -232,7 +235,7 @@ fn refuse_non_finite(stream: &[f32], boundary: usize, channels: usize, batch: &B
         .hint("the backbone overflows on this text: check its weights and float type"))
 }
 
-/// Returns the place of the first number that is an infinity or a NaN.
+/// Returns the index of the first NaN or infinity.
 fn first_not_finite(numbers: &[f32]) -> Option<usize> {
     const BLOCK: usize = 1 << 14;
     let block = numbers.par_chunks(BLOCK).position_first(has_not_finite)?;
@@ -240,10 +243,10 @@ fn first_not_finite(numbers: &[f32]) -> Option<usize> {
     Some(block * BLOCK + within)
 }
 
-/// Whether a number is an infinity or a NaN, whose exponents are all ones.
+/// Returns whether any value is NaN or infinite, i.e. has an exponent of all ones.
 fn has_not_finite(numbers: &[f32]) -> bool {
     const EXPONENT: u32 = 0x7f80_0000;
-    // No early end: a loop without one runs on whole vectors.
+    // No early exit, so that the loop vectorizes.
     simd::in_widest!(numbers.iter().fold(false, |any, number| any | (number.to_bits() & EXPONENT == EXPONENT)))
 }
 

@@ -1,4 +1,4 @@
-//! Cosines between the residual streams entering two layers.
+//! Cosine similarities between residual streams at two sites.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -10,24 +10,25 @@ use super::activations::HookPoint;
 use crate::linalg::simd;
 use crate::model::Sublayer;
 
-/// Axis of the cosine.
+/// Axis along which the cosine is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SimilarityAxis {
-    /// Over the positions of a sequence, for each channel; then the mean over channels (the reference code of LLM-Streamline).
+    /// Cosine over the positions of a sequence for each channel, averaged over channels (reference code of
+    /// LLM-Streamline).
     ChannelSeries,
-    /// Over the channels, for each token; then the mean over tokens.
+    /// Cosine over the channels of each token, averaged over tokens.
     Token,
-    /// Not a cosine but an angle in half turns, `arccos(cosine)/π`, at the last token of a sequence; then the mean over
-    /// sequences (Gromov et al., "The unreasonable ineffectiveness of the deeper layers", eq. 4).
+    /// Angle `arccos(cosine)/π` at the last token of each sequence, averaged over sequences (Gromov et al., "The
+    /// unreasonable ineffectiveness of the deeper layers", eq. 4).
     LastTokenAngle,
-    /// As [`Self::Token`], of the streams before and after the attention of layer `from`.
+    /// Like [`Self::Token`], between the streams before and after the attention of layer `from`.
     Attention,
-    /// As [`Self::Token`], of the streams before and after the MLP of layer `from`.
+    /// Like [`Self::Token`], between the streams before and after the MLP of layer `from`.
     Mlp,
 }
 
-/// A mean cosine (or angle) of `X_from` and `X_to` that a criterion asks for.
+/// A mean similarity of `X_from` and `X_to` that a criterion requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Pair {
     pub axis: SimilarityAxis,
@@ -36,7 +37,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Returns the pair of the streams before and after a sublayer.
+    /// Returns the pair that compares the streams before and after a sublayer.
     pub fn around(layer: usize, sublayer: Sublayer) -> Self {
         let axis = match sublayer {
             Sublayer::Attention => SimilarityAxis::Attention,
@@ -45,7 +46,7 @@ impl Pair {
         Self { axis, from: layer, to: layer + 1 }
     }
 
-    /// Returns the places of the two streams.
+    /// Returns the sites of the two streams.
     pub fn ends(&self) -> [HookPoint; 2] {
         match self.axis {
             SimilarityAxis::Attention => [HookPoint::Stream(self.from), HookPoint::Middle(self.from)],
@@ -55,10 +56,10 @@ impl Pair {
     }
 }
 
-/// Lower bound of a norm, as in `torch.nn.functional.cosine_similarity`, so that a dead channel gives 0.
+/// Lower bound of a norm, as in `torch.nn.functional.cosine_similarity`, so that an all-zero channel has cosine 0.
 const MIN_NORM: f64 = 1e-8;
 
-/// Mean cosines over all sequences of a pass. Sums in f64.
+/// Mean similarities over all sequences of a pass, accumulated in f64.
 #[derive(Debug, Clone, Default)]
 pub struct Similarities {
     sums: BTreeMap<Pair, f64>,
@@ -70,7 +71,7 @@ impl Similarities {
         Self { sums: pairs.iter().map(|&pair| (pair, 0.0)).collect(), sequences: 0 }
     }
 
-    /// Returns the mean cosine of a pair, if it was measured.
+    /// Returns the mean similarity of a pair, or `None` if it was not measured.
     pub fn get(&self, pair: Pair) -> Option<f64> {
         self.sums.get(&pair).map(|sum| sum / self.sequences as f64)
     }
@@ -80,13 +81,13 @@ impl Similarities {
         self.sums.keys().filter(|pair| pair.ends()[1] == site).copied().collect()
     }
 
-    /// Returns the position of the last stream that the one at `site` is compared with.
+    /// Returns the position of the last stream that is compared with the one at `site`.
     pub(super) fn last_use(&self, site: HookPoint) -> Option<usize> {
         let ends = self.sums.keys().map(Pair::ends);
         ends.filter(|[from, _]| *from == site).map(|[_, to]| to.position()).max()
     }
 
-    /// Adds the cosines of some pairs on the sequences of one batch.
+    /// Adds the similarities of the given pairs on the sequences of one batch.
     ///
     /// # Shapes
     /// `streams(site) [tokens, C]`.
@@ -125,12 +126,12 @@ impl Similarities {
         self.sequences += sequences;
     }
 
-    /// Returns the sums over the sequences so far, in the order of the pairs.
+    /// Returns the sums over all sequences so far, in pair order.
     pub fn sums(&self) -> Vec<f64> {
         self.sums.values().copied().collect()
     }
 
-    /// Adds the [`sums`](Self::sums) over other sequences of the same pairs.
+    /// Adds the [`sums`](Self::sums) of another accumulator with the same pairs.
     pub fn add_sums(&mut self, sums: &[f64], sequences: usize) {
         for (sum, more) in self.sums.values_mut().zip(sums) {
             *sum += more;
@@ -202,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_angle_is_that_of_the_last_token_in_half_turns() {
-        // Last tokens (1, 0) and (-1, 0): half a turn; (1, 0) and (0, 2): a quarter.
+        // Last tokens (1, 0) and (-1, 0) are half a turn apart, (1, 0) and (0, 2) a quarter turn.
         assert_eq!(last_token_angle(&[9.0, 9.0, 1.0, 0.0], &[1.0, 1.0, -1.0, 0.0], 2), 1.0);
         assert!((last_token_angle(&[1.0, 0.0], &[0.0, 2.0], 2) - 0.5).abs() < 1e-12);
     }

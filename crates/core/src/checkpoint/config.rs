@@ -1,5 +1,5 @@
-//! The `config.json` of a variant, which is the backbone's own with fewer layers, and the modelling file for operators
-//! that no weight can absorb and for layers without attention or MLP.
+//! `config.json` of an exported variant, and the modelling file that applies operators stored next to the weights and
+//! skips dropped sublayers.
 
 use serde_json::{Map, Value, json};
 
@@ -11,12 +11,13 @@ use crate::model::experts::{DENSE_LAYERS, STEP};
 use crate::model::window::{first_window, layer_types};
 use crate::model::{Config, FloatType};
 
-/// Converts a backbone's config to that of a variant: renumbers the layers and drops settings of removed layers. If
-/// operators accompany the weights or layers lack a sublayer, it names the modelling file and a nonexistent activation, so that a loader without that
-/// file fails. The model type stays, so that transformers finds the tokenizer class without remote code.
+/// Converts a backbone's config to a variant's: renumbers the layers and drops the settings of removed layers. If
+/// operators are stored next to the weights or layers lack a sublayer, the config names the modelling file and an
+/// unknown activation, so that loaders that ignore the file fail. `model_type` stays unchanged, so that transformers
+/// finds the tokenizer class without remote code.
 ///
 /// # Errors
-/// An operator that cannot be read.
+/// Fails if an operator cannot be exported.
 pub fn trimmed(
     mut config: Map<String, Value>,
     unpruned: &Config,
@@ -25,8 +26,8 @@ pub fn trimmed(
 ) -> Result<Map<String, Value>> {
     let architecture = unpruned.architecture;
     count_layers(&mut config, unpruned, &layout.kept);
-    // With `true` and a separate head, transformers 5 uses both tables and other loaders use the embedding twice. Some
-    // classes default to true.
+    // With `true` and a separate head, transformers 5 keeps both tables, but other loaders use the embedding for both.
+    // The default of some classes is true.
     if layout.has_head() && config.get("tie_word_embeddings").map_or(architecture.is_tied(), |tied| *tied == true) {
         config.insert("tie_word_embeddings".into(), false.into());
     }
@@ -39,7 +40,7 @@ pub fn trimmed(
             FloatType::F16 => "float16",
             FloatType::Bf16 => "bfloat16",
         };
-        // Both names: transformers before 4.56 reads the second.
+        // Write both names, because transformers before 4.56 reads `torch_dtype`.
         for key in ["dtype", "torch_dtype"] {
             config.insert(key.into(), name.into());
         }
@@ -58,7 +59,7 @@ pub fn trimmed(
     Ok(config)
 }
 
-/// Returns the entry that describes the operators and the dropped sublayers.
+/// Returns the config entry that describes the operators and the dropped sublayers.
 fn export_entry(unpruned: &Config, layout: &Layout) -> Result<Value> {
     let operators = layout.attached.iter().map(|Attached { layer, place, operator }| {
         let form = AttachedForm::of(operator)?.name();
@@ -72,12 +73,12 @@ fn export_entry(unpruned: &Config, layout: &Layout) -> Result<Value> {
     Ok(entry)
 }
 
-/// Keeps the per-layer settings of the kept layers.
+/// Sets the layer count and keeps only the per-layer settings of the kept layers.
 fn count_layers(config: &mut Map<String, Value>, unpruned: &Config, kept: &[usize]) {
     let architecture = unpruned.architecture;
     let layers = config.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0);
     for value in config.values_mut() {
-        // `layer_types` above all; whatever else has a word for each layer.
+        // Filter every list that has one string per layer, such as `layer_types`.
         if let Value::Array(each) = value
             && each.len() as u64 == layers
             && each.iter().all(Value::is_string)
@@ -86,16 +87,16 @@ fn count_layers(config: &mut Map<String, Value>, unpruned: &Config, kept: &[usiz
         }
     }
     config.insert("num_hidden_layers".into(), kept.len().into());
-    // Index of the first layer that may have a window. Without the entry, readers use a default for the unpruned number
-    // of layers.
+    // `max_window_layers` is the first layer that may have a window. Without it, loaders use a default that assumes the
+    // unpruned number of layers.
     if let Some(first) = first_window(config, architecture) {
         let before = kept.iter().filter(|&&layer| (layer as u64) < first).count();
         config.insert("max_window_layers".into(), before.into());
     }
-    // transformers would derive this setting from a layer's index, which changed, so it is written for each layer.
+    // transformers would derive this setting from the layer index, which has changed, so write it for each layer.
     if matches!(architecture.window, SlidingWindow::Patterned { .. } | SlidingWindow::Unrotated) {
         config.insert("layer_types".into(), layer_types(kept.iter().map(|&layer| unpruned.windows[layer])));
-        // Other readers go by it whatever the list says.
+        // Some loaders use these keys even if `layer_types` is present.
         for key in ["sliding_window_pattern", "_sliding_window_pattern"] {
             config.remove(key);
         }
@@ -111,12 +112,13 @@ fn count_layers(config: &mut Map<String, Value>, unpruned: &Config, kept: &[usiz
     }
 }
 
-/// File name in the checkpoint's folder.
+/// File name of the modelling file.
 pub const MODELING: &str = "modeling_ghostlab.py";
-/// Template for every architecture. Only the names of transformers' classes differ.
+/// Template of the modelling file for all architectures, which differ only in the names of transformers' classes.
 const TEMPLATE: &str = include_str!("modeling.py");
 
-/// In the place of the activation in `config.json`: what does not run the file cannot take the weights for the whole model.
+/// Value that replaces the activation's name in `config.json`. A loader that does not run the modelling file fails on
+/// it instead of loading an incomplete model.
 pub(super) const GUARD: &str = "load this model with trust_remote_code=True: modeling_ghostlab.py applies linear maps that stand beside its weights";
 
 /// Returns the modelling file of an architecture.
@@ -139,7 +141,7 @@ pub(super) fn class(architecture: &Architecture, suffix: &str) -> String {
     format!("{}{}{suffix}", architecture::CLASS, prefix(architecture))
 }
 
-/// Returns the prefix of transformers' class names.
+/// Returns the prefix of transformers' class names, such as `Llama`.
 fn prefix(architecture: &Architecture) -> &'static str {
     architecture.class.trim_end_matches("ForCausalLM")
 }
@@ -153,7 +155,7 @@ mod tests {
     use crate::model::architecture::ARCHITECTURES;
     use crate::model::{Config, Operator, Program, deployed};
 
-    /// Builds the config of a four-layer fixture as a variant without layers 1 and 2.
+    /// Builds the config of a four-layer fixture without layers 1 and 2.
     fn of(fixture: &str, operator: bool, more: &Value) -> Map<String, Value> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch").join(fixture);
         let config = Config::read(&folder).unwrap();
@@ -193,7 +195,7 @@ mod tests {
         }
         let folder = tempfile::tempdir().unwrap();
         let unpruned = read_written(&entries, folder.path());
-        // transformers' own default: windows from layer 28 on.
+        // transformers' default applies windows from layer 28 on.
         assert_eq!(unpruned.windows.iter().filter(|window| window.is_some()).count(), 6);
         let kept: Vec<usize> = (0..34).filter(|layer| !(5..25).contains(layer) && *layer != 30).collect();
         let mut config = entries.clone();
@@ -214,7 +216,7 @@ mod tests {
         Config::read_file(&file).unwrap()
     }
 
-    /// Expected: the rules by which transformers reads such configs, for each kept layer.
+    /// Expected values follow the rules by which transformers reads such configs.
     #[test]
     fn derived_position_settings_follow_the_kept_layers() {
         let base = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6, "num_attention_heads": 4,

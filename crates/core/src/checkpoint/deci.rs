@@ -1,11 +1,13 @@
-//! llama.cpp's architecture `deci`, whose layers may lack attention, or have a linear map of the normed stream in its place.
+//! llama.cpp's `deci` architecture, whose layers may omit attention or replace it with a linear map of the normed
+//! stream.
 //!
-//! It holds dropped attentions and MLPs, maps of the normed stream, and constants. llama.cpp computes something else without
-//! a word in three cases, which this module avoids:
+//! It can represent dropped attentions and MLPs, linear maps of the normed stream, and constants. In three cases
+//! llama.cpp silently computes something else, so this module avoids them:
 //!
-//! - a layer without an MLP (`feed_forward_length` 0) skips its attention: such a layer has an MLP of zeros;
-//! - `attn_output.bias` of a linear map is ignored: biases are `ffn_down.bias` of an MLP of zeros;
-//! - the widths of heads are read from the first layer: its attention is never absent, but a linear map of zeros.
+//! - llama.cpp skips the attention of a layer without an MLP (`feed_forward_length` 0); such a layer gets an all-zero
+//!   MLP.
+//! - llama.cpp ignores `attn_output.bias` of a linear map; biases are stored as `ffn_down.bias` of an all-zero MLP.
+//! - llama.cpp reads head sizes from the first layer; a missing attention there becomes an all-zero linear map.
 
 use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::Value;
@@ -20,15 +22,15 @@ use crate::model::tensor_name::name;
 use crate::model::tensors::sublayer_of;
 use crate::model::{BranchPlace, Config, Cut, DECI, StepForm, Sublayer};
 
-/// Width of the MLPs of zeros: a block of quantised types.
+/// Width of all-zero MLPs: one block of the quantized types.
 const ZERO_WIDTH: usize = 32;
-/// Start of the names of a layer's tensors.
+/// Prefix of the names of layer tensors.
 const LAYERS: &str = "model.layers.";
 
-/// Refuses a backbone whose sublayers `deci` does not have.
+/// Rejects a backbone whose architecture `deci` cannot represent.
 ///
 /// # Errors
-/// The part of the architecture that llama.cpp would ignore or not load, by name.
+/// Fails with the name of the first property that llama.cpp would ignore or fail to load.
 pub fn fits_deci(config: &Config) -> Result<()> {
     let architecture = config.architecture;
     let lacks = [
@@ -52,10 +54,10 @@ pub fn fits_deci(config: &Config) -> Result<()> {
     }
 }
 
-/// Refuses a repair next to the weights that `deci` has no form for.
+/// Rejects an operator next to the weights that `deci` cannot represent.
 ///
 /// # Errors
-/// As [`fits_deci`]; a map of the stream itself.
+/// Fails if [`fits_deci`] does, or if the operator maps the stream itself.
 pub fn fits_deci_step(config: &Config, step: StepForm) -> Result<()> {
     match step {
         StepForm::Normed | StepForm::Constant => fits_deci(config),
@@ -66,7 +68,7 @@ pub fn fits_deci_step(config: &Config, step: StepForm) -> Result<()> {
     }
 }
 
-/// Checks a variant that needs `deci`.
+/// Returns the GGUF form of a variant that needs `deci`, or fails if `deci` cannot represent it.
 pub(super) fn form(config: &Config, layout: &Layout) -> Result<GgufForm> {
     fits_deci(config)?;
     for Attached { place, operator, .. } in &layout.attached {
@@ -81,18 +83,18 @@ pub(super) fn form(config: &Config, layout: &Layout) -> Result<GgufForm> {
     Ok(GgufForm::alike(DECI, true))
 }
 
-/// Attention of a layer of the file.
+/// Attention slot of a layer in the GGUF file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mixer {
     Attention,
-    /// A map of the normed stream: an operator, or zeros.
+    /// Linear map of the normed stream: an operator, or zeros.
     Linear,
     None,
 }
 
-/// A layer of the file.
+/// A layer of the GGUF file.
 struct Block<'a> {
-    /// The layer of the checkpoint that it has tensors of.
+    /// Index of the checkpoint layer whose tensors this layer uses.
     layer: usize,
     mixer: Mixer,
     has_mlp: bool,
@@ -100,19 +102,19 @@ struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// Returns the layer that holds an operator and nothing else.
+    /// Creates a layer that contains only an operator.
     fn of_operator(attached: &'a Attached) -> Self {
         let mixer = if attached.operator.is_normed() { Mixer::Linear } else { Mixer::None };
         Self { layer: attached.layer, mixer, has_mlp: false, operator: Some(attached) }
     }
 }
 
-/// Returns the layers of the file: operators are layers of their own, unless they replace a dropped attention.
+/// Returns the layers of the file. Operators become separate layers unless they replace a dropped attention.
 fn blocks(layout: &Layout) -> Vec<Block<'_>> {
     arranged(layout.kept.len(), &layout.dropped, &layout.attached)
 }
 
-/// Arranges `layers` layers without dropped sublayers, and their operators.
+/// Arranges `layers` layers, some without attention or MLP, and the operators between them.
 fn arranged<'a>(layers: usize, dropped: &Cut, attached: &'a [Attached]) -> Vec<Block<'a>> {
     let mut blocks: Vec<Block<'_>> = Vec::new();
     for layer in 0..layers {
@@ -138,7 +140,7 @@ fn arranged<'a>(layers: usize, dropped: &Cut, attached: &'a [Attached]) -> Vec<B
     blocks
 }
 
-/// Returns the entries that count heads and widths by layer.
+/// Returns the per-layer counts of heads and the per-layer MLP widths.
 pub(super) fn counts(layout: &Layout, config: &Config) -> LayerCounts {
     let blocks = blocks(layout);
     let list = |count: &dyn Fn(&Block<'_>) -> usize| {
@@ -152,7 +154,7 @@ pub(super) fn counts(layout: &Layout, config: &Config) -> LayerCounts {
     }
 }
 
-/// Returns the tensors of the file. Operators stay in f32, as in folders.
+/// Returns the tensors of the file. Operators stay in f32, as in safetensors checkpoints.
 pub(super) fn tensors<'a>(layout: &'a Layout, config: &Config, numbers: GgufType) -> Result<Vec<GgufTensor<'a>>> {
     let mut tensors = Vec::new();
     for tensor in layout.tensors.iter().filter(|tensor| !tensor.name.starts_with(LAYERS)) {
@@ -195,8 +197,8 @@ fn operator_tensors<'a>(layout: &'a Layout, index: usize, block: &Block<'a>, ten
     }
 }
 
-/// Adds the tensors that stand for an absent MLP, for the absent attention of the first layer, and for the weight of a norm
-/// that has none.
+/// Adds the placeholder tensors: a zero MLP for a missing one, a zero map for a missing attention in the first layer,
+/// and ones for a norm without weights.
 fn zero_tensors(index: usize, block: &Block<'_>, hidden: usize, numbers: GgufType, tensors: &mut Vec<GgufTensor<'_>>) {
     let mut add = |part: &str, shape: &[usize], content: GgufContent<'static>| {
         let info = gguf_info(index, part, numbers.of(shape), shape);

@@ -1,4 +1,5 @@
-//! A variant as one GGUF file, which llama.cpp loads: the names, keys and orders of rows are those of its converter.
+//! Export of a variant as a single GGUF file for llama.cpp, with the names, keys and row order of llama.cpp's
+//! converter.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -19,20 +20,20 @@ use crate::model::config::Scaling;
 use crate::model::gguf::{ROPE_FACTORS, divisors_of, has_one_more, scale_in_gguf, takes_turns};
 use crate::model::{Config, FloatType};
 
-/// Metadata of a GGUF file besides its tensors and shape.
+/// Name and additional metadata entries of a GGUF file.
 #[derive(Debug, Clone)]
 pub struct GgufText {
     /// `general.name`
     pub name: String,
-    /// Entries of the tokenizer and others.
+    /// Metadata entries, such as those of the tokenizer.
     pub entries: Vec<(String, Value)>,
 }
 
-/// Refuses a variant that a GGUF file cannot say, or that llama.cpp would compute otherwise.
+/// Rejects a variant that a GGUF file cannot represent, or that llama.cpp would compute differently.
 ///
 /// # Errors
-/// The variant has operators or dropped sublayers that `deci` cannot hold, an architecture that llama.cpp does not have, or
-/// windows that it ignores.
+/// Fails if `deci` cannot represent the operators or dropped sublayers, if llama.cpp does not support the architecture,
+/// or if it would ignore the sliding windows.
 pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
     let form = if layout.needs_code() { Some(deci::form(config, layout)?) } else { config.architecture.gguf };
     let form = form.ok_or_else(|| refused("an architecture of llama.cpp", config.architecture.class))?;
@@ -67,7 +68,7 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
     if (config.scale / scale - 1.0).abs() > 1e-6 {
         return Err(refused(&format!("scores times {scale}, as llama.cpp has them"), config.scale.to_string()));
     }
-    // llama.cpp's defaults for missing entries.
+    // llama.cpp fills missing entries with defaults.
     let capped = config.architecture.caps.iter().zip([config.score_cap, config.logit_cap]);
     if form.name == "gemma2" && capped.clone().any(|(key, cap)| key.is_some() && cap.is_none()) {
         return Err(refused("caps of scores and of logits, which llama.cpp always has in `gemma2`", "none"));
@@ -90,17 +91,18 @@ fn is_in_window(index: usize, every: usize) -> bool {
     index % every < every - 1
 }
 
-/// Returns llama.cpp's period of layers without a window, if the form has windows.
+/// Returns the period of llama.cpp's layers without a window, or `None` if the form has no windows.
 fn window_of(form: GgufForm) -> Option<usize> {
     if let GgufPlaces::Windows(every) = form.places { Some(every) } else { None }
 }
 
-/// Returns the `rope.scaling.` entries that describe the scaling. `llama3` scaling is a tensor of divisors instead.
+/// Returns the `rope.scaling.` entries of the config's scaling. `llama3` scaling has none, because it is stored as a
+/// tensor.
 fn stretched(config: &Config) -> Result<Vec<(&'static str, Value)>> {
     match &config.rope.scaling {
         None | Some(Scaling::Llama3(_)) => Ok(Vec::new()),
         Some(Scaling::Linear { factor }) => Ok(vec![("type", string_value("linear")), ("factor", f32_value(*factor))]),
-        // llama.cpp has the usual attention factor, and always rounds the bounds.
+        // llama.cpp supports only the default attention factor, and always rounds the correction bounds.
         Some(Scaling::Yarn(yarn))
             if yarn.truncate && (yarn.attention - (0.1 * yarn.factor.ln() + 1.0)).abs() < 1e-6 =>
         {
@@ -128,18 +130,18 @@ fn string_value(text: &str) -> Value {
 }
 
 impl Layout {
-    /// Computes the size of a GGUF file's tensors in bytes.
+    /// Computes the size of the tensors of the GGUF file in bytes.
     ///
     /// # Errors
-    /// As [`fits_gguf`].
+    /// See [`fits_gguf`].
     pub fn gguf_bytes(&self, config: &Config, numbers: GgufType) -> Result<u64> {
         Ok(self.gguf_tensors(config, numbers)?.iter().map(|tensor| tensor.info.bytes() as u64).sum())
     }
 
-    /// Writes the variant as a GGUF file. `wrote` receives the bytes of every block.
+    /// Writes the variant as a GGUF file. `wrote` receives the number of bytes of each written block.
     ///
     /// # Errors
-    /// As [`fits_gguf`] and [`Layout::write`].
+    /// See [`fits_gguf`] and [`Layout::write`].
     pub fn write_gguf(
         &self,
         config: &Config,
@@ -161,7 +163,7 @@ impl Layout {
             match content {
                 GgufContent::Checkpoint(tensor) => self.put_checkpoint(config, form, tensor, info.dtype, &mut put)?,
                 GgufContent::Numbers(values) => put(&values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())?,
-                // A block of zeros has zero bytes in every type.
+                // A block of zeros is all zero bytes in every type.
                 GgufContent::Zeros => put(&vec![0; info.bytes()])?,
             }
             put(&vec![0; padding(info.bytes())])?;
@@ -169,7 +171,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Writes the numbers of a tensor of the checkpoint.
+    /// Writes the data of a checkpoint tensor.
     fn put_checkpoint(
         &self,
         config: &Config,
@@ -197,7 +199,7 @@ impl Layout {
         }
     }
 
-    /// Returns the tensors of the GGUF file in their order.
+    /// Returns the tensors of the GGUF file in file order.
     fn gguf_tensors(&self, config: &Config, numbers: GgufType) -> Result<Vec<GgufTensor<'_>>> {
         let mut tensors = if self.needs_code() {
             deci::tensors(self, config, numbers)?
@@ -235,7 +237,7 @@ impl Layout {
             ("quantization_version", Value::U32(2)),
             ("alignment", Value::U32(32)),
         ];
-        // A context that the config does not tell: what every llama.cpp program asks for by itself.
+        // If the config gives no context length, use llama.cpp's default.
         let context = config.max_positions.unwrap_or(2048);
         let counts = if self.needs_code() {
             deci::counts(self, config)
@@ -263,7 +265,7 @@ impl Layout {
         ];
         let mut pairs = pairs.to_vec();
         if window_of(form).is_some() {
-            // Without windows, one that no text is longer than.
+            // If no layer has a window, write one that is never reached.
             let window = self.kept.iter().find_map(|&layer| config.windows[layer]).unwrap_or(context);
             pairs.push(("attention.sliding_window", count_value(window)));
         }
@@ -278,7 +280,7 @@ impl Layout {
     }
 }
 
-/// Interleaves the halves of each head: row 2·i + j of a head is row i of its half j.
+/// Interleaves the two halves of each head: output row 2·i + j of a head is row i of half j.
 fn in_turns(values: &[f32], rows: usize, head_dim: usize) -> Vec<f32> {
     let inner = values.len() / rows.max(1);
     let half = head_dim / 2;
@@ -292,7 +294,7 @@ fn in_turns(values: &[f32], rows: usize, head_dim: usize) -> Vec<f32> {
     out
 }
 
-/// Encodes numbers as the file stores them.
+/// Encodes values in the type of the file.
 fn stored(tensor: &CheckpointTensor, dtype: GgmlDType, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
     let float = match dtype {
         GgmlDType::F32 => FloatType::F32,
@@ -315,7 +317,7 @@ mod tests {
 
     #[test]
     fn halves_of_heads_take_turns() {
-        // Two heads of four rows, of one number each.
+        // Two heads of four rows with one value each.
         let values = [0.0, 1.0, 2.0, 3.0, 10.0, 11.0, 12.0, 13.0];
         assert_eq!(in_turns(&values, 8, 4), [0.0, 2.0, 1.0, 3.0, 10.0, 12.0, 11.0, 13.0]);
     }

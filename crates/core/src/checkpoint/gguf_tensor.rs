@@ -1,4 +1,4 @@
-//! Tensors of a GGUF file that is to be written: types, names and contents.
+//! Tensors of a GGUF file to be written: types, names and contents.
 
 use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::Value;
@@ -44,7 +44,7 @@ impl GgufType {
     }
 }
 
-/// Returns the error for a variant that a GGUF file cannot say.
+/// Creates the error for a variant that GGUF cannot represent.
 pub(super) fn refused(expected: &str, found: impl Into<String>) -> Error {
     Error::bad_input("the cell has no form as GGUF")
         .expected(expected)
@@ -59,15 +59,15 @@ pub(super) struct GgufTensor<'a> {
 }
 
 pub(super) enum GgufContent<'a> {
-    /// A tensor of the checkpoint, in the file's order of rows.
+    /// A checkpoint tensor, with its rows in the order of the GGUF file.
     Checkpoint(&'a CheckpointTensor),
-    /// Numbers in f32.
+    /// Values in f32.
     Numbers(Vec<f32>),
-    /// Zeros of any type.
+    /// All zeros, in any type.
     Zeros,
 }
 
-/// Entries that count what layers have: one number, or one for each layer.
+/// Per-layer counts for the metadata: a single number, or a list with one number per layer.
 pub(super) struct LayerCounts {
     pub(super) blocks: usize,
     pub(super) heads: Value,
@@ -75,7 +75,7 @@ pub(super) struct LayerCounts {
     pub(super) intermediate: Value,
 }
 
-/// Converts a tensor of the checkpoint that the file calls as a Hugging Face folder would call `name`.
+/// Creates the GGUF tensor for a checkpoint tensor whose Hugging Face name is `name`.
 pub(super) fn checkpoint_tensor<'a>(
     config: &Config,
     name: &str,

@@ -1,4 +1,4 @@
-//! Which tensors a variant's checkpoint holds, and what each is made of.
+//! Layout of an exported checkpoint: its tensors, and the source of each.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use crate::model::tensors::{checked, stored, sublayer_of};
 use crate::model::weights::Weights;
 use crate::model::{BranchPlace, Config, Cut, Deployed, FloatType, Operator, Step};
 
-/// The checkpoint of a variant before it is written: renumbered layers and tensors.
+/// Planned checkpoint of a variant, with renumbered layers and tensors.
 pub struct Layout {
-    /// The layers of the backbone that stay at least in part, in their order.
+    /// Backbone layers that are kept at least in part, in ascending order.
     pub kept: Vec<usize>,
-    /// The sublayers that layers of `kept` do not have. Layers are counted among those that stay.
+    /// Sublayers missing from the kept layers, with the layers renumbered.
     pub dropped: Cut,
-    /// The operators that are no part of any weight.
+    /// Operators that are not folded into a weight.
     pub attached: Vec<Attached>,
     pub(super) weights: Weights,
     pub(super) tensors: Vec<CheckpointTensor>,
@@ -25,27 +25,27 @@ pub struct Layout {
 /// An operator stored next to the weights.
 #[derive(Debug, Clone)]
 pub struct Attached {
-    /// The layer, counted among those that stay.
+    /// Layer index after renumbering.
     pub layer: usize,
     pub place: BranchPlace,
     pub operator: Arc<Operator>,
 }
 
 impl Attached {
-    /// Whether a tensor of the checkpoint is a part of the operator.
+    /// Returns whether a checkpoint tensor belongs to the operator.
     pub(super) fn holds(&self, tensor: &str) -> bool {
         let module = self.place.module();
         let names = [name(self.layer, &module), input_norm_name(self.layer, &module), bias_name(self.layer, &module)];
         names.iter().any(|name| name == tensor)
     }
 
-    /// Whether the operator reads the stream through a norm with a weight.
+    /// Returns whether the operator applies a norm with weights to its input.
     pub(super) fn is_weighted(&self) -> bool {
         matches!(AttachedForm::of(&self.operator), Ok(AttachedForm::Normed { weighted: true }))
     }
 }
 
-/// A tensor of the checkpoint.
+/// A tensor of the exported checkpoint.
 pub(super) struct CheckpointTensor {
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
@@ -54,15 +54,16 @@ pub(super) struct CheckpointTensor {
 }
 
 pub(super) enum TensorContent {
-    /// A stored tensor, unchanged.
+    /// An unchanged tensor of the backbone.
     Stored(String),
-    /// A stored matrix `[C, inner]` whose output goes through an operator: `Wᵀ·matrix`; or what is added to it, `[C]`: `b·W`.
+    /// A backbone tensor with an operator folded in: a matrix `[C, inner]` becomes `Wᵀ·matrix`, a bias `[C]` becomes
+    /// `b·W`.
     Folded(String, Arc<Operator>),
-    /// An operator's matrix: its diagonal `[C]`, or `Wᵀ` or `Mᵀ [C, C]` as linear layers are stored.
+    /// The matrix of an operator: a diagonal `[C]`, or `Wᵀ` or `Mᵀ [C, C]` in the layout of linear layers.
     Operator(Arc<Operator>),
-    /// The weight of the norm that an operator reads the stream through, `[C]`.
+    /// The weight `[C]` of the norm that an operator applies to its input.
     Norm(Arc<Operator>),
-    /// The bias of an operator, `[C]`.
+    /// The bias `[C]` of an operator.
     Bias(Arc<Operator>),
 }
 
@@ -77,11 +78,11 @@ impl CheckpointTensor {
 }
 
 impl Layout {
-    /// Builds the checkpoint of a variant of the backbone in `folder`. Weights have type `dtype`, or their stored type.
-    /// Operators are always f32, the type they are applied in.
+    /// Plans the checkpoint of a variant of the backbone in `folder`. Weights are converted to `dtype`, or keep their
+    /// stored type if it is `None`. Operators are always stored in f32, the type they are applied in.
     ///
     /// # Errors
-    /// Weights that do not fit the config; a program that leaves no layer.
+    /// Fails if the weights do not fit the config, or the program has no layer left.
     pub fn of(config: &Config, folder: &Path, deployed: &Deployed, dtype: Option<FloatType>) -> Result<Self> {
         let weights = checked(config, folder)?;
         let Walked { kept, dropped, attached } = walked(config, deployed)?;
@@ -109,7 +110,7 @@ impl Layout {
                     Some(operator) => TensorContent::Folded(tensor, Arc::clone(operator)),
                     None => TensorContent::Stored(tensor),
                 };
-                // A norm with a map behind it is a part of both together.
+                // An operator after a norm is stored together with the norm, under a different name.
                 let mapped = of_layer
                     .iter()
                     .any(|attached| matches!(attached.place, BranchPlace::Norm(norm) if norm == part.name));
@@ -138,17 +139,17 @@ impl Layout {
         Ok(Self { kept, dropped, attached, tensors, weights })
     }
 
-    /// Whether it has an output projection of its own.
+    /// Returns whether the checkpoint has a separate output projection.
     pub(super) fn has_head(&self) -> bool {
         self.tensors.iter().any(|tensor| tensor.name == HEAD)
     }
 
-    /// Whether loaders need the modelling file: operators are next to the weights, or layers lack a sublayer.
+    /// Returns whether loaders need the modelling file, because of operators next to the weights or dropped sublayers.
     pub fn needs_code(&self) -> bool {
         !self.attached.is_empty() || !self.dropped.is_empty()
     }
 
-    /// Returns the size of all numbers in bytes.
+    /// Returns the size of all tensors in bytes.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(CheckpointTensor::bytes).sum()
     }
@@ -159,14 +160,14 @@ impl Layout {
     }
 }
 
-/// The layers that a program runs, what they lack, and the operators between and in them.
+/// Layers, missing sublayers and operators of a program.
 struct Walked {
     kept: Vec<usize>,
     dropped: Cut,
     attached: Vec<Attached>,
 }
 
-/// Returns the layers and operators of a program. Adjacent operators are multiplied.
+/// Extracts the layers and operators of a program, and merges adjacent operators into one.
 fn walked(config: &Config, deployed: &Deployed) -> Result<Walked> {
     let mut kept: Vec<usize> = Vec::new();
     let mut present = Cut::default();

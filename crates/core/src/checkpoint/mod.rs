@@ -1,13 +1,13 @@
-//! A variant of a backbone as a Hugging Face checkpoint: what other programs load (design §16).
+//! Export of a pruned variant as a Hugging Face checkpoint or GGUF file, for use by other programs (design §16).
 //!
-//! | file | noun |
+//! | module | content |
 //! | --- | --- |
-//! | `layout` | which tensors it holds, unchanged made of, and the operators that no weight takes in |
-//! | `shards` | its weight files, written tensor by tensor |
-//! | `config` | its `config.json`, and the Python file that applies operators of the stream, where there are any |
-//! | `gguf` | the same as one GGUF file |
-//! | `gguf_tensor` | the tensors of that file |
-//! | `deci` | layers of a GGUF file that lack a sublayer or hold an operator |
+//! | `layout` | tensors of the checkpoint, and the operators that no weight can absorb |
+//! | `shards` | weight files, written tensor by tensor |
+//! | `config` | `config.json`, and the Python file that applies operators where needed |
+//! | `gguf` | export as a single GGUF file |
+//! | `gguf_tensor` | tensors of a GGUF file |
+//! | `deci` | GGUF layers that lack a sublayer or contain an operator |
 //!
 //! ```
 //! use ghostlab_core::checkpoint::Layout;

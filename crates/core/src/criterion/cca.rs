@@ -1,14 +1,16 @@
-//! Canonical-correlation bound of Neural Block Linearization (arXiv 2505.21077, theorem 3.2), beyond the paper.
+//! Canonical-correlation bound of Neural Block Linearization (arXiv 2505.21077, theorem 3.2), an extension beyond the
+//! paper.
 //!
-//! For the centred input `X` and output `Y` of a layer, the error of the best affine estimate of `Y` has the covariance
-//! `C_E = C_Y − C_YX·C_X⁻¹·C_XY = C_Y^½ (I − K·Kᵀ) C_Y^½`, with `K = C_Y^(−½)·C_YX·C_X^(−½)`. The singular values of `K`
-//! are the canonical correlations `ρ_i`. Positive semi-definite matrices satisfy `tr(A·B) ≤ tr(A)·tr(B)`, so
+//! For the centered input `X` and output `Y` of a layer, the error of the best affine estimate of `Y` has the
+//! covariance `C_E = C_Y − C_YX·C_X⁻¹·C_XY = C_Y^½ (I − K·Kᵀ) C_Y^½`, with `K = C_Y^(−½)·C_YX·C_X^(−½)`. The singular
+//! values of `K` are the canonical correlations `ρ_i`. Positive semi-definite matrices satisfy `tr(A·B) ≤ tr(A)·tr(B)`,
+//! so
 //!
 //! `E‖Y − Ŷ‖² / E‖Y‖² = tr(C_Y (I − K·Kᵀ)) / tr(C_Y) ≤ tr(I − K·Kᵀ) = C − Σ ρ_i²`,
 //!
-//! which is the theorem's `(C − r) + Σ_{i ≤ r} (1 − ρ_i²)` with the smaller rank `r`. Layers with the lowest bound are
-//! closest to an affine map, so a linear repair can replace them best. As in the theorem, `Y` is the stream after the layer
-//! and includes its input.
+//! This is the theorem's `(C − r) + Σ_{i ≤ r} (1 − ρ_i²)`, where `r` is the smaller rank. Layers with the lowest bound
+//! are closest to an affine map, so a linear repair approximates them best. As in the theorem, `Y` is the stream after
+//! the layer, including the residual connection.
 
 use std::ops::Range;
 
@@ -32,10 +34,10 @@ pub(super) const ENTRY: CriterionEntry =
 const VARIANTS: &[Variant] =
     &[Variant { option: "cut", value: "block", word: "block", label: "CCA bound (NBL), one block" }];
 
-/// Rows read at a time.
+/// Number of rows read at a time.
 const BLOCK_ROWS: usize = 2048;
 
-/// Selects what is closest to an affine map, by canonical correlations of input and output.
+/// Removes the layers closest to an affine map, by the canonical correlations of their input and output.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Cca {
@@ -49,7 +51,7 @@ enum Cut {
     /// Removes the `n` layers with the lowest bounds, as in the reference.
     #[default]
     Layers,
-    /// Removes the block of `n` layers with the lowest bound, the first of equal ones.
+    /// Removes the block of `n` layers with the lowest bound, the first one if bounds are equal.
     Block,
 }
 
@@ -103,7 +105,7 @@ impl Criterion for Cca {
     }
 }
 
-/// Returns rows `[rows, C]` of one of the two variables in f64.
+/// Function that returns rows `[rows, C]` of one of the two variables in f64.
 pub(super) type RowsOf<'a> = &'a dyn Fn(Range<usize>) -> Result<Vec<f64>>;
 
 /// Converts rows to f64.
@@ -111,7 +113,7 @@ pub(super) fn wide(rows: &[f32]) -> Result<Vec<f64>> {
     Ok(rows.iter().map(|&v| f64::from(v)).collect())
 }
 
-/// Computes `C − Σ ρ_i²` of two variables, whose rows belong to the rows of `activations`.
+/// Computes `C − Σ ρ_i²` for two variables that have one row per row of `activations`.
 pub(super) fn bound(activations: &Activations, sides: [RowsOf<'_>; 2]) -> Result<f64> {
     let shape = activations.shape();
     let channels = shape.channels;
@@ -152,14 +154,15 @@ mod tests {
     use crate::criterion::rule::tests::no_trials;
     use crate::options::Options;
 
-    /// Three patterns of mean zero that have nothing in common.
+    /// Mean-zero patterns that are orthogonal to each other.
     const A: [f32; 4] = [1.0, 1.0, -1.0, -1.0];
     const B: [f32; 4] = [1.0, -1.0, 1.0, -1.0];
     const C: [f32; 4] = [1.0, -1.0, -1.0, 1.0];
 
     type Channel = fn(usize) -> f32;
 
-    /// Returns streams of two channels: the space of A and B; the same, moved and scaled; A and 3B + 4C; A and C; C and B.
+    /// Returns the two-channel streams of the test: span(A, B); the same span, shifted and scaled; A and 3B + 4C; A and
+    /// C; C and B.
     fn streams() -> [[Channel; 2]; 5] {
         [
             [|t| A[t] + 9.0, |t| B[t]],
@@ -197,7 +200,8 @@ mod tests {
     #[test]
     fn bounds_of_layers_by_hand() {
         let selection = select(&json!({}), 2);
-        // Equal spaces: 0. ρ = 1 and 3/5: 1 − 9/25. ρ = 1 and 4/5: 1 − 16/25. ρ = 1 and 0: 1.
+        // Expected bounds: equal spans give 0; ρ = 1 and 3/5 give 1 − 9/25; ρ = 1 and 4/5 give 1 − 16/25; ρ = 1 and 0
+        // give 1.
         scores(&selection, &[0.0, 16.0 / 25.0, 9.0 / 25.0, 1.0]);
         assert_eq!(selection.removed, [0, 2]);
     }
@@ -205,7 +209,7 @@ mod tests {
     #[test]
     fn bounds_of_blocks_by_hand() {
         let selection = select(&json!({"cut": "block"}), 2);
-        // Shared directions: A and 3/5 of B; A alone; 3B + 4C alone, which is in the plane of C and B.
+        // Shared directions of the blocks: A and 3/5 of B; only A; only 3B + 4C, which lies in the plane of C and B.
         scores(&selection, &[16.0 / 25.0, 1.0, 1.0]);
         assert_eq!(selection.removed, [0, 1]);
     }

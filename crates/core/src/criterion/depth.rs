@@ -1,4 +1,4 @@
-//! How much a criterion removes: a number of whole layers, or of sublayers of a kind.
+//! Pruning depth: a number of whole layers, or of sublayers of one kind.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,8 +9,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::{Cut, Sublayer};
 use crate::named::named;
+use crate::quantity::counted;
 
-/// Unit in which a depth counts.
+/// Unit of a depth.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DepthUnit {
@@ -25,12 +26,26 @@ pub enum DepthUnit {
 named!(DepthUnit: Layers = "layers", Attention = "attention", Mlp = "mlp", Sublayers = "sublayers");
 
 impl DepthUnit {
-    /// The units of a cut that need not consist of whole layers.
+    /// Units that count sublayers instead of whole layers.
     pub const OF_SUBLAYERS: &'static [Self] = &[Self::Attention, Self::Mlp, Self::Sublayers];
 
-    /// Whether the unit is a whole layer.
+    /// Returns whether the unit is a whole layer.
     pub fn is_layers(&self) -> bool {
         *self == Self::Layers
+    }
+
+    /// Returns the name of one unit in tables and figures.
+    pub fn noun(self) -> &'static str {
+        match self {
+            Self::Layers => "layer",
+            Self::Attention => "attention",
+            Self::Mlp => "MLP",
+            Self::Sublayers => "sublayer",
+        }
+    }
+
+    pub fn plural(self) -> String {
+        format!("{}s", self.noun())
     }
 
     /// Returns the number of units in a backbone.
@@ -38,8 +53,8 @@ impl DepthUnit {
         if self == Self::Sublayers { 2 * layers } else { layers }
     }
 
-    /// Returns the sublayers that a cut in this unit may remove: all attentions, then all MLPs. The order decides ties, as
-    /// in the published codes.
+    /// Returns the sublayers that a cut in this unit may remove: all attentions, then all MLPs. Ties are resolved in
+    /// this order, as in the published code.
     pub fn candidates(self, layers: usize) -> Vec<(usize, Sublayer)> {
         let kinds = Sublayer::BOTH.into_iter().filter(|kind| match self {
             Self::Attention => *kind == Sublayer::Attention,
@@ -74,12 +89,12 @@ impl Depth {
         Self { count, unit: DepthUnit::Layers }
     }
 
-    /// Whether the depth counts whole layers.
+    /// Returns whether the depth counts whole layers.
     pub fn is_in_layers(self) -> bool {
         self.unit == DepthUnit::Layers
     }
 
-    /// Returns a cut of this depth in the middle of the candidates, for estimates before layers are selected.
+    /// Returns a cut of this depth in the middle of the candidates, for cost estimates before the selection.
     pub fn middle(self, layers: usize) -> Cut {
         let start = self.unit.available(layers).saturating_sub(self.count) / 2;
         if self.is_in_layers() {
@@ -88,7 +103,12 @@ impl Depth {
         self.unit.candidates(layers).into_iter().skip(start).take(self.count).collect()
     }
 
-    /// Returns the part of a cell's name: `7`, or `attention-8`.
+    /// Returns the count with its unit in words: `3 layers`, `8 attentions`, `1 MLP`.
+    pub fn words(self) -> String {
+        counted(self.count, self.unit.noun())
+    }
+
+    /// Returns the depth as it appears in cell names: `7`, or `attention-8`.
     pub fn word(self) -> String {
         match self.unit {
             DepthUnit::Layers => self.count.to_string(),
@@ -97,7 +117,7 @@ impl Depth {
     }
 }
 
-/// `7`, or `8 attention`.
+/// Formats as `7` or `8 attention`.
 impl fmt::Display for Depth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.unit {
@@ -113,7 +133,7 @@ impl From<usize> for Depth {
     }
 }
 
-/// Whether the depth is this number of whole layers.
+/// Compares the depth with a number of whole layers.
 impl PartialEq<usize> for Depth {
     fn eq(&self, layers: &usize) -> bool {
         *self == Self::layers(*layers)
@@ -146,7 +166,7 @@ impl JsonSchema for Depth {
     }
 }
 
-/// The two forms of a depth in JSON.
+/// JSON forms of a depth.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum DepthForm {
@@ -180,6 +200,7 @@ mod tests {
         for wrong in [r#"{"heads": 8}"#, r#"{"attention": 8, "mlp": 2}"#, "{}", r#""7""#] {
             assert!(serde_json::from_str::<Depth>(wrong).is_err(), "{wrong}");
         }
+        assert_eq!([attention, Depth::layers(1)].map(Depth::words), ["8 attentions", "1 layer"]);
         assert_eq!((attention.word(), attention.to_string()), ("attention-8".to_owned(), "8 attention".to_owned()));
     }
 

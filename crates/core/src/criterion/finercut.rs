@@ -1,6 +1,7 @@
-//! FinerCut: repeatedly removes the sublayer whose removal moves the logits least (arXiv 2405.18218), beyond the paper.
+//! FinerCut (arXiv 2405.18218), an extension beyond the paper: repeatedly removes the sublayer whose removal changes
+//! the logits least.
 //!
-//! The published script spares layer 0 in its first step. Here layer 0 may be removed.
+//! Unlike the published script, which never removes layer 0 in its first step, this implementation may remove layer 0.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,16 +22,16 @@ pub(super) const ENTRY: CriterionEntry =
 const VARIANTS: &[Variant] =
     &[Variant { option: "distance", value: "js", word: "js", label: "FinerCut, Jensen-Shannon" }];
 
-/// Greedy removal by the distance of the logits to those of the dense backbone.
+/// Greedy removal by the distance between the logits and those of the dense backbone.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct FinerCut {
-    /// Distance of the logits of a token.
+    /// Distance measure between the logits at a token.
     distance: LogitDistance,
 }
 
-/// Returns the candidates in the order of their names in the published code, which decides ties:
-/// `model.layers.10.mlp.down_proj` is before `model.layers.10.self_attn.o_proj` and `model.layers.2.mlp.down_proj`.
+/// Returns the candidates sorted by their names in the published code, which resolves ties:
+/// `model.layers.10.mlp.down_proj` comes before `model.layers.10.self_attn.o_proj` and `model.layers.2.mlp.down_proj`.
 fn in_order_of_names(cut: &PruneSpec<'_>) -> Vec<(usize, Sublayer)> {
     let mut candidates = cut.unit.candidates(cut.layers);
     candidates.sort_by_cached_key(|&(layer, kind)| (format!("{layer}."), kind == Sublayer::Attention));

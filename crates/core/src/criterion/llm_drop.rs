@@ -1,4 +1,5 @@
-//! LLM-Drop: the sublayers that change the residual stream least (arXiv 2406.15786), beyond the paper.
+//! LLM-Drop (arXiv 2406.15786), an extension beyond the paper: removes the sublayers that change the residual stream
+//! least.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,7 @@ pub(super) const ENTRY: CriterionEntry =
     CriterionEntry::new::<LlmDrop>(NAME, SOURCE, build::<LlmDrop>).label("LLM-Drop").beyond();
 
 /// Removes the sublayers with the lowest `1 − mean cos(x, x + f(x))` over tokens, where `f` includes the norm.
-/// The depth says which kind is removed. Of equal scores the first of all attentions, then of all MLPs, is removed.
+/// The depth selects the kind of sublayer. Ties go to attentions before MLPs, then to the lower layer.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LlmDrop {
@@ -68,7 +69,7 @@ mod tests {
         for (unit, depth, expected) in [
             (DepthUnit::Attention, 2, r#"["attention 0","attention 2"]"#),
             (DepthUnit::Mlp, 1, r#"["mlp 1"]"#),
-            // The attention of layer 2 and the MLP of layer 1 are equal: the attention is removed first.
+            // The attention of layer 2 and the MLP of layer 1 have equal scores, so the attention is removed first.
             (DepthUnit::Sublayers, 1, r#"["attention 2"]"#),
             (DepthUnit::Sublayers, 3, r#"["attention 0","mlp 1","attention 2"]"#),
         ] {

@@ -1,12 +1,12 @@
 //! Pruning criteria: rules that select the layers to remove (design §6).
 //!
-//! A criterion is one file with a registry entry, and one line in [`ENTRIES`].
+//! Each criterion is one file with a registry entry, listed in [`ENTRIES`].
 //!
 //! ```
 //! use ghostlab_core::criterion::{described, resolved};
 //!
 //! # fn main() -> ghostlab_core::error::Result<()> {
-//! // Options are filled with their defaults, so that they name one result.
+//! Missing options are filled with their defaults, so that the options identify the result.
 //! let (_, options) = resolved("llm-streamline", &Default::default())?;
 //! assert_eq!(options["cosine"], "channel-series");
 //! assert!(described().iter().any(|criterion| criterion.name == "shortgpt"));
@@ -45,7 +45,7 @@ pub use rule::{
     CalibrationStats, Criterion, Importance, PruneSpec, Selection, StreamNorms, TrialMetric, Trials, check, degenerate,
 };
 
-/// Every criterion that a grid may name.
+/// All criteria that a grid may name.
 #[rustfmt::skip] // One line each.
 const ENTRIES: &[CriterionEntry] = &[
     llm_streamline::ENTRY,
@@ -65,17 +65,17 @@ const ENTRIES: &[CriterionEntry] = &[
 /// Builds the criterion called `name` with the given options.
 ///
 /// # Errors
-/// An unknown name (the message suggests the nearest one), an unknown option or an invalid value.
+/// Fails if the name is unknown (the message suggests the nearest one), an option is unknown, or a value is invalid.
 pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
     let entry = options::lookup("criterion", name, ENTRIES)?;
     check_iterative(entry, options)?;
     entry.build(options)
 }
 
-/// Option of the criteria that remove one layer or sublayer at a time, and measure again.
+/// Name of the option that removes one layer or sublayer at a time and measures again after each.
 const ITERATIVE: &str = "iterative";
 
-/// Refuses `iterative` for a criterion that cannot rank the remaining layers.
+/// Rejects `iterative` for a criterion that cannot rank the remaining layers.
 fn check_iterative(entry: &CriterionEntry, options: &Options) -> Result<()> {
     if !options.contains_key(ITERATIVE) || entry.described().has(ITERATIVE) {
         return Ok(());
@@ -87,31 +87,31 @@ fn check_iterative(entry: &CriterionEntry, options: &Options) -> Result<()> {
         .hint("other criteria remove a block, cluster all layers, need no measurement, or are greedy already"))
 }
 
-/// Builds a criterion and resolves its options to the form that keys contain, with every default filled in.
+/// Builds a criterion and returns it with its complete options, including defaults, as they appear in keys.
 ///
 /// # Errors
-/// Those of [`build`].
+/// See [`build`].
 pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Criterion>, Options)> {
     let rule = build(name, options)?;
     Ok((rule, options::lookup("criterion", name, ENTRIES)?.resolve(options)?))
 }
 
-/// Returns the version of a criterion's results, or 1 for an unknown name.
+/// Returns the result version of a criterion, or 1 if the name is unknown.
 pub fn version(name: &str) -> u32 {
     ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(1, |entry| entry.version)
 }
 
-/// Returns the deviations of a criterion's official code in a case.
+/// Returns the deviations between the official code and the paper that apply in a case.
 pub fn deviations(name: &str, case: &PruneCase<'_>) -> Vec<&'static str> {
     options::deviations(name, ENTRIES, case)
 }
 
-/// Describes all criteria and their options, for the grid schema and the help.
+/// Describes all criteria and their options, for the grid schema and the command-line help.
 pub fn described() -> Vec<Described> {
     ENTRIES.iter().map(CriterionEntry::described).collect()
 }
 
-/// Appearance of the dense model, which has no criterion.
+/// Appearance of the dense model, which is not a criterion.
 pub const DENSE: Appearance = Appearance {
     name: "dense",
     label: "Dense",
@@ -119,7 +119,7 @@ pub const DENSE: Appearance = Appearance {
     ours: false,
 };
 
-/// Returns the label that the paper prints for a criterion or for [`DENSE`], or an unknown name unchanged.
+/// Returns the paper's label of a criterion or of [`DENSE`]. An unknown name is returned unchanged.
 pub fn label(name: &str) -> &str {
     let dense = Some(DENSE).filter(|dense| dense.name == name);
     dense.or_else(|| options::appearance(name, ENTRIES)).map_or(name, |shown| shown.label)
@@ -129,13 +129,13 @@ pub fn label(name: &str) -> &str {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ranking {
     pub name: &'static str,
-    /// Unit of the candidates; sublayers where the rule takes both kinds at once.
+    /// Unit of the candidates; [`DepthUnit::Sublayers`] if the criterion ranks both kinds together.
     pub unit: DepthUnit,
     pub quantity: &'static str,
     pub lowest_first: bool,
 }
 
-/// Lists the criteria whose scores at a depth of 1, without options, rank every layer or sublayer.
+/// Returns the criteria whose default scores at a depth of 1 rank every layer or sublayer.
 pub fn rankings() -> Vec<Ranking> {
     let mut rankings = Vec::new();
     for entry in ENTRIES {

@@ -1,6 +1,9 @@
-//! Neural Block Linearization: the attentions that an affine map of their input replaces best (arXiv 2505.21077), beyond
-//! the paper. The bound is that of [`super::cca`], of the streams before and after the attention, as in the published
-//! scripts. `input: normed` compares `h = RMSNorm(x)`, which the attention reads, with `h + a`, where the attention adds `a`.
+//! Neural Block Linearization (arXiv 2505.21077), an extension beyond the paper: removes the attentions that an affine
+//! map of their input approximates best.
+//!
+//! The bound is that of [`super::cca`], applied to the streams before and after the attention, as in the published
+//! scripts. `input: normed` compares `h = RMSNorm(x)`, the input of the attention, with `h + a`, where `a` is its
+//! output.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,17 +26,17 @@ pub(super) const ENTRY: CriterionEntry =
 const VARIANTS: &[Variant] =
     &[Variant { option: "input", value: "normed", word: "normed", label: "NBL bound, normed input" }];
 
-/// Removes the attentions with the lowest `C − Σ ρᵢ²`, with the canonical correlations `ρᵢ` of the streams before and after
-/// the attention.
+/// Removes the attentions with the lowest `C − Σ ρᵢ²`, where `ρᵢ` are the canonical correlations of the streams before and
+/// after the attention.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Nbl {
-    /// Input of the map that replaces an attention: the stream, or its norm, which the attention reads.
+    /// Input of the map that replaces an attention: the stream, or the normed stream that the attention reads.
     #[serde(skip_serializing_if = "MapInput::is_stream")]
     input: MapInput,
 }
 
-/// Returns the places before and after an attention.
+/// Returns the sites before and after an attention.
 fn ends(layer: usize) -> [HookPoint; 2] {
     [HookPoint::Stream(layer), HookPoint::Middle(layer)]
 }
@@ -69,7 +72,7 @@ impl Criterion for Nbl {
     }
 }
 
-/// Computes the bound of the attention of a layer, whose map reads the stream through a norm if there is one.
+/// Computes the bound for the attention of a layer. With a norm, the map reads the normed stream.
 fn bound_at(activations: &Activations, layer: usize, norm: Option<&RmsNorm>) -> Result<f64> {
     let [before, after] = ends(layer);
     let channels = activations.shape().channels;

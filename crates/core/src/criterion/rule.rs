@@ -1,4 +1,4 @@
-//! The interface of a pruning criterion: its request, its measurements and its selection.
+//! Interface of a pruning criterion: request, measurements and selection.
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -16,48 +16,48 @@ use crate::options::{self, Options};
 /// A request to remove layers or sublayers from a backbone.
 #[derive(Debug, Clone, Copy)]
 pub struct PruneSpec<'a> {
-    /// The backbone's name in the grid.
+    /// Name of the backbone in the grid.
     pub backbone: &'a str,
     /// Number of layers `L` of the backbone.
     pub layers: usize,
     /// Number of layers or sublayers to remove.
     pub depth: usize,
-    /// Unit of the depth.
     pub unit: DepthUnit,
 }
 
-/// A number that a trial is ranked by, measured on the calibration windows.
+/// Quantity that trials are ranked by, measured on the calibration windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TrialMetric {
     /// `exp(total negative log-likelihood / predicted tokens)`.
     Perplexity,
-    /// Mean distance of the logits to those of the dense backbone, over all tokens.
+    /// Mean distance between the logits and those of the dense backbone, over all tokens.
     Distance(LogitDistance),
 }
 
-/// Measures the backbone without each of the given cuts.
+/// Function that measures the backbone without each of the given cuts.
 pub type Trials<'a> = dyn FnMut(TrialMetric, &[Cut]) -> Result<Vec<f64>> + 'a;
 
-/// Measurements of the calibration pass, and a function that measures trials.
+/// Measurements of the calibration pass, with access to trials.
 pub struct CalibrationStats<'a> {
     pub similarities: &'a Similarities,
-    /// The streams that [`Criterion::sites`] asked for. `None` if they exceed the disk limit.
+    /// Streams requested by [`Criterion::sites`]. `None` if they exceed the disk limit.
     pub activations: Option<&'a Activations>,
-    /// Measures trials on the calibration windows. One run of a trie measures all cuts.
+    /// Function that measures trials on the calibration windows, all cuts in one run of a trie.
     pub trials: &'a mut Trials<'a>,
     norms: Option<&'a StreamNorms<'a>>,
-    /// Layers and sublayers that were removed before the measurements.
+    /// Layers and sublayers already removed from the measured backbone.
     removed: Cut,
 }
 
-/// Returns the norm of the stream that enters a layer ([`Engine::stream_norm`](crate::model::Engine::stream_norm)).
+/// Function that returns the norm applied to the stream that enters a layer
+/// ([`Engine::stream_norm`](crate::model::Engine::stream_norm)).
 pub type StreamNorms<'a> = dyn Fn(usize) -> Result<RmsNorm> + 'a;
 
 impl CalibrationStats<'_> {
     /// Measures the backbone without each of the given cuts.
     ///
     /// # Errors
-    /// A result is not finite, so the candidates cannot be ranked.
+    /// Fails if a measurement fails or is not finite, because the candidates could then not be ranked.
     pub fn measure(&mut self, metric: TrialMetric, cuts: &[Cut]) -> Result<Vec<f64>> {
         let found = (self.trials)(metric, cuts)?;
         let name = match metric {
@@ -73,10 +73,10 @@ impl CalibrationStats<'_> {
         }
     }
 
-    /// Returns a similarity that [`Criterion::pairs`] asked for.
+    /// Returns a similarity requested by [`Criterion::pairs`].
     ///
     /// # Errors
-    /// It was not measured, or is not finite.
+    /// Fails if the similarity was not measured or is not finite.
     pub fn similarity(&self, pair: Pair) -> Result<f64> {
         match self.similarities.get(pair) {
             Some(value) if value.is_finite() => Ok(value),
@@ -88,7 +88,7 @@ impl CalibrationStats<'_> {
 }
 
 impl<'a> CalibrationStats<'a> {
-    /// Combines the measurements of a pass, without the norms of the backbone.
+    /// Creates the statistics of a pass, without the norms of the backbone.
     pub fn new(
         similarities: &'a Similarities,
         activations: Option<&'a Activations>,
@@ -103,31 +103,31 @@ impl<'a> CalibrationStats<'a> {
         Self { norms: Some(norms), ..self }
     }
 
-    /// Adds the cut of the backbone that was measured.
+    /// Sets the cut of the measured backbone.
     #[must_use]
     pub fn without(self, removed: Cut) -> Self {
         Self { removed, ..self }
     }
 
-    /// Returns the cut of the backbone that was measured. Its layers and sublayers are no candidates.
+    /// Returns the cut of the measured backbone. Removed layers and sublayers are not candidates.
     pub fn removed(&self) -> &Cut {
         &self.removed
     }
 
-    /// Returns the norm that a layer applies to the stream, or `None` if it applies none.
+    /// Returns the norm that a layer applies to the stream, or `None` if it has no weights.
     ///
     /// # Errors
-    /// The norms were not given, or cannot be read.
+    /// Fails if the norms were not provided or cannot be read.
     pub fn input_norm(&self, layer: usize) -> Result<Option<RmsNorm>> {
         let norms =
             self.norms.ok_or_else(|| Error::job("the norms of the backbone were not given to the criterion"))?;
         Ok(Some(norms(layer)?).filter(|norm| norm.weight.is_some()))
     }
 
-    /// Returns the activations that [`Criterion::sites`] asked for.
+    /// Returns the activations requested by [`Criterion::sites`].
     ///
     /// # Errors
-    /// They exceed the disk limit of a pass.
+    /// Fails if the activations exceed the disk limit of a pass.
     pub fn activations(&self) -> Result<&'a Activations> {
         self.activations.ok_or_else(|| {
             Error::job("the activations that the criterion compares exceed the disk limit of a pass")
@@ -136,82 +136,87 @@ impl<'a> CalibrationStats<'a> {
     }
 }
 
-/// Meaning of a rule's scores at a depth of 1.
+/// Meaning of a criterion's scores at a depth of 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Importance {
-    /// The measured quantity.
+    /// Name of the measured quantity.
     pub quantity: &'static str,
-    /// Whether the candidate with the lowest score is removed first, or that with the highest.
+    /// Whether the candidate with the lowest score is removed first, instead of the one with the highest.
     pub lowest_first: bool,
 }
 
 /// A rule that selects the layers to remove.
 pub trait Criterion: Send + Sync {
-    /// Returns the units in which a depth may count what the rule removes.
+    /// Returns the units in which the depth may be given.
     fn units(&self) -> &'static [DepthUnit] {
         &[DepthUnit::Layers]
     }
 
-    /// Rejects a request that the rule cannot satisfy. The request counts in one of [`Self::units`].
+    /// Rejects a request that the rule cannot satisfy. The unit of the request must be one of [`Self::units`].
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()>;
 
-    /// Returns the similarities that the calibration pass has to measure.
-    /// A rule without pairs and without [`Self::sites`] selects before the pass.
+    /// Returns the similarities that the calibration pass has to measure. A rule that needs neither pairs nor
+    /// [`Self::sites`] selects before the pass.
     fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
         let _ = cut;
         Vec::new()
     }
 
-    /// Returns the activations that the rule reads itself. The pass spools them for all calibration sequences.
+    /// Returns the sites whose activations the rule reads. The pass spools them for all calibration sequences.
     fn sites(&self, cut: &PruneSpec<'_>) -> Vec<HookPoint> {
         let _ = cut;
         Vec::new()
     }
 
-    /// Returns the regions `[start, end)` that a selection may contain. The pass spools the activations around them.
+    /// Returns the regions `[start, end)` that the selection may contain. The pass spools the activations at their
+    /// boundaries.
     fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+        if self.one_block(cut) {
+            return self.pairs(cut).iter().map(|pair| (pair.from, pair.to)).collect();
+        }
         any_regions(cut)
     }
 
-    /// Whether the rule always removes one block. Layers that are adjacent by chance do not count, as in the reference codes.
+    /// Returns whether the rule always removes one block of adjacent layers. As in the reference code, rules that only
+    /// happen to select adjacent layers return `false`.
     fn one_block(&self, cut: &PruneSpec<'_>) -> bool {
         let _ = cut;
         false
     }
 
-    /// Returns cuts like those that [`Self::select`] will measure, for the cost estimate.
-    /// A rule without trials must not measure any.
+    /// Returns cuts that are representative of those [`Self::select`] measures, for the cost estimate. A rule that
+    /// returns none must not measure trials.
     fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
         let _ = cut;
         Vec::new()
     }
 
-    /// Returns what [`Self::select`] measures of its trials.
+    /// Returns the quantity that [`Self::select`] measures in its trials.
     fn trial_metric(&self) -> TrialMetric {
         TrialMetric::Perplexity
     }
 
-    /// Returns prior knowledge of the backbone, such as a published order of layers. It is part of the selection's key.
+    /// Returns prior knowledge about the backbone, such as a published layer order. It is part of the selection's key.
     ///
     /// # Errors
-    /// Those of [`Self::check`].
+    /// See [`Self::check`].
     fn known(&self, cut: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
         let _ = cut;
         Ok(None)
     }
 
-    /// Whether the rule removes one layer or sublayer at a time, and measures the repaired backbone again
-    /// ([`iterative`](crate::iterative)). It then ranks what [`CalibrationStats::removed`] leaves.
+    /// Returns whether the rule removes one layer or sublayer at a time and measures the repaired backbone again
+    /// ([`iterative`](crate::iterative)). It then ranks the candidates that are not in [`CalibrationStats::removed`].
     fn is_iterative(&self) -> bool {
         false
     }
 
-    /// Returns what the scores at a depth of 1 say of each candidate, if the rule scores every one.
+    /// Returns the meaning of the scores at a depth of 1, if the rule scores every candidate.
     fn importance(&self) -> Option<Importance> {
         None
     }
 
-    /// Selects the layers.
+    /// Selects the layers to remove.
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection>;
 }
 
@@ -220,8 +225,8 @@ pub trait Criterion: Send + Sync {
 pub struct Selection {
     /// Removed layers or sublayers.
     pub removed: Cut,
-    /// `(candidate, score)` in the criterion's order. Each criterion defines its candidates. A sublayer is counted by
-    /// [`Sublayer::number`](crate::model::Sublayer::number).
+    /// Pairs of candidate and score, in the criterion's order. Each criterion defines its candidates; sublayers are
+    /// numbered by [`Sublayer::number`](crate::model::Sublayer::number).
     pub scores: Vec<(usize, f64)>,
 }
 
@@ -236,7 +241,8 @@ impl Selection {
         self.removed.regions()
     }
 
-    /// Selects the block whose ends have the highest score, the first of equal ones. Scores are indexed by the block's start.
+    /// Selects the block with the highest score, the first one if scores are equal. Scores are indexed by the start of
+    /// the block.
     pub(super) fn highest_block(
         cut: &PruneSpec<'_>,
         pairs: Vec<Pair>,
@@ -250,7 +256,7 @@ impl Selection {
         Ok(Self::of_layers(start..start + cut.depth, scores))
     }
 
-    /// Selects the `depth` candidates with the lowest scores, the lower layer of equal ones.
+    /// Selects the `depth` candidates with the lowest scores, lower layers first if scores are equal.
     pub(super) fn lowest(scores: Vec<(usize, f64)>, depth: usize) -> Self {
         let mut ranked = scores.clone();
         ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -258,8 +264,8 @@ impl Selection {
     }
 }
 
-/// Returns every region that a selection of `depth` layers may contain. A cut of sublayers has none: no repair applies to
-/// it.
+/// Returns every region that a selection of `depth` layers may contain. Sublayer cuts have no regions, because no
+/// repair applies to them.
 pub(super) fn any_regions(cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
     let PruneSpec { layers, depth, unit, .. } = *cut;
     if unit != DepthUnit::Layers {
@@ -268,7 +274,7 @@ pub(super) fn any_regions(cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
     (0..layers).flat_map(|start| (start + 1..=(start + depth).min(layers)).map(move |end| (start, end))).collect()
 }
 
-/// Axis of the cosine, an option of two rules.
+/// Axis over which the cosine is computed.
 #[derive(Debug, Default, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Cosine {
@@ -288,10 +294,10 @@ impl Cosine {
     }
 }
 
-/// Rejects a request that a rule cannot satisfy, or that counts in another unit than the rule does.
+/// Rejects a request that a rule cannot satisfy, or whose unit the rule does not support.
 ///
 /// # Errors
-/// Such a request.
+/// Fails with the reason if the request is rejected.
 pub fn check(name: &str, rule: &dyn Criterion, cut: &PruneSpec<'_>) -> Result<()> {
     let units = rule.units();
     if units.contains(&cut.unit) {
@@ -316,7 +322,7 @@ pub fn check(name: &str, rule: &dyn Criterion, cut: &PruneSpec<'_>) -> Result<()
         }))
 }
 
-/// Rejects a depth above the number of candidates of a rule.
+/// Rejects a depth that exceeds the number of candidates.
 pub(super) fn check_depth(name: &str, why: &str, max: usize, cut: &PruneSpec<'_>) -> Result<()> {
     if cut.depth <= max {
         return Ok(());
@@ -326,10 +332,10 @@ pub(super) fn check_depth(name: &str, why: &str, max: usize, cut: &PruneSpec<'_>
         .found(cut.depth))
 }
 
-/// Reason of [`check_depth`] for rules whose candidates are all layers.
+/// Reason passed to [`check_depth`] by rules that consider all layers.
 pub(super) const TOO_FEW_LAYERS: &str = "has too few layers to choose from";
 
-/// The deviation of the criteria that the official repository implements.
+/// Deviation of the criteria that the official repository implements.
 pub(super) const READS_FIRST_SEQUENCES: &[Deviation] = &[Deviation {
     applies: |case| case.sequences > OFFICIAL_SEQUENCES,
     text: "selects layers by the first 128 calibration sequences, however many there are",
@@ -337,7 +343,7 @@ pub(super) const READS_FIRST_SEQUENCES: &[Deviation] = &[Deviation {
 
 pub(super) type CriterionEntry = options::Registered<dyn Criterion>;
 
-/// Builds a rule whose options are the rule itself.
+/// Builds a rule by deserializing its options into the rule's own type.
 pub(super) fn build<T: Criterion + DeserializeOwned + 'static>(
     name: &str,
     options: &Options,
@@ -345,13 +351,13 @@ pub(super) fn build<T: Criterion + DeserializeOwned + 'static>(
     Ok(Box::new(options::read::<T>(name, options)?))
 }
 
-/// Scores within this relative distance count as equal, because they derive from f32 streams.
+/// Relative difference below which scores count as equal, because they derive from f32 streams.
 const EQUAL_SCORES: f64 = 1e-9;
 
-/// Returns the reasons why a calibration cannot distinguish layers, if there are any.
+/// Returns the reasons why the calibration data cannot distinguish the layers, or an empty list.
 ///
-/// Reasons are a text of one repeated token (every channel of the stream is then constant), fewer tokens than channels if the
-/// rule compares streams, and equal scores. Empty for rules that read no calibration.
+/// Possible reasons are a text of one repeated token (all channels are then constant), fewer tokens than channels for a
+/// rule that compares streams, and equal scores. Rules that read no calibration data always return an empty list.
 pub fn degenerate(
     criterion: &dyn Criterion,
     cut: &PruneSpec<'_>,
@@ -401,7 +407,7 @@ pub(super) mod tests {
         Ok(Vec::new())
     }
 
-    /// Selects with similarities and perplexities that are given by functions.
+    /// Runs a selection with similarities and perplexities given by functions.
     pub(crate) fn select(
         entry: &CriterionEntry,
         options: &serde_json::Value,

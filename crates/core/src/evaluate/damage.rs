@@ -1,8 +1,8 @@
-//! Damage: how much a variant's predictions differ from the dense model's, on the windows of a text.
+//! Damage metrics: how much a variant's predictions differ from the dense model's on the windows of a text.
 //!
-//! All predicted tokens of all windows count equally. `p` is the dense model's distribution of the next token, `q` the
-//! variant's. The second half are the predictions at positions T/2 … T − 2, which llama.cpp's `--kl-divergence` counts.
-//! The dense model runs in the same trie as its variants, so no logits are stored.
+//! All predicted tokens of all windows have equal weight. `p` is the dense model's next-token distribution, `q` the
+//! variant's. The second half of a window contains the predictions at positions T/2 … T − 2, like llama.cpp's
+//! `--kl-divergence`. The dense model runs in the same trie as its variants, so logits need not be stored.
 
 use super::eval_set::{ChunkValues, EvalPart, EvalSet, in_parts, score};
 use super::perplexity::{BATCH_TOKENS, Losses, PerplexityEval};
@@ -11,33 +11,33 @@ use crate::error::Result;
 use crate::model::{Batch, Divergence, Engine, Load, Program, Trie};
 use crate::tasks::Measure;
 
-/// A measure of damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
     /// Mean of `Σ p ln(p / q)`, in nats.
     KlDenseVariant,
     /// Mean of `Σ q ln(q / p)`, in nats.
     KlVariantDense,
-    /// Share of predictions with the same likeliest token.
+    /// Share of predictions whose top token agrees with the dense model's.
     SameTop,
-    /// Mean of `q − p` at the true token.
+    /// Mean of `q − p` for the true token.
     MeanChange,
-    /// Mean of `|q − p|` at the true token.
+    /// Mean of `|q − p|` for the true token.
     MeanAbsoluteChange,
-    /// Root of the mean of `(q − p)²` at the true token.
+    /// Root mean square of `q − p` for the true token.
     RmsChange,
-    /// The variant's perplexity over the dense model's.
+    /// Ratio of the variant's perplexity to the dense model's.
     PerplexityRatio,
 }
 
 impl Damage {
-    /// Estimates the measure and its standard error over windows from the windows' means ([`Damages::by_window`]). The
-    /// error is propagated to first order through root and exponential. `None` if a value is not finite, or without one.
+    /// Estimates the metric and its standard error from the means of the windows ([`Damages::by_window`]). The error is
+    /// propagated through root and exponential to first order. Returns `None` if there are no windows or a value is not
+    /// finite.
     pub fn estimate(self, windows: &[f64]) -> Option<Measure> {
         let mean = Measure::of(windows)?;
-        // Value, and derivative with respect to the mean.
+        // Value, and its derivative with respect to the mean.
         let (value, slope) = match self {
-            // A root of zero has no derivative. All squares are zero then, and so is their error.
+            // The square root has no derivative at zero. All squares are zero then, so the error is zero too.
             Self::RmsChange if mean.value == 0.0 => (0.0, 1.0),
             Self::RmsChange => (mean.value.sqrt(), 0.5 / mean.value.sqrt()),
             Self::PerplexityRatio => (mean.value.exp(), mean.value.exp()),
@@ -47,7 +47,7 @@ impl Damage {
         value.is_finite().then_some(Measure { value, stderr })
     }
 
-    /// Returns the least and the greatest possible value. The greatest is `None` if there is none.
+    /// Returns the lower and upper bound of the metric's values. `None` means unbounded.
     pub fn range(self) -> (f64, Option<f64>) {
         match self {
             Self::KlDenseVariant | Self::KlVariantDense | Self::PerplexityRatio => (0.0, None),
@@ -56,7 +56,7 @@ impl Damage {
         }
     }
 
-    /// Returns the place of the measure among a window's values.
+    /// Returns the index of the metric among a window's values.
     pub fn column(self, stretch: Stretch) -> usize {
         let first = match stretch {
             Stretch::All => 1,
@@ -66,34 +66,34 @@ impl Damage {
     }
 }
 
-/// Predictions that a measure counts.
+/// Part of a window that a metric covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stretch {
     All,
     SecondHalf,
 }
 
-/// Number of measures.
+/// Number of damage metrics.
 const MEASURES: usize = 7;
-/// Number of values of a window: its loss, and the measures of both stretches.
+/// Number of values per window: its loss, and all metrics for both stretches.
 pub const WIDTH: usize = 1 + 2 * MEASURES;
 
-/// Means over a window's predictions, in the order of [`Damage`]. The squares of changes and the differences of losses
-/// stand for their root and their exponential.
+/// Means over a window's predictions, in the order of [`Damage`]. RMS change and perplexity ratio are stored as the
+/// mean square and the mean loss difference.
 type WindowMeans = [f64; MEASURES];
 
-/// Losses and damages of every window under one variant.
+/// Losses and damage metrics of every window for one variant.
 #[derive(Debug, Clone, Default)]
 pub struct Damages {
     pub losses: Losses,
     /// Means over all predictions of each window.
     all: Vec<WindowMeans>,
-    /// Means over the predictions of each window's second half.
+    /// Means over the second half of each window.
     second_half: Vec<WindowMeans>,
 }
 
 impl Damages {
-    /// Decodes the values that [`DamageEval`] computes. `None` if their number is not that of complete windows.
+    /// Decodes the values that [`DamageEval`] computes. Returns `None` if the last window is incomplete.
     pub fn from_values(values: &[f64]) -> Option<Self> {
         let (windows, rest) = values.as_chunks::<WIDTH>();
         let mut damages = Self::default();
@@ -105,14 +105,14 @@ impl Damages {
         rest.is_empty().then_some(damages)
     }
 
-    /// Returns a measure with its standard error over windows ([`Damage::estimate`]).
+    /// Returns a metric with its standard error over windows ([`Damage::estimate`]).
     pub fn measure(&self, damage: Damage, stretch: Stretch) -> Option<Measure> {
         damage.estimate(&self.by_window(damage, stretch))
     }
 
-    /// Returns the mean of each window: of squares for [`Damage::RmsChange`], of differences of losses for
-    /// [`Damage::PerplexityRatio`]. Windows have equally many predictions, so that the mean over windows is the mean over
-    /// tokens.
+    /// Returns the mean of each window: the mean square for [`Damage::RmsChange`], the mean loss difference for
+    /// [`Damage::PerplexityRatio`]. All windows have the same number of predictions, so the mean over windows is the
+    /// mean over tokens.
     pub fn by_window(&self, damage: Damage, stretch: Stretch) -> Vec<f64> {
         let windows = match stretch {
             Stretch::All => &self.all,
@@ -122,10 +122,10 @@ impl Damages {
     }
 }
 
-/// Computes the damage of each program against `dense` on all windows, in one run of their trie.
+/// Computes the damage of each program relative to `dense` on all windows, in one run of their trie.
 ///
 /// # Errors
-/// A tensor operation that fails.
+/// Fails if a tensor operation fails.
 pub fn damages(engine: &dyn Engine, dense: &Program, programs: &[Program], windows: &Windows) -> Result<Vec<Damages>> {
     let eval_set = DamageEval::new(windows, BATCH_TOKENS, dense.clone());
     let trie = eval_set.trie(programs);
@@ -134,14 +134,14 @@ pub fn damages(engine: &dyn Engine, dense: &Program, programs: &[Program], windo
     Ok(values.iter().filter_map(|values| Damages::from_values(values)).collect())
 }
 
-/// Windows as an eval set: the values are the windows' losses and damages.
+/// Eval set over windows whose values are each window's loss and damage metrics.
 pub struct DamageEval<'a> {
     windows: PerplexityEval<'a>,
     dense: Program,
 }
 
 impl<'a> DamageEval<'a> {
-    /// Groups windows into chunks as [`PerplexityEval::new`]. Programs are compared with `dense`.
+    /// Groups windows into chunks like [`PerplexityEval::new`]. Programs are compared with `dense`.
     pub fn new(windows: &'a Windows, batch_tokens: usize, dense: Program) -> Self {
         Self { windows: PerplexityEval::new(windows, batch_tokens), dense }
     }
@@ -164,7 +164,7 @@ impl EvalSet for DamageEval<'_> {
         WIDTH * self.windows.count(chunk)
     }
 
-    /// The dense program has a stream of its own.
+    /// Counts one extra stream for the dense program.
     fn pass_tokens(&self, engine: &dyn Engine, programs: usize) -> usize {
         engine.pass_tokens(programs + 1)
     }
@@ -195,7 +195,7 @@ impl EvalSet for DamageEval<'_> {
     }
 }
 
-/// Computes the values of each window of `length` tokens from the divergences at its predictions.
+/// Computes the values of each window of `length` tokens from the divergences of its predictions.
 fn window_values(predictions: &[Divergence], length: usize) -> Vec<f64> {
     let windows = predictions.chunks_exact((length - 1).max(1));
     windows
@@ -207,12 +207,12 @@ fn window_values(predictions: &[Divergence], length: usize) -> Vec<f64> {
         .collect()
 }
 
-/// Averages the measures over some predictions. NaN without one.
+/// Averages the metrics over the given predictions. Returns NaN if there are none.
 fn means(predictions: &[Divergence]) -> WindowMeans {
     let mut sums = [0.0; MEASURES];
     for at in predictions {
         let change = at.ln_q.exp() - at.ln_p.exp();
-        // A maximum skips NaN, so that only the sums show it.
+        // `f64::max` ignores NaN, so NaN must be handled explicitly.
         let is_undefined = at.ln_p.is_nan() || at.ln_q.is_nan();
         let same = if is_undefined { f64::NAN } else { f64::from(u8::from(at.same_top)) };
         let values = [at.kl_pq, at.kl_qp, same, change, change.abs(), change * change, at.ln_p - at.ln_q];
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn second_half_counts_predictions_from_half_the_window() {
-        // Two windows of four tokens: the predictions at positions 2 count.
+        // Two windows of four tokens; the second half of each is the prediction at position 2.
         let at =
             [(0.5, 0.25, 1.0), (0.5, 0.5, 0.0), (0.25, 0.5, 3.0), (0.5, 0.5, 0.0), (0.5, 0.5, 2.0), (0.5, 0.5, 1.0)];
         let at: Vec<Divergence> = at.into_iter().map(|(p, q, kl)| divergence(p, q, kl, p == q)).collect();
@@ -253,7 +253,7 @@ mod tests {
             let ours = damages.measure(damage, stretch).unwrap();
             assert!((ours.value - value).abs() < 1e-12, "{damage:?} {stretch:?}: {ours:?}");
         }
-        // Window means 4/3 and 1 deviate by 1/6 from their mean.
+        // The window means 4/3 and 1 each deviate by 1/6 from their mean.
         let error = damages.measure(Damage::KlDenseVariant, Stretch::All).unwrap().stderr.unwrap();
         assert!((error - 1.0 / 6.0).abs() < 1e-12, "{error}");
     }

@@ -1,4 +1,4 @@
-//! Data that variants are scored on, in chunks. A chunk is the unit of storing and resuming.
+//! Data sets that variants are scored on, divided into chunks. Results are stored and resumed by chunk.
 
 use std::time::Instant;
 
@@ -6,47 +6,47 @@ use crate::error::Result;
 use crate::generate::Generation;
 use crate::model::{Batch, Divergence, Engine, Load, Prediction, Program, Trie, together};
 
-/// A text or a task, cut into chunks. A chunk's values depend on the backbone, the program and the chunk alone: not on
-/// the other programs of the trie, nor on other chunks.
+/// A text or task, divided into chunks. The values of a chunk depend only on the backbone, the program and the chunk,
+/// not on other programs of the trie or other chunks.
 pub trait EvalSet: Sync {
     fn chunks(&self) -> usize;
 
     /// Returns the number of tokens of a chunk.
     fn tokens(&self, chunk: usize) -> usize;
 
-    /// Returns the number of tokens that a chunk ran for one program, if it may be less than all.
+    /// Returns the number of tokens actually processed per program in a chunk, or `None` if always all of them.
     fn ran(&self, _chunk: usize, _of_programs: &[&[f64]]) -> Option<usize> {
         None
     }
 
-    /// Returns the amount of text in some chunks, for the cost model.
+    /// Returns the amount of text in the given chunks, for the cost model.
     fn load(&self, chunks: &[usize]) -> Load;
 
-    /// Returns the number of tokens that an engine prefers per pass, if it exceeds one chunk.
+    /// Returns the preferred number of tokens per pass of an engine.
     fn pass_tokens(&self, engine: &dyn Engine, programs: usize) -> usize {
         engine.pass_tokens(programs)
     }
 
-    /// Builds the trie that [`Self::run`] expects for some programs.
+    /// Builds the trie of the given programs that [`Self::run`] expects.
     fn trie(&self, programs: &[Program]) -> Trie {
         Trie::scoring(programs)
     }
 
-    /// Runs some chunks together. `seconds[node]` grows by the time of each step.
+    /// Runs the given chunks together. Adds the time of each step to `seconds[node]`.
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues>;
 
-    /// Returns the number of values of a chunk per program, or a lower bound if programs decide it.
+    /// Returns the number of values per program in a chunk, or a lower bound if it depends on the program.
     fn count(&self, chunk: usize) -> usize;
 
-    /// Returns whether `values` are all values of a chunk for a program.
+    /// Returns whether `values` is a complete set of values of a chunk for one program.
     fn fits(&self, chunk: usize, values: &[f64]) -> bool {
         values.len() == self.count(chunk)
     }
 
-    /// Converts the values of all prompts to generations. `None` if values are scores.
+    /// Converts the values of all prompts to generations. Returns `None` if the values are scores.
     ///
     /// # Errors
-    /// Values that are none of these prompts'.
+    /// Fails if the values do not belong to these prompts.
     fn generations(&self, _values: &[f64]) -> Result<Option<Vec<Generation>>> {
         Ok(None)
     }
@@ -60,7 +60,7 @@ pub type ChunkValues = Vec<Vec<Vec<f64>>>;
 
 /// Output of an engine for one target of a batch.
 pub(super) trait TargetOutput: Sized {
-    /// Runs several batches; outputs indexed by `[batch][program][target]`.
+    /// Runs several batches and returns outputs indexed by `[batch][program][target]`.
     fn of_batches(
         engine: &dyn Engine,
         trie: &Trie,
@@ -91,7 +91,7 @@ impl TargetOutput for Divergence {
     }
 }
 
-/// The values that one program's outputs amount to.
+/// Function that converts the outputs of one program to values.
 type Values<'a, T> = dyn Fn(&[T]) -> Vec<f64> + 'a;
 
 /// A part of a chunk: a batch, and the function that extracts its values.
@@ -100,10 +100,10 @@ pub(super) struct EvalPart<'a, T = Prediction> {
     pub(super) values: Box<Values<'a, T>>,
 }
 
-/// Runs the members (windows or documents) of some chunks in parts of the engine's size or a little more: of each chunk the
-/// values of each program, in the members' order. No part is of two chunks.
+/// Runs the members (windows or documents) of the given chunks in parts of at least `engine.part_tokens()` tokens, and
+/// returns each chunk's values per program, in member order. A part never spans two chunks.
 ///
-/// `part` makes one of some members; `seconds` grows by each node's share of the time that passed.
+/// `part` builds a part from its members. Elapsed time is added to `seconds`, divided among the nodes.
 pub(super) fn in_parts<'a, M, T: TargetOutput>(
     engine: &dyn Engine,
     trie: &Trie,
@@ -131,7 +131,7 @@ pub(super) fn in_parts<'a, M, T: TargetOutput>(
     Ok(of_chunks)
 }
 
-/// Members one after the other in parts of `part_tokens` tokens or a little more.
+/// Splits members into consecutive parts of at least `part_tokens` tokens; the last part may be smaller.
 fn split<M>(part_tokens: usize, members: &[M], tokens: impl Fn(&M) -> usize) -> Vec<&[M]> {
     let mut parts = Vec::new();
     let mut first = 0;
@@ -146,10 +146,10 @@ fn split<M>(part_tokens: usize, members: &[M], tokens: impl Fn(&M) -> usize) -> 
     parts
 }
 
-/// Scores all programs of a trie on a complete eval set without storing anything.
+/// Scores all programs of a trie on a complete eval set without storing results.
 ///
-/// `progress` receives the tokens of each chunk and may stop the run. `seconds[node]` accumulates the time of each
-/// step.
+/// `progress` receives the token count of each chunk and may stop the run by returning an error. The time of each
+/// step is added to `seconds[node]`.
 pub fn score(
     eval_set: &dyn EvalSet,
     engine: &dyn Engine,
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(parts, [&[300, 300][..], &[10, 600], &[1]]);
     }
 
-    /// Computes the loss of each member, which is the first of two tokens, under a program: members in two parts.
+    /// Computes the loss of the first token of each member under a program, with the members split into two parts.
     fn run(program: Program, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>> {
         let mut done = in_parts(
             &Adding::new(),
@@ -211,7 +211,7 @@ mod tests {
     fn values_of_parts_are_ordered_and_times_add_up() {
         let mut seconds = vec![1.0; 10];
         let started = Instant::now();
-        // Each of four layers adds 11.
+        // Each of the four layers adds 11.
         assert_eq!(run(Program::dense(4), &mut seconds).unwrap(), [[49.0, 50.0, 51.0]]);
         let added = seconds.iter().sum::<f64>() - 10.0;
         assert!(added > 0.0 && added < started.elapsed().as_secs_f64(), "{seconds:?}");
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_error_of_a_part_is_the_chunks() {
-        // A step that the engine of these tests does not know.
+        // The test engine does not support edited sublayers.
         let branches = [((0, Sublayer::Mlp), Operator::diagonal(vec![1.0; 64]).unwrap())].into();
         let edited = Program::repaired(4, &Cut::layers([1]), &Repairs { branches, ..Repairs::default() });
         assert!(run(edited, &mut [0.0; 16]).is_err());

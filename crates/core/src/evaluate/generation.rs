@@ -140,7 +140,7 @@ impl EvalSet for GenerationEval<'_> {
         Load { tokens, scored: count * self.settings.max_new_tokens, length: tokens / count.max(1) }
     }
 
-    /// Returns the tokens of several chunks if the device is faster with more sequences.
+    /// Requests several chunks per pass if the device is faster with more sequences.
     fn pass_tokens(&self, engine: &dyn Engine, programs: usize) -> usize {
         let least = if engine.sums_device().is_some() { self.device_tokens } else { 0 };
         engine.pass_tokens(programs).max(least)

@@ -40,7 +40,6 @@ impl LogitDistance {
     ///
     /// # Errors
     /// Fails if a step fails.
-    /// A step that fails.
     pub fn by_window(self, engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Result<Vec<Vec<f64>>> {
         let mut trunks = vec![Program::trunk(engine.config().layers)];
         for program in programs {

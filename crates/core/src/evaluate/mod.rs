@@ -1,4 +1,4 @@
-//! Scores of variants.
+//! Evaluation of variants: perplexity, multiple-choice tasks, generation, and damage relative to the dense model.
 //!
 //! ```
 //! use ghostlab_core::corpus::{Rule, Tokenizer, evaluation, read_rows};

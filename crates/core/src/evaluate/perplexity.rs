@@ -1,14 +1,14 @@
-//! Perplexity, protocol `windows` (design §5).
+//! Perplexity on non-overlapping windows (design §5).
 //!
-//! Non-overlapping windows of T tokens. A window's loss is the mean negative log-likelihood of its T − 1 predicted
-//! tokens; the perplexity is `exp` of the mean over windows. All variants are scored in one run of their trie.
+//! A window's loss is the mean negative log-likelihood of its T − 1 predicted tokens. The perplexity is `exp` of the
+//! mean over windows. All variants are scored in one run of their trie.
 
 use super::eval_set::{ChunkValues, EvalPart, EvalSet, in_parts, score};
 use crate::corpus::Windows;
 use crate::error::Result;
 use crate::model::{Batch, Engine, Load, Prediction, Program, Trie};
 
-/// The loss of every window under one variant.
+/// Losses of every window for one variant.
 #[derive(Debug, Clone, Default)]
 pub struct Losses {
     /// Mean negative log-likelihood of each window, in nats per token.
@@ -16,18 +16,18 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Returns the mean of the window means.
+    /// Returns the mean loss over windows.
     pub fn mean(&self) -> f64 {
         self.windows.iter().sum::<f64>() / self.windows.len() as f64
     }
 
-    /// Computes `exp` of the mean of the window means. NaN if a window's loss is not finite.
+    /// Computes `exp` of the mean loss. Returns NaN or infinity if a loss is not finite.
     pub fn perplexity(&self) -> f64 {
         self.mean().exp()
     }
 
-    /// Computes the standard error of the perplexity: that of the mean loss, times the derivative of `exp`. `None` for
-    /// fewer than two windows.
+    /// Computes the standard error of the perplexity: the error of the mean loss times the derivative of `exp`. Returns
+    /// `None` for fewer than two windows.
     pub fn standard_error(&self) -> Option<f64> {
         let count = self.windows.len() as f64;
         let mean = self.mean();
@@ -35,7 +35,7 @@ impl Losses {
         (self.windows.len() > 1).then(|| mean.exp() * (variance / count).sqrt())
     }
 
-    /// Counts windows whose loss is not finite.
+    /// Returns the number of windows whose loss is not finite.
     pub fn not_finite(&self) -> usize {
         self.windows.iter().filter(|loss| !loss.is_finite()).count()
     }
@@ -44,7 +44,7 @@ impl Losses {
 /// Computes the perplexity of each program on all windows, in one run of their trie.
 ///
 /// # Errors
-/// A tensor operation that fails.
+/// Fails if a tensor operation fails.
 pub fn of(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Result<Vec<f64>> {
     let trie = Trie::scoring(programs);
     let mut seconds = vec![0.0; trie.len()];
@@ -56,10 +56,10 @@ pub fn of(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Resul
 /// Default number of tokens per batch.
 pub(super) const BATCH_TOKENS: usize = 2048;
 
-/// Windows as an eval set: the values are the windows' mean losses.
+/// Eval set over windows whose values are the mean losses of the windows.
 pub struct PerplexityEval<'a> {
     pub(super) windows: &'a Windows,
-    /// Windows of a chunk.
+    /// Number of windows per chunk.
     each: usize,
 }
 
@@ -132,7 +132,7 @@ mod tests {
         let starts = (0..3).map(|window| Start { document: 0, token: 3 * window }).collect();
         let windows = Windows { ids: vec![1, 2, 3, 4, 5, 6, 7, 8, 9], length: 3, starts, corpus_tokens: 9, bytes: 0 };
         let programs = [Program::dense(4), Program::pruned(4, &[1], |_| None)];
-        // Computed by hand: each window is predicted from its first two tokens; a layer adds 11.
+        // The test engine predicts each window from its first two tokens, and each layer adds 11.
         let mean = (1.5 + 4.5 + 7.5) / 3.0;
         for (ours, added) in of(&engine, &programs, &windows).unwrap().into_iter().zip([44.0, 33.0]) {
             assert!((ours.ln() - (mean + added)).abs() < 1e-12, "{ours}");
@@ -142,14 +142,14 @@ mod tests {
 
     #[test]
     fn perplexity_is_the_exponential_of_the_mean_of_window_means() {
-        // Computed by hand: window means ln 2 and ln 8, their mean ln 4. (The mean of the two perplexities would be 5.)
+        // Window means ln 2 and ln 8 have the mean ln 4. (The mean of the two perplexities would be 5.)
         let losses = Losses { windows: vec![2f64.ln(), 8f64.ln()] };
         assert!((losses.perplexity() - 4.0).abs() < 1e-12);
     }
 
     #[test]
     fn perplexity_error_is_the_loss_error_times_perplexity() {
-        // Computed by hand: means ln 2 and ln 8 deviate by ln 2 from ln 4, so the mean's error is ln 2 · √2 / √2; times
+        // The means ln 2 and ln 8 deviate from ln 4 by ln 2, so the error of the mean is ln 2 · √2 / √2. Multiply by
         // exp(ln 4).
         let losses = Losses { windows: vec![2f64.ln(), 8f64.ln()] };
         assert!((losses.standard_error().unwrap() - 4.0 * 2f64.ln()).abs() < 1e-12);

@@ -1,4 +1,4 @@
-//! GGUF files, as llama.cpp keeps models: what the header says, read by candle and held against the length of the file.
+//! Reader for GGUF files, as used by llama.cpp. The header is parsed by candle and checked against the file length.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -11,13 +11,13 @@ use candle_core::quantized::{GgmlDType, QTensor, ggml_file};
 use super::{caught, regular};
 use crate::error::{Error, Result, shortened};
 
-/// Bytes of a header. The largest of real ones, with half a million merges, has 20 MB; each of its values takes up to 32 times
-/// its bytes in memory.
+/// Maximum size of a header. The largest known headers, with half a million BPE merges, take 20 MB. In memory, a value
+/// takes up to 32 times its size in the file.
 const MAX_HEADER: u64 = 1 << 25;
-/// Types of numbers that are read.
+/// Supported tensor types.
 pub const TYPES: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K or Q6_K";
 
-/// Returns whether a path names a GGUF file, by its extension.
+/// Returns whether a path has the extension of a GGUF file.
 pub fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) && !path.is_dir()
 }
@@ -26,9 +26,9 @@ pub fn is_gguf(path: &Path) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GgufTensor {
     pub dtype: GgmlDType,
-    /// Rows first, as everywhere here: the file has them the other way round.
+    /// Dimensions with rows first, the reverse of the order in the file.
     pub shape: Vec<usize>,
-    /// Its bytes, from the beginning of the file.
+    /// Byte offset from the start of the file.
     pub start: u64,
     pub bytes: u64,
 }
@@ -41,30 +41,31 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Reads the header.
+    /// Reads the header of a file.
     ///
     /// # Errors
-    /// A file that is no GGUF, is truncated or damaged, is one of several parts, or has a tensor of a type that is not read.
+    /// Fails if the file is not GGUF, is truncated or damaged, is one of several parts, or has a tensor of an
+    /// unsupported type.
     pub fn open(path: &Path) -> Result<Self> {
         let mut file = regular::open(path)?;
         Self::read(path, &mut file)
     }
 
-    /// Reads the header of a file that is open.
+    /// Reads the header of an open file.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// See [`Self::open`].
     pub fn read(path: &Path, file: &mut File) -> Result<Self> {
         let length = file.metadata().map_err(|error| read_error(&error, path))?.len();
         let mut head = Vec::new();
         file.seek(SeekFrom::Start(0)).map_err(|error| read_error(&error, path))?;
         file.take(MAX_HEADER).read_to_end(&mut head).map_err(|error| read_error(&error, path))?;
-        // Number of tensors according to the header. Duplicate names would be merged by the map.
+        // Compare with the tensor count of the header, because the map merges duplicate names.
         let count = head.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let old = head.get(4..8) == Some(&[1, 0, 0, 0]);
         let content = caught::catch(|| Content::read(&mut Cursor::new(&head)))
             .map_err(|panic| damaged_file(format!("a panic of its reader: {panic}"), path))?
-            // candle's errors may have a backtrace below.
+            // Keep the first line only, because candle's errors may contain a backtrace.
             .map_err(|error| damaged_file(error.to_string().lines().next().unwrap_or_default().to_owned(), path))?;
         if !old && count != Some(content.tensor_infos.len() as u64) {
             return Err(damaged_file("two tensors of one name".to_owned(), path));
@@ -104,12 +105,12 @@ impl Gguf {
         }
     }
 
-    /// Describes an entry of the header, for messages.
+    /// Formats the location of a header entry for messages.
     pub fn place(&self, key: &str) -> String {
         format!("{}, {key}", self.path.display())
     }
 
-    /// Returns all entry names in order.
+    /// Returns all entry names, sorted.
     pub fn keys(&self) -> Vec<&str> {
         let mut keys: Vec<&str> = self.metadata.keys().map(String::as_str).collect();
         keys.sort_unstable();
@@ -141,10 +142,10 @@ impl Gguf {
         self.metadata.get(key).map(|value| convert(value).ok_or_else(|| self.wrong(key, expected))).transpose()
     }
 
-    /// Reads an integer of any width. If the file has one per layer, they must be equal.
+    /// Reads an integer of any width. A list must have equal values for all layers.
     ///
     /// # Errors
-    /// Another type, or layers that differ.
+    /// Fails if the entry has another type, or its values differ between layers.
     pub fn count(&self, key: &str) -> Result<Option<u64>> {
         self.typed(key, "a whole number, the same for each layer", |value| match value {
             Value::Array(list) => {
@@ -155,10 +156,10 @@ impl Gguf {
         })
     }
 
-    /// Reads integers of any width: a list, or a single one.
+    /// Reads integers of any width, from a list or a single integer.
     ///
     /// # Errors
-    /// Another type.
+    /// Fails if the entry has another type.
     pub fn counts(&self, key: &str) -> Result<Option<Vec<u64>>> {
         self.typed(key, "a whole number, or one for each layer", |value| match value {
             Value::Array(list) => list.iter().map(whole).collect(),
@@ -169,7 +170,7 @@ impl Gguf {
     /// Reads a number.
     ///
     /// # Errors
-    /// Another type.
+    /// Fails if the entry has another type.
     pub fn number(&self, key: &str) -> Result<Option<f64>> {
         self.typed(key, "a number", real)
     }
@@ -177,7 +178,7 @@ impl Gguf {
     /// Reads a string.
     ///
     /// # Errors
-    /// Another type.
+    /// Fails if the entry has another type.
     pub fn text(&self, key: &str) -> Result<Option<&str>> {
         self.typed(key, "a text", |value| if let Value::String(text) = value { Some(text.as_str()) } else { None })
     }
@@ -185,7 +186,7 @@ impl Gguf {
     /// Reads a boolean.
     ///
     /// # Errors
-    /// Another type.
+    /// Fails if the entry has another type.
     pub fn flag(&self, key: &str) -> Result<Option<bool>> {
         self.typed(
             key,
@@ -197,7 +198,7 @@ impl Gguf {
     /// Reads a list of strings.
     ///
     /// # Errors
-    /// Another type.
+    /// Fails if the entry has another type.
     pub fn texts(&self, key: &str) -> Result<Option<Vec<&str>>> {
         fn text(value: &Value) -> Option<&str> {
             if let Value::String(text) = value { Some(text) } else { None }
@@ -211,7 +212,7 @@ impl Gguf {
     /// Reads a list of numbers.
     ///
     /// # Errors
-    /// Another type.
+    /// Fails if the entry has another type.
     pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>> {
         self.typed(key, "a list of numbers", |value| match value {
             Value::Array(list) => list.iter().map(real).collect(),
@@ -219,10 +220,10 @@ impl Gguf {
         })
     }
 
-    /// Reads all numbers of a small tensor, if it exists.
+    /// Reads all values of a small tensor. Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// A file that cannot be read.
+    /// Fails if the file cannot be read or the type is not supported.
     pub fn values(&self, name: &str) -> Result<Option<Vec<f32>>> {
         let Some(tensor) = self.tensors.get(name) else { return Ok(None) };
         let mut file = regular::open(&self.path)?;
@@ -252,7 +253,7 @@ impl std::fmt::Debug for Gguf {
     }
 }
 
-/// Room for the bytes of some blocks, where each type's blocks may stand.
+/// Aligned buffer for the quantised blocks of a tensor.
 pub struct Blocks {
     dtype: GgmlDType,
     numbers: usize,
@@ -260,7 +261,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Allocates space for `numbers` values, a multiple of the block size.
+    /// Allocates space for `numbers` values, which must be a multiple of the block size.
     pub fn new(dtype: GgmlDType, numbers: usize) -> Self {
         let bytes = numbers.div_ceil(dtype.block_size()) * dtype.type_size();
         Self { dtype, numbers, room: vec![0; bytes.div_ceil(size_of::<u64>())] }
@@ -275,7 +276,7 @@ impl Blocks {
     /// Dequantises the bytes.
     ///
     /// # Errors
-    /// A type that candle does not read.
+    /// Fails if candle does not support the type.
     pub fn values(&mut self) -> Result<Vec<f32>> {
         let dtype = self.dtype;
         let numbers = self.numbers;
@@ -285,10 +286,10 @@ impl Blocks {
     }
 }
 
-/// Numbers, a multiple of the block, as blocks of a type would give them back.
+/// Rounds values by quantising and dequantising them. The number of values must be a multiple of the block size.
 ///
 /// # Errors
-/// A type that candle does not write.
+/// Fails if candle cannot quantise to the type.
 pub fn rounded(dtype: GgmlDType, values: &[f32]) -> Result<Vec<f32>> {
     let cpu = candle_core::Device::Cpu;
     let tensor = candle_core::Tensor::from_slice(values, values.len(), &cpu)?;

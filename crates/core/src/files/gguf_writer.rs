@@ -1,14 +1,14 @@
-//! The header of a GGUF file, version 3: entries, names and positions of tensors.
+//! Writer for the header of a GGUF file, version 3: metadata entries, and the names and offsets of tensors.
 
 use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::Value;
 
 use crate::error::{Error, Result};
 
-/// Where tensors begin: at multiples of it.
+/// Alignment of tensor data in bytes.
 const ALIGNMENT: usize = 32;
 
-/// A tensor that is to be written: its name, type, and shape, rows first.
+/// Header information of a tensor: name, type, and dimensions with rows first.
 pub struct GgufInfo {
     pub name: String,
     pub dtype: GgmlDType,
@@ -16,7 +16,7 @@ pub struct GgufInfo {
 }
 
 impl GgufInfo {
-    /// Returns the stored size of the numbers in bytes.
+    /// Returns the stored size in bytes.
     pub fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() / self.dtype.block_size() * self.dtype.type_size()
     }
@@ -25,7 +25,7 @@ impl GgufInfo {
 /// Encodes the bytes before the first tensor. Tensors follow in order, each followed by [`padding`].
 ///
 /// # Errors
-/// A list of unlike values, which the format has no place for.
+/// Fails if an entry is a list of mixed types, which GGUF cannot represent.
 pub fn header(entries: &[(String, Value)], tensors: &[&GgufInfo]) -> Result<Vec<u8>> {
     let mut out = b"GGUF".to_vec();
     out.extend(3_u32.to_le_bytes());
@@ -51,7 +51,7 @@ pub fn header(entries: &[(String, Value)], tensors: &[&GgufInfo]) -> Result<Vec<
     Ok(out)
 }
 
-/// Returns the padding after `bytes` bytes.
+/// Returns the number of padding bytes after `bytes` bytes.
 pub fn padding(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGNMENT) - bytes
 }
@@ -60,7 +60,7 @@ fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// Encodes an entry: the format's type number and the bytes. `None` for a list of mixed types.
+/// Encodes an entry as GGUF type number and bytes. Returns `None` for a list of mixed types.
 fn written(value: &Value) -> Option<(u32, Vec<u8>)> {
     Some(match value {
         Value::U8(n) => (0, vec![*n]),
@@ -88,7 +88,7 @@ fn written(value: &Value) -> Option<(u32, Vec<u8>)> {
     })
 }
 
-/// Returns the format's number of a tensor type (ggml.h).
+/// Returns GGUF's number of a tensor type (ggml.h).
 fn number(dtype: GgmlDType) -> u32 {
     match dtype {
         GgmlDType::F32 => 0,

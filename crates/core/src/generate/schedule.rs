@@ -237,7 +237,7 @@ impl<'a> Schedule<'a> {
     fn admit(&mut self) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         let mut prefill = 0;
-        // The batch size counts prompts: running ones and those that start now.
+        // The batch size limits the number of prompts, both running and newly started.
         let running = self.live.iter().map(|sequence| sequence.prompt).collect::<HashSet<usize>>().len();
         while let Some(&prompt) = self.waiting.front() {
             if running + runs.len() >= self.settings.batch {
@@ -304,7 +304,7 @@ impl<'a> Schedule<'a> {
         let live = std::mem::take(&mut self.live);
         let nexts = self.nexts(&runs, live)?;
         debug_assert!(going <= nexts.len());
-        // Decoding all tokens of a sequence takes about as long as a step of a small backbone, so run in parallel.
+        // Decoding all sequences takes about as long as a step of a small backbone, so decode them in parallel.
         let settings = self.settings;
         let ends = nexts.into_par_iter().map(|(mut sequence, next)| {
             sequence.ids.extend(next);

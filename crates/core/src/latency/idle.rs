@@ -6,9 +6,9 @@ use super::rounds::Rounds;
 use super::spread::TimeSpread;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
 
-/// Order of the square matrices.
+/// Number of rows of the square matrices.
 const ORDER: usize = 512;
-/// Products per pass, which together take as long as a small model's prefill.
+/// Products per pass. Together they take about as long as the prefill of a small model.
 const PRODUCTS: usize = 8;
 
 /// Times a fixed computation on all threads in as many rounds as a variant is timed, and returns the spread. If other

@@ -1,13 +1,13 @@
-//! Metrics of the difference between a variant's predictions and the dense model's, on the windows of a text.
+//! Metrics of how much a variant's predictions differ from the dense model's, on the windows of a text.
 
 use super::entry::{Direction, MetricEntry, OF_TEXT, Of, PairedTest, Shown, Unit};
 use crate::evaluate::damage::{Damage, Stretch};
 
-/// Defaults of a metric of damage. Its error is over windows.
+/// Defaults of damage metrics, whose error is computed over windows.
 const OF_DAMAGE: MetricEntry =
     MetricEntry { decimals: 4, test: Some(PairedTest::Bootstrap), shown: Shown::IfNamed, ..OF_TEXT };
 
-/// `kl_c4`: mean KL divergence of the dense model's predictions to the variant's, Σ p ln(p/q), in nats.
+/// `kl_c4`: mean KL divergence from the dense model's predictions to the variant's, Σ p ln(p/q), in nats.
 pub(super) static KL: MetricEntry = MetricEntry {
     id: "kl",
     name: "kl_dense_variant",
@@ -21,7 +21,7 @@ pub(super) static KL: MetricEntry = MetricEntry {
     ..OF_DAMAGE
 };
 
-/// `rkl_c4`: mean KL divergence of the variant's predictions to the dense model's, Σ q ln(q/p), in nats.
+/// `rkl_c4`: mean KL divergence from the variant's predictions to the dense model's, Σ q ln(q/p), in nats.
 pub(super) static REVERSE_KL: MetricEntry = MetricEntry {
     id: "rkl",
     name: "kl_variant_dense",
@@ -34,7 +34,7 @@ pub(super) static REVERSE_KL: MetricEntry = MetricEntry {
     ..OF_DAMAGE
 };
 
-/// `same_top_c4`: share of predictions whose likeliest token is the dense model's.
+/// `same_top_c4`: share of predictions whose top token agrees with the dense model's.
 pub(super) static SAME_TOP: MetricEntry = MetricEntry {
     id: "same_top",
     name: "same_top",
@@ -87,7 +87,7 @@ pub(super) static RMS_CHANGE: MetricEntry = MetricEntry {
     ..OF_DAMAGE
 };
 
-/// `ratio_c4`: perplexity over the dense model's.
+/// `ratio_c4`: ratio of the variant's perplexity to the dense model's.
 pub(super) static PERPLEXITY_RATIO: MetricEntry = MetricEntry {
     id: "ratio",
     name: "ppl_ratio",
@@ -100,7 +100,7 @@ pub(super) static PERPLEXITY_RATIO: MetricEntry = MetricEntry {
     ..OF_DAMAGE
 };
 
-/// `half_kl_c4`: the same over the second half of each window.
+/// `half_kl_c4`: [`KL`] over the second half of each window.
 pub(super) static HALF_KL: MetricEntry = MetricEntry {
     id: "half_kl",
     name: "second_half_kl_dense_variant",
@@ -113,7 +113,7 @@ pub(super) static HALF_KL: MetricEntry = MetricEntry {
     ..OF_DAMAGE
 };
 
-/// `half_rkl_c4`: the same over the second half of each window.
+/// `half_rkl_c4`: [`REVERSE_KL`] over the second half of each window.
 pub(super) static HALF_REVERSE_KL: MetricEntry = MetricEntry {
     id: "half_rkl",
     name: "second_half_kl_variant_dense",
@@ -126,7 +126,7 @@ pub(super) static HALF_REVERSE_KL: MetricEntry = MetricEntry {
     ..OF_DAMAGE
 };
 
-/// `half_same_top_c4`: the same over the second half of each window.
+/// `half_same_top_c4`: [`SAME_TOP`] over the second half of each window.
 pub(super) static HALF_SAME_TOP: MetricEntry = MetricEntry {
     id: "half_same_top",
     name: "second_half_same_top",
@@ -139,7 +139,7 @@ pub(super) static HALF_SAME_TOP: MetricEntry = MetricEntry {
     ..OF_DAMAGE
 };
 
-/// `half_dp_c4`: the same over the second half of each window.
+/// `half_dp_c4`: [`MEAN_CHANGE`] over the second half of each window.
 pub(super) static HALF_MEAN_CHANGE: MetricEntry = MetricEntry {
     id: "half_dp",
     name: "second_half_mean_dp",
@@ -152,7 +152,7 @@ pub(super) static HALF_MEAN_CHANGE: MetricEntry = MetricEntry {
     ..OF_DAMAGE
 };
 
-/// `half_abs_dp_c4`: the same over the second half of each window.
+/// `half_abs_dp_c4`: [`MEAN_ABSOLUTE_CHANGE`] over the second half of each window.
 pub(super) static HALF_MEAN_ABSOLUTE_CHANGE: MetricEntry = MetricEntry {
     id: "half_abs_dp",
     name: "second_half_mean_abs_dp",
@@ -165,7 +165,7 @@ pub(super) static HALF_MEAN_ABSOLUTE_CHANGE: MetricEntry = MetricEntry {
     ..OF_DAMAGE
 };
 
-/// `half_rms_dp_c4`: the same over the second half of each window.
+/// `half_rms_dp_c4`: [`RMS_CHANGE`] over the second half of each window.
 pub(super) static HALF_RMS_CHANGE: MetricEntry = MetricEntry {
     id: "half_rms_dp",
     name: "second_half_rms_dp",
@@ -178,7 +178,7 @@ pub(super) static HALF_RMS_CHANGE: MetricEntry = MetricEntry {
     ..OF_DAMAGE
 };
 
-/// `half_ratio_c4`: the same over the second half of each window.
+/// `half_ratio_c4`: [`PERPLEXITY_RATIO`] over the second half of each window.
 pub(super) static HALF_PERPLEXITY_RATIO: MetricEntry = MetricEntry {
     id: "half_ratio",
     name: "second_half_ppl_ratio",

@@ -1,91 +1,91 @@
-//! The registry entry of a metric.
+//! Registry entry of a metric.
 
 use std::fmt;
 
+use super::size::Savings;
 use crate::evaluate::damage::{Damage, Damages, Stretch};
 use crate::evaluate::perplexity::Losses;
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::recovery::RepairMetrics;
 use crate::style::Style;
-use crate::tasks::{Answered, Flip, Measure, TaskResult};
+use crate::tasks::{Answered, Flip, Measure};
 
-/// Which way a metric is better.
+/// Direction in which a metric improves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     Higher,
     Lower,
-    /// A share of something of which neither much nor little is good.
+    /// No direction: neither a high nor a low value is better in itself.
     Neither,
 }
 
-/// Unit of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     Percent,
-    /// A share of one.
+    /// A fraction between 0 and 1.
     Share,
     Milliseconds,
-    /// How many in a second.
+    /// Items per second.
     PerSecond,
-    /// Millions of bytes.
+    /// Units of 10⁶ bytes.
     Megabytes,
-    /// How many times as fast.
+    /// Speedup factor.
     Times,
     Bits,
     Nats,
-    /// A bare number: perplexities, errors, ratios.
+    /// A dimensionless number, such as a perplexity, error or ratio.
     One,
 }
 
-/// How it is measured whether two values are near each other.
+/// Comparison by which two values count as close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nearness {
-    /// Compares by difference.
+    /// Absolute difference.
     Difference,
-    /// Compares by difference relative to the reference.
+    /// Difference relative to the reference.
     Relative,
 }
 
 /// Paired test of two variants on the same items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PairedTest {
-    /// The documents that one answers rightly and the other does not.
+    /// McNemar's test over the documents that only one of the variants answers correctly.
     Mcnemar,
-    /// Sign-flip test over several tasks with equal weight.
+    /// Sign-flip permutation test over several tasks with equal weights.
     Permutation,
-    /// Windows drawn again, by their losses.
+    /// Bootstrap over windows, by their losses.
     Bootstrap,
 }
 
-/// Where a run shows it.
+/// Visibility of a metric in the tables of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
-    /// In a column of each table of a run.
+    /// Shown in every table of a run.
     Always,
-    /// In each table of a run if vocabularies differ or the grid names it.
+    /// Shown if the backbones' vocabularies differ or the grid names the metric.
     OfUnlikeVocabularies,
-    /// In each table of a run if the grid names it.
+    /// Shown if the grid names the metric.
     IfNamed,
-    /// Where an artifact asks for it; it has no value where the cell failed.
+    /// Shown only if an artifact requests it. Failed cells have no value.
     Besides,
-    /// If an artifact asks for it and it has a value.
+    /// Shown only if an artifact requests it and it has a value.
     IfKnown,
 }
 
-/// The windows of a text under one variant.
+/// Measurements of a variant on the windows of a text.
 #[derive(Debug, Clone, Copy)]
 pub struct TextSample<'a> {
     pub losses: &'a Losses,
-    /// Tokens of a window.
+    /// Number of tokens per window.
     pub length: usize,
-    /// Bytes of text behind the predicted tokens, if known.
+    /// Number of bytes that the predicted tokens decode to, if known.
     pub bytes: Option<usize>,
-    /// Comparison with the dense model, if the grid asks for it.
+    /// Damage relative to the dense model, if the grid requests it.
     pub damages: Option<&'a Damages>,
 }
 
 impl TextSample<'_> {
-    /// Computes a metric of a text: its value and error. `None` if undefined, or for metrics of other objects.
+    /// Computes a text metric and its error. Returns `None` if it is undefined or the metric is not measured on texts.
     pub fn estimate(&self, metric: &MetricEntry) -> Option<Measure> {
         match metric.of {
             Of::Text(estimate) => estimate(self),
@@ -94,7 +94,7 @@ impl TextSample<'_> {
         }
     }
 
-    /// Returns the value of each window that a paired test of a metric compares.
+    /// Returns the values per window that the metric's paired test compares.
     pub fn by_window(&self, metric: &MetricEntry) -> Vec<f64> {
         match (metric.of, self.damages) {
             (Of::Damage(damage, stretch), Some(damages)) => damages.by_window(damage, stretch),
@@ -103,17 +103,16 @@ impl TextSample<'_> {
     }
 }
 
-/// The documents of a task under one variant.
+/// Answers of a variant to the documents of a task.
 #[derive(Debug, Clone, Copy)]
 pub struct TaskSample<'a> {
-    pub result: &'a TaskResult,
     pub answers: &'a Answered,
-    /// Answers of the dense model, if the run has them.
+    /// Answers of the dense model, if the run includes it.
     pub dense: Option<&'a Answered>,
 }
 
 impl TaskSample<'_> {
-    /// Computes a metric of a task: its value and error. `None` if undefined, or for metrics of other objects.
+    /// Computes a task metric and its error. Returns `None` if it is undefined or the metric is not measured on tasks.
     pub fn estimate(&self, metric: &MetricEntry) -> Option<Measure> {
         match metric.of {
             Of::Task(estimate) => estimate(self),
@@ -126,68 +125,71 @@ impl TaskSample<'_> {
         }
     }
 
-    /// Returns whether each document is answered correctly.
+    /// Returns for each document whether it is answered correctly.
     pub fn right(&self) -> Vec<bool> {
-        let kind = self.result.task.column;
+        let kind = self.answers.result.task.column;
         self.answers.documents().map(|document| document.right(kind)).collect()
     }
 
-    /// Returns the bit of each document that a paired test of a metric compares: whether it flips, or whether it is answered
-    /// correctly. `None` without the dense model's answers to the same documents.
+    /// Returns the value per document that the metric's paired test compares: whether the answer flips, or whether it
+    /// is correct. Returns `None` if the dense model's answers to the same documents are missing.
     pub fn by_document(&self, metric: &MetricEntry) -> Option<Vec<bool>> {
         let Of::Flips(flip) = metric.of else { return Some(self.right()) };
-        let kind = self.result.task.column;
+        let kind = self.answers.result.task.column;
         let pairs = self.dense?.documents().zip(self.answers.documents());
         pairs.map(|(dense, variant)| (dense.id == variant.id).then(|| flip.holds(&dense, &variant, kind))).collect()
     }
 }
 
-/// Repair metrics by boundary.
+/// Repair metrics of a variant.
 #[derive(Debug)]
 pub struct RepairSample<'a> {
-    /// One or more.
+    /// Metrics of each boundary; never empty.
     pub boundaries: Vec<&'a RepairMetrics>,
-    /// Metrics of the same cut without a repair, if the grid has it.
+    /// Metrics of the same cut without repair, if the grid includes it.
     pub unrepaired: Option<Vec<&'a RepairMetrics>>,
 }
 
-/// The kind of measured object, and the function that computes value and error from it. `None` if undefined.
+/// Kind of measured object, with the function that computes value and error. The function returns `None` if they are
+/// undefined.
 #[derive(Debug, Clone, Copy)]
 pub enum Of {
     Text(fn(&TextSample<'_>) -> Option<Measure>),
-    /// A text on which a variant is compared with the dense model.
+    /// Text on which a variant is compared with the dense model.
     Damage(Damage, Stretch),
     /// All texts of a grid together.
     Texts(fn(&[TextSample<'_>]) -> Option<Measure>),
     Task(fn(&TaskSample<'_>) -> Option<Measure>),
-    /// A task whose answers are compared with the dense model's.
+    /// Task whose answers are compared with the dense model's.
     Flips(Flip),
     Tasks(fn(&[TaskSample<'_>]) -> Option<Measure>),
     Prompt(fn(&LatencyResult) -> Option<Measure>),
-    /// Tokens decoded after a prompt.
+    /// Decoding of tokens after a prompt.
     Decode(fn(&DecodeResult) -> Option<Measure>),
     Repair(fn(&RepairSample<'_>) -> Option<f64>),
-    /// A task or group by a definition of lm-evaluation-harness, which says itself how that is.
+    /// Program of the variant, compared with the dense model.
+    Size(fn(&Savings) -> f64),
+    /// Task or group defined as in lm-evaluation-harness, which also defines the computation.
     Defined,
 }
 
-/// Kind of uncertainty of a number. Each kind has a column of its own in CSV and Parquet files.
+/// Kind of uncertainty of a value. Each kind has its own column in CSV and Parquet files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spread {
     /// Standard error over documents or windows.
     StandardError,
     /// Standard deviation over calibration seeds.
     OverSeeds,
-    /// Standard deviation over rounds of a timing.
+    /// Standard deviation over timing rounds.
     OverRounds,
-    /// Half the width of a 95 % confidence interval.
+    /// Half-width of a 95 % confidence interval.
     Interval,
 }
 
 impl Spread {
     pub const ALL: [Self; 4] = [Self::StandardError, Self::OverSeeds, Self::OverRounds, Self::Interval];
 
-    /// Returns the name of its column.
+    /// Returns the name of the uncertainty's column.
     pub fn column(self) -> &'static str {
         match self {
             Self::StandardError => "stderr",
@@ -198,41 +200,41 @@ impl Spread {
     }
 }
 
-/// All that is known of a metric.
+/// Registry entry of a metric.
 pub struct MetricEntry {
-    /// Word of its ids: `ppl` of `ppl_c4`. Empty if an id is the name of the measured object.
+    /// Prefix of the metric's ids, such as `ppl` in `ppl_c4`. Empty if the id is only the name of the measured object.
     pub id: &'static str,
     /// Name in grids and records.
     pub name: &'static str,
-    /// Column header in an artifact's table; for metrics of texts or tasks, the suffix after their name.
+    /// Column header in artifact tables. For metrics of texts or tasks, a suffix after the name of the text or task.
     pub label: &'static str,
-    /// Prefix before text, task or prompt in the header of a run's column; may be empty.
+    /// Prefix before the text, task or prompt in the column header of a run. May be empty.
     pub head: &'static str,
-    /// Explanation of the column, as a sentence without a subject.
+    /// Explanation of the column, as a noun phrase.
     pub note: &'static str,
     pub unit: Unit,
     pub direction: Direction,
-    /// Digits after the point, where a table does not say otherwise.
+    /// Default number of decimals in tables.
     pub decimals: usize,
     pub nearness: Nearness,
     /// Kind of uncertainty, if the metric has one.
     pub spread: Option<Spread>,
     pub test: Option<PairedTest>,
     pub shown: Shown,
-    /// Style in figures that compare metrics.
+    /// Style in figures that compare several metrics.
     pub style: Option<Style>,
     pub of: Of,
 }
 
 impl MetricEntry {
-    /// Sets one name for id, grid, head and label.
+    /// Sets one name for id, grid and header, and a separate label.
     pub(super) const fn called(mut self, id: &'static str, label: &'static str) -> Self {
         (self.id, self.name, self.head, self.label) = (id, id, id, label);
         self
     }
 
-    /// Returns whether a run has a column for the metric. `unlike` says that vocabularies differ; `named` are the metrics
-    /// that the grid names.
+    /// Returns whether a run has a column for the metric. `unlike` is set if vocabularies differ; `named` lists the
+    /// metrics that the grid names.
     pub fn is_column(&self, unlike: bool, named: &[String]) -> bool {
         match self.shown {
             Shown::Always => true,
@@ -257,7 +259,7 @@ impl fmt::Debug for MetricEntry {
     }
 }
 
-/// Defaults of an entry.
+/// Base of all entries.
 pub(super) const BARE: MetricEntry = MetricEntry {
     id: "",
     name: "",
@@ -274,9 +276,9 @@ pub(super) const BARE: MetricEntry = MetricEntry {
     style: None,
     of: Of::Repair(|_| None),
 };
-/// Defaults of a metric of a text, where less is better.
+/// Defaults of text metrics, for which lower is better.
 pub(super) const OF_TEXT: MetricEntry = MetricEntry { spread: Some(Spread::StandardError), ..BARE };
-/// In percent of the documents.
+/// Defaults of task metrics, in percent of the documents.
 pub(super) const OF_TASK: MetricEntry = MetricEntry {
     unit: Unit::Percent,
     direction: Direction::Higher,
@@ -284,11 +286,11 @@ pub(super) const OF_TASK: MetricEntry = MetricEntry {
     spread: Some(Spread::StandardError),
     ..BARE
 };
-/// Defaults of a metric of a pass over a prompt.
+/// Defaults of metrics of a prompt's forward pass.
 pub(super) const OF_PROMPT: MetricEntry = MetricEntry { decimals: 1, shown: Shown::Always, ..BARE };
-/// Defaults of an error after a repair.
+/// Defaults of repair errors.
 pub(super) const OF_REPAIR: MetricEntry = MetricEntry { decimals: 4, ..BARE };
-/// A share of something of a repair.
+/// Defaults of repair metrics that are a share.
 pub(super) const SHARE: MetricEntry = MetricEntry {
     unit: Unit::Share,
     direction: Direction::Neither,
@@ -297,7 +299,7 @@ pub(super) const SHARE: MetricEntry = MetricEntry {
     ..OF_REPAIR
 };
 
-/// Averages over boundaries. `None` without one.
+/// Averages a metric over boundaries. Returns `None` if there are none.
 pub(super) fn mean(boundaries: &[&RepairMetrics], part: fn(&RepairMetrics) -> f64) -> Option<f64> {
     let count = boundaries.len() as f64;
     (!boundaries.is_empty()).then(|| boundaries.iter().map(|boundary| part(boundary)).sum::<f64>() / count)

@@ -1,13 +1,13 @@
-//! Metrics of the documents of a task that a variant answers differently than the dense model.
+//! Metrics of the documents of a task that a variant answers differently from the dense model.
 
 use super::entry::{Direction, MetricEntry, OF_TASK, Of, PairedTest, Shown};
 use crate::tasks::Flip;
 
-/// Defaults of a metric of flips: percent of the documents, by the choice that the task's own column counts.
+/// Defaults of flip metrics: percent of the documents, by the answers that the task's own column counts.
 const OF_FLIPS: MetricEntry =
     MetricEntry { direction: Direction::Lower, test: Some(PairedTest::Mcnemar), shown: Shown::IfNamed, ..OF_TASK };
 
-/// `flips_copa`: documents whose chosen answer is not the dense model's.
+/// `flips_copa`: documents whose chosen answer differs from the dense model's.
 pub(super) static CHANGED: MetricEntry = MetricEntry {
     id: "flips",
     name: "flips",

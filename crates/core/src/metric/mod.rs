@@ -1,9 +1,9 @@
-//! The registry of metrics: one metric is one entry and one line in [`ENTRIES`]. An entry has the measured object, the
-//! computation with its error, names, direction, format, paired test and visibility. No other code knows a metric by
-//! name.
+//! Registry of metrics: each metric is one entry, listed in [`ENTRIES`]. An entry defines the measured object, the
+//! computation with its error, names, direction, format, paired test and visibility. No other code refers to a metric
+//! by name.
 //!
-//! An id is a word (`acc_average`), the name of a task (`race_v2`), or a word and the measured object (`ppl_c4`,
-//! `prefill_ms:seq=512:batch=1`). A task that a grid names itself is an accuracy too ([`Metric::task`]).
+//! An id is a word (`acc_average`), the name of a task (`race_v2`), or a word with the measured object (`ppl_c4`,
+//! `prefill_ms:seq=512:batch=1`). Custom tasks of a grid are accuracies too ([`Metric::task`]).
 //!
 //! ```
 //! use ghostlab_core::metric::Metric;
@@ -16,6 +16,7 @@ mod entry;
 mod flips;
 mod latency;
 mod repair;
+mod size;
 mod task;
 #[cfg(test)]
 #[path = "../../templates/metric.rs"]
@@ -36,10 +37,11 @@ pub use entry::{
 };
 pub use latency::{DECODE, DECODE_SPEEDUP, MEMORY, MEMORY_SIZE, PREFILL, SPEEDUP};
 pub use repair::{ANTISYMMETRIC, BOUNDARY_ERROR, CHANNEL_ERROR, CHANNELS_REDUCED, SYMMETRIC};
+pub use size::{PARAMETERS_REMOVED, Savings};
 pub use task::{ACCURACY, TASK};
 pub use text::{BITS_PER_BYTE, PERPLEXITY, TEXT};
 
-/// Every metric, in the order of a run's columns.
+/// All metrics, in the column order of a run.
 #[rustfmt::skip] // One line each.
 pub static ENTRIES: &[&MetricEntry] = &[
     &TEXT,
@@ -77,23 +79,26 @@ pub static ENTRIES: &[&MetricEntry] = &[
     &SYMMETRIC,
     &ANTISYMMETRIC,
     &CHANNELS_REDUCED,
+    &PARAMETERS_REMOVED,
+    &size::KV_CACHE,
+    &size::OPERATIONS,
 ];
 
-/// The texts of the paper's tables with their heads, in the order of its columns.
+/// Texts of the paper's tables with their column headers, in the paper's order.
 const TEXTS: [(&str, &str); 3] = [("wikitext2", "WIKI"), ("c4", "C4"), ("ptb", "PTB")];
 
-/// A metric, and the object that its id names.
+/// A metric and the object that its id names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metric {
     pub id: String,
-    /// A column's head.
+    /// Column header.
     pub label: String,
     entry: &'static MetricEntry,
-    /// The text, the task or the prompt; none of a word.
+    /// Text, task or prompt that the metric is measured on. `None` if the id is a single word.
     member: Option<String>,
 }
 
-/// A timed prompt: number and length of sequences, and the number of decoded tokens.
+/// A timed prompt: sequence length, number of sequences, and number of decoded tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptName {
     pub length: usize,
@@ -103,14 +108,14 @@ pub struct PromptName {
 }
 
 impl PromptName {
-    /// Formats the tokens of a sequence: `512`, `512+64`.
+    /// Formats the token count of a sequence: `512`, `512+64`.
     pub fn tokens(self) -> String {
         let new = self.decode.map_or_else(String::new, |tokens| format!("+{tokens}"));
         format!("{}{new}", self.length)
     }
 }
 
-/// `512×4`, `512×4+64`
+/// Formats as `512×4` or `512×4+64`.
 impl fmt::Display for PromptName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}×{}", self.length, self.batch)?;
@@ -133,7 +138,7 @@ impl MetricEntry {
         Metric { id: self.id.to_owned(), label: self.label.to_owned(), entry: self, member: None }
     }
 
-    /// Returns the metric on a text or task that a grid calls `name`.
+    /// Returns the metric on the text or task that a grid calls `name`.
     pub fn on(&'static self, name: &str) -> Metric {
         let known = match self.of {
             Of::Task(_) | Of::Flips(_) => TASKS.iter().find(|task| task.name == name).map(|task| task.label),
@@ -144,7 +149,7 @@ impl MetricEntry {
         Metric { id, label, entry: self, member: Some(name.to_owned()) }
     }
 
-    /// Returns whether the metric is measured on a prompt, so that it depends on the machine.
+    /// Returns whether the metric is a timing of a prompt, and so depends on the machine.
     pub fn is_latency(&self) -> bool {
         matches!(self.of, Of::Prompt(_) | Of::Decode(_))
     }
@@ -154,17 +159,17 @@ impl MetricEntry {
         matches!(self.of, Of::Text(_) | Of::Damage(..) | Of::Task(_) | Of::Flips(_))
     }
 
-    /// Returns the part of an id after the metric's word.
+    /// Returns the part of an id after the metric's prefix, or `None` if the id does not match.
     fn member<'i>(&self, id: &'i str) -> Option<&'i str> {
         id.strip_prefix(self.id)?.strip_prefix('_').filter(|member| !self.id.is_empty() && !member.is_empty())
     }
 }
 
 impl Metric {
-    /// Finds the metric of an id.
+    /// Finds the metric with an id.
     ///
     /// # Errors
-    /// An unknown id, with the known ones and the nearest.
+    /// Fails if the id is unknown, with the nearest known id.
     pub fn find(id: &str) -> Result<Self> {
         if let Some(entry) = ENTRIES.iter().find(|entry| !entry.has_members() && entry.id == id) {
             return Ok(entry.metric());
@@ -185,7 +190,7 @@ impl Metric {
         })
     }
 
-    /// Parses ids such as `prefill_ms:seq=512:batch=1`, labelled `512×1`.
+    /// Parses ids such as `prefill_ms:seq=512:batch=1`. The label is `512×1`.
     fn of_prompt(id: &str) -> Option<Self> {
         let (family, member) = id.split_once(':')?;
         let entry = ENTRIES.iter().find(|entry| entry.id == family && entry.is_latency())?;
@@ -199,7 +204,8 @@ impl Metric {
         task::DEFINED.iter().any(|entry| entry.id == metric).then(|| Self::defined(task_id, metric, filter))
     }
 
-    /// Returns a metric of a task or group defined as in lm-evaluation-harness. An unknown metric is taken for an accuracy.
+    /// Returns a metric of a task or group defined as in lm-evaluation-harness. Unknown metrics are treated as
+    /// accuracies.
     pub fn defined(task_id: &str, metric: &str, filter: &str) -> Self {
         let entry = task::DEFINED.iter().find(|entry| entry.id == metric).unwrap_or(&task::DEFINED[0]);
         let behind = if filter == "none" { String::new() } else { format!(",{filter}") };
@@ -208,12 +214,12 @@ impl Metric {
         Self { id, label, entry, member: Some(task_id.to_owned()) }
     }
 
-    /// Returns whether it is a metric of a definition.
+    /// Returns whether the metric belongs to a task definition of lm-evaluation-harness.
     pub fn is_defined(&self) -> bool {
         matches!(self.of, Of::Defined)
     }
 
-    /// Returns the prompt that the id names, if any.
+    /// Returns the prompt named in the id, if any.
     pub fn prompt(&self) -> Option<PromptName> {
         prompt(self.member.as_deref().filter(|_| self.is_latency())?)
     }
@@ -242,7 +248,6 @@ impl Metric {
         if self.is_latency() { self.entry.id } else { &self.id }
     }
 
-    /// Returns the registry entry.
     pub fn entry(&self) -> &'static MetricEntry {
         self.entry
     }
@@ -266,14 +271,14 @@ impl Metric {
         others.map(|entry| entry.on(member)).collect()
     }
 
-    /// Returns the ids that are one word, and those of the paper's texts.
+    /// Returns the names of the known tasks and the paper's texts, and the ids of metrics that need no measured object.
     pub fn words() -> Vec<String> {
         let words = ENTRIES.iter().filter(|entry| !entry.has_members()).map(|entry| entry.id);
         let tasks = TASKS.iter().map(|task| task.name);
         tasks.map(str::to_owned).chain(texts()).chain(words.map(str::to_owned)).collect()
     }
 
-    /// Returns the accuracy on a task that a grid calls `name`, known or not.
+    /// Returns the accuracy metric of a built-in or other task with this name in grids.
     pub fn task(name: &str) -> Self {
         TASK.on(name)
     }
@@ -283,18 +288,18 @@ impl Metric {
         TEXT.on(name)
     }
 
-    /// Formats a value with `decimals` digits after the point.
+    /// Formats a value with `decimals` decimals.
     pub fn print(value: f64, decimals: usize) -> String {
-        // A collapsed variant may have a perplexity of twenty digits.
+        // Perplexities of a collapsed variant may have twenty digits.
         if value.is_finite() && value.abs() >= 1e7 { format!("{value:.2e}") } else { format!("{value:.decimals$}") }
     }
 
-    /// Rounds a value as it is printed, so that values that print equally are equal.
+    /// Rounds a value to its printed form, so that values that print equally compare equal.
     pub fn printed(value: f64, decimals: usize) -> f64 {
         Self::print(value, decimals).parse().unwrap_or(value)
     }
 
-    /// Returns whether `one` is better than `other`, if the metric has a direction.
+    /// Returns whether `one` is better than `other`. False if the metric has no direction.
     pub fn better(&self, one: f64, other: f64) -> bool {
         match self.direction {
             Direction::Higher => one > other,
@@ -303,7 +308,8 @@ impl Metric {
         }
     }
 
-    /// Returns the value signed so that less is better. `None` without a direction.
+    /// Returns the value with the sign changed if necessary so that lower is better. Returns `None` if the metric has
+    /// no direction.
     pub fn cost(&self, value: f64) -> Option<f64> {
         match self.direction {
             Direction::Higher => Some(-value),
@@ -313,9 +319,14 @@ impl Metric {
     }
 }
 
-/// Returns whether the metric of a name compares variants with the dense model.
+/// Returns whether the metric called `name` compares variants with the dense model.
 pub fn is_damage(name: &str) -> bool {
     ENTRIES.iter().any(|entry| entry.name == name && matches!(entry.of, Of::Damage(..)))
+}
+
+/// Returns whether the metric of a name is a share of the dense model's size.
+pub fn is_size(name: &str) -> bool {
+    ENTRIES.iter().any(|entry| entry.name == name && matches!(entry.of, Of::Size(_)))
 }
 
 /// Returns the metrics that a run shows only if its grid names them.
@@ -331,12 +342,12 @@ pub fn style(id: &str) -> Option<Style> {
     ENTRIES.iter().find(|entry| entry.id == id)?.style
 }
 
-/// Returns the tasks of the paper's average, in the order of its columns.
+/// Returns the tasks of the paper's average accuracy, in column order.
 pub fn tasks() -> Vec<&'static str> {
     TASKS.iter().filter(|task| task.in_paper).map(|task| task.name).collect()
 }
 
-/// Returns the metrics of the texts of the paper's average, in the order of its columns.
+/// Returns the metrics of the texts of the paper's average perplexity, in column order.
 pub fn texts() -> Vec<String> {
     TEXTS.iter().map(|(text, _)| TEXT.on(text).id).collect()
 }

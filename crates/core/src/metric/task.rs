@@ -1,18 +1,18 @@
-//! Metrics of the answers to tasks: what the program counts itself, and what definitions of lm-evaluation-harness say.
+//! Metrics of task answers: the built-in accuracy and the metrics of lm-evaluation-harness.
 
 use super::entry::{BARE, Direction, MetricEntry, Nearness, OF_TASK, Of, PairedTest, Shown, Spread, TaskSample, Unit};
-use crate::tasks::{self, Measure, TaskResult};
+use crate::tasks::{self, Measure};
 
-/// `arc_easy`: the documents of a task that are answered rightly, by the task's own column (`acc` or `acc_norm`).
+/// `arc_easy`: share of documents that are answered correctly, by the task's own column (`acc` or `acc_norm`).
 pub static TASK: MetricEntry = MetricEntry {
     name: "accuracy",
     test: Some(PairedTest::Mcnemar),
     shown: Shown::Always,
-    of: Of::Task(|sample| Some(sample.result.column().in_percent())),
+    of: Of::Task(|sample| Some(sample.answers.result.column().in_percent())),
     ..OF_TASK
 };
 
-/// `acc_average`: the mean of the tasks.
+/// `acc_average`: mean over the tasks.
 pub static ACCURACY: MetricEntry = MetricEntry {
     id: "acc_average",
     name: "accuracy_average",
@@ -25,12 +25,11 @@ pub static ACCURACY: MetricEntry = MetricEntry {
 };
 
 fn average(samples: &[TaskSample<'_>]) -> Option<Measure> {
-    let all: Vec<TaskResult> = samples.iter().map(|task| task.result.clone()).collect();
-    tasks::average(&all).map(Measure::in_percent)
+    tasks::average(samples.iter().map(|task| &task.answers.result)).map(Measure::in_percent)
 }
 
-/// `mmlu_anatomy(shots=5)/acc,none`: metrics of tasks by definitions of lm-evaluation-harness, under its names. An id is a
-/// task or group as the grid writes it, and behind a `/` the metric and the pipeline of filters.
+/// `mmlu_anatomy(shots=5)/acc,none`: metrics of lm-evaluation-harness, under their names there. An id is a task or
+/// group as written in the grid, a `/`, the metric, and the filter pipeline.
 pub(super) static DEFINED: [MetricEntry; 15] = [
     percent("acc", "task.acc"),
     percent("acc_norm", "task.acc_norm"),
@@ -46,7 +45,7 @@ pub(super) static DEFINED: [MetricEntry; 15] = [
     MetricEntry { unit: Unit::Bits, ..other("bits_per_byte", "task.bits_per_byte", Direction::Lower) },
     other("bleu", "task.bleu", Direction::Higher),
     other("chrf", "task.chrf", Direction::Higher),
-    // The harness' own direction.
+    // The harness declares that higher is better.
     other("ter", "task.ter", Direction::Higher),
 ];
 

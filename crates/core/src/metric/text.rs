@@ -16,8 +16,8 @@ pub static TEXT: MetricEntry = MetricEntry {
     ..OF_TEXT
 };
 
-/// `bpb_c4`: what the model needs for a byte of the predicted text, whatever its tokens are. Backbones with unlike
-/// vocabularies can be compared by it.
+/// `bpb_c4`: bits per byte of the predicted text. It is independent of the tokenizer, so backbones with different
+/// vocabularies can be compared.
 pub static BITS_PER_BYTE: MetricEntry = MetricEntry {
     id: "bpb",
     name: "bits_per_byte",
@@ -31,7 +31,8 @@ pub static BITS_PER_BYTE: MetricEntry = MetricEntry {
     ..OF_TEXT
 };
 
-/// `byte_ppl_c4`: the perplexity of a byte of the predicted text, as lm-evaluation-harness has it: 2 to the bits per byte.
+/// `byte_ppl_c4`: perplexity per byte of the predicted text, as in lm-evaluation-harness: 2 to the power of the bits
+/// per byte.
 pub(super) static BYTE_PERPLEXITY: MetricEntry = MetricEntry {
     id: "byte_ppl",
     name: "byte_perplexity",
@@ -45,7 +46,7 @@ pub(super) static BYTE_PERPLEXITY: MetricEntry = MetricEntry {
     ..OF_TEXT
 };
 
-/// `ppl_average`: the mean of the texts' perplexities.
+/// `ppl_average`: mean perplexity over the texts.
 pub static PERPLEXITY: MetricEntry =
     MetricEntry { id: "ppl_average", name: "perplexity_average", label: "PPL AVG", of: Of::Texts(average), ..OF_TEXT };
 
@@ -58,7 +59,8 @@ fn bits_per_byte(sample: &TextSample<'_>) -> Option<Measure> {
     let bytes = sample.bytes.filter(|bytes| *bytes > 0)?;
     let nats = sample.losses.windows.iter().sum::<f64>() * (sample.length - 1) as f64;
     let value = nats / LN_2 / bytes as f64;
-    // Bits are the mean loss in another unit, and a perplexity's error is that of the mean loss, times itself.
+    // Bits are the mean loss in another unit. The perplexity's error is the error of the mean loss times the
+    // perplexity.
     let error = perplexity(sample).and_then(|sample| Some((sample.stderr?, sample.value)));
     let error = error.map(|(error, perplexity)| error / perplexity * value / sample.losses.mean());
     value.is_finite().then_some(Measure { value, stderr: error.filter(|error| error.is_finite()) })

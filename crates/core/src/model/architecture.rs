@@ -1,4 +1,4 @@
-//! The registry of architectures: decoders of one build, told apart by where their norms stand, by biases and by windows.
+//! Registry of architectures: variants of the Llama decoder that differ in norms, biases, attention windows and MLPs.
 
 pub use ghostlab_kernels::forward::Activation;
 use serde_json::Value;
@@ -6,74 +6,73 @@ use serde_json::Value;
 use super::entries::Entries;
 use crate::error::{Error, Result};
 
-/// Prefix of the class of a folder with operators next to its weights ([`Attachment`](super::Attachment)); the
-/// architecture's own name follows.
+/// Class name prefix of exports with operators next to the weights ([`Attachment`](super::Attachment)). The
+/// architecture's own class name follows.
 pub(crate) const CLASS: &str = "Ghosted";
-/// Former prefix of its model type.
+/// Prefix of `model_type` in older exports.
 const MODEL_TYPE: &str = "ghostlab_";
 
-/// Where a decoder layer has its norms, how queries and keys are normed, what its projections add, how far its attention
-/// sees, and what its MLP is: all that tells the architectures apart. [`LLAMA`] is what the others differ from.
+/// Properties by which decoder architectures differ. Other entries override fields of [`LLAMA`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Architecture {
-    /// The `architectures` entry of the config.
+    /// Value of `architectures` in the config.
     pub class: &'static str,
-    /// Its name in every config.
+    /// Value of `model_type` in the config.
     pub model_type: &'static str,
-    /// Prefix of transformers' other classes and their folder, if they differ from `class` and `model_type`.
+    /// Class name prefix and module folder in transformers, if they differ from `class` and `model_type`.
     pub python: Option<(&'static str, &'static str)>,
-    /// Names of a layer's norm weights: before and after attention, before and after the MLP.
+    /// Names of a layer's norms: before and after attention, before and after the MLP.
     pub norms: [Option<&'static str>; 4],
-    /// Whether norms multiply by one more than their weights (Gemma).
+    /// Whether norms multiply by `1 + weight` (Gemma).
     pub norms_add_one: bool,
     pub query_key_norm: QueryKeyNorm,
     pub attention_bias: AttentionBias,
-    /// Whether `mlp_bias` gives the MLP's projections a bias each.
+    /// Whether the config entry `mlp_bias` can enable biases of the MLP projections.
     pub mlp_bias: bool,
     pub window: SlidingWindow,
     pub rope: RopeEntries,
-    /// The entry that names the MLP's activation, and transformers' name of it.
+    /// Config key of the MLP activation, and its default.
     pub activation: (&'static str, Activation),
-    /// Whether weight files hold queries, keys and values as one matrix, and gate and up as another (Phi-3).
+    /// Whether weight files fuse the query, key and value projections, and the gate and up projections (Phi-3).
     pub fused: bool,
     pub experts: Option<ExpertNames>,
-    /// Whether embeddings are multiplied by √C, rounded to the type that they are stored in (Gemma).
+    /// Whether embeddings are multiplied by √C, rounded to the stored type (Gemma).
     pub scaled_embedding: bool,
-    /// The entry whose inverse root attention's scores are scaled by; `head_dim` where there is none.
+    /// Config key of the number whose inverse square root scales attention scores. `head_dim` if `None`.
     pub scale: Option<&'static str>,
-    /// The entries that bound scores and logits by `cap·tanh(x/cap)`.
+    /// Config keys of the caps of attention scores and logits, `cap·tanh(x/cap)`.
     pub caps: [Option<&'static str>; 2],
-    /// Entries that a config may leave out, a JSON object: what transformers' class takes then.
+    /// Defaults of transformers' config class for missing entries, as a JSON object.
     pub defaults: &'static str,
-    /// How llama.cpp's files have it; none where they cannot.
+    /// Form in llama.cpp's GGUF files. `None` if llama.cpp does not support the architecture.
     pub gguf: Option<GgufForm>,
 }
 
-/// Which of attention's projections have a bias.
+/// Attention projections that have a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttentionBias {
-    /// No bias; a config that asks for one is rejected.
+    /// No bias. Configs that enable one are rejected.
     Never,
     /// Queries, keys and values (Qwen2).
     Inputs,
-    /// Biases of queries, keys, values and output if `attention_bias` says so (Llama).
+    /// Queries, keys, values and output if `attention_bias` is set (Llama).
     Asked,
 }
 
-/// Location of the rotary embedding's settings in a config.
+/// Scope of the rotary embedding settings in a config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeEntries {
-    /// One for all layers, over whole heads.
+    /// One embedding for all layers, over whole heads.
     One,
     /// All layers except those with a 0 in `no_rope_layers` (SmolLM3).
     SomeLayers,
-    /// Over the part of a head that `partial_rotary_factor` says, plain or `longrope` (Phi-3).
+    /// Part of each head, given by `partial_rotary_factor`, plain or `longrope` (Phi-3).
     Partial,
-    /// One for layers with a window, another for those without (Gemma 3).
+    /// One embedding for layers with a window, another for layers without (Gemma 3).
     ByWindow,
 }
 
-/// Returns the config names of an activation, transformers' own first.
+/// Returns the config names of an activation, starting with the name in transformers.
 pub(crate) fn activation_names(activation: Activation) -> &'static [&'static str] {
     match activation {
         Activation::Silu => &["silu"],
@@ -81,41 +80,42 @@ pub(crate) fn activation_names(activation: Activation) -> &'static [&'static str
     }
 }
 
-/// Names of the parts of a mixture of experts in weight files.
+/// Tensor and config names of a mixture of experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertNames {
     pub router: &'static str,
-    /// Prefix before an expert's number.
+    /// Prefix before the expert index.
     pub experts: &'static str,
-    /// Gate, up and down of an expert.
+    /// Names of the gate, up and down projections of an expert.
     pub matrices: [&'static str; 3],
-    /// Entries of the config: how many there are, and the width of each.
+    /// Config keys of the number of experts.
     pub count: &'static [&'static str],
     pub width: &'static str,
-    /// The entry that says whether the weights of the chosen ones are made to sum to 1; where there is none they are.
+    /// Config key that enables normalising the weights of the selected experts to a sum of 1. Always enabled if `None`.
     pub normalised: Option<&'static str>,
 }
 
-/// An architecture in GGUF files.
+/// Form of an architecture in GGUF files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GgufForm {
-    /// The `general.architecture` of GGUF files, which is the prefix of its keys. The first of several architectures with one name is read.
+    /// Value of `general.architecture` in GGUF files, which prefixes other keys. If several architectures share a name,
+    /// the first one is read.
     pub name: &'static str,
-    /// Whether the rows of queries and keys stand as llama.cpp's rotary embedding of neighbours wants them: the first and
-    /// the second half of a head by turns.
+    /// Whether rows of queries and keys are permuted for llama.cpp's interleaved rotary embedding, alternating between
+    /// the first and second half of a head.
     pub turns: bool,
-    /// Properties that llama.cpp derives from layer indices.
+    /// Layer properties that llama.cpp derives from the layer index.
     pub places: GgufPlaces,
 }
 
-/// Which layers llama.cpp computes otherwise than others, whatever a file says.
+/// Layers that llama.cpp treats differently by their index, regardless of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GgufPlaces {
-    /// No windows in llama.cpp.
+    /// All layers are equal, without windows.
     Alike,
-    /// All but every n-th have a window (Gemma).
+    /// Every n-th layer has no window, all others have one (Gemma).
     Windows(usize),
-    /// Every n-th has no rotary embedding (SmolLM3).
+    /// Every n-th layer has no rotary embedding (SmolLM3).
     Unrotated(usize),
 }
 
@@ -126,30 +126,30 @@ impl GgufForm {
     }
 }
 
-/// Attention to the last tokens only: which layers have it, as transformers reads a config.
+/// Layers with sliding-window attention, as transformers reads them from a config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlidingWindow {
-    /// No windows; a config that asks for one is rejected.
+    /// No layers. Configs with a window are rejected.
     Never,
-    /// Every layer, unless the config says null (Mistral).
+    /// All layers, unless the window is null (Mistral).
     Always,
-    /// Off unless `use_sliding_window` is set; then the layers from `max_window_layers` on, or those in `layer_types`
-    /// (Qwen2, Qwen3). Configs have a width in any case.
+    /// No layers unless `use_sliding_window` is set; then the layers in `layer_types`, or those from
+    /// `max_window_layers` on (Qwen2, Qwen3). The config always has a window size.
     Switched,
-    /// Off unless `use_sliding_window` says otherwise; then every layer (Qwen3-MoE).
+    /// No layers unless `use_sliding_window` is set; then all layers (Qwen3-MoE).
     SwitchedWhole,
-    /// The layers that `layer_types` names; where the config has none, all but every n-th (Gemma).
+    /// The layers in `layer_types`, or all but every n-th layer if it is missing (Gemma).
     Patterned {
         every: usize,
-        /// The entry that may give another n.
+        /// Config key that may override `every`.
         key: Option<&'static str>,
     },
-    /// Off unless `use_sliding_window` says otherwise; then those that `layer_types` names, or else the layers without a
-    /// rotary embedding (SmolLM3).
+    /// No layers unless `use_sliding_window` is set; then the layers in `layer_types`, or those without a rotary
+    /// embedding if it is missing (SmolLM3).
     Unrotated,
 }
 
-/// A root-mean-square norm on queries and keys, before the rotary embedding.
+/// RMS norm of queries and keys before the rotary embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueryKeyNorm {
     None,
@@ -159,7 +159,7 @@ pub enum QueryKeyNorm {
     WholeProjection,
 }
 
-/// Llama, which the others differ from in what their entries say.
+/// Llama, the base of all other entries.
 const LLAMA: Architecture = Architecture {
     class: "LlamaForCausalLM",
     model_type: "llama",
@@ -181,7 +181,7 @@ const LLAMA: Architecture = Architecture {
     gguf: None,
 };
 
-/// Gemma 2, which Gemma 3 differs from.
+/// Gemma 2, the base of Gemma 3.
 const GEMMA2: Architecture = Architecture {
     class: "Gemma2ForCausalLM",
     model_type: "gemma2",
@@ -204,7 +204,7 @@ const GEMMA2: Architecture = Architecture {
     ..LLAMA
 };
 
-/// Every architecture that the decoder knows. A new one of the same build is one entry.
+/// All supported architectures. A new decoder of the same structure needs only an entry here.
 pub static ARCHITECTURES: &[Architecture] = &[
     Architecture { gguf: Some(GgufForm::alike("llama", true)), ..LLAMA },
     Architecture {
@@ -247,7 +247,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         defaults: r#"{"rms_norm_eps": 1e-6, "num_key_value_heads": 32}"#,
         ..LLAMA
     },
-    // Phi-4 and Phi-4-mini are of this class too.
+    // Also the class of Phi-4 and Phi-4-mini.
     Architecture {
         class: "Phi3ForCausalLM",
         model_type: "phi3",
@@ -280,7 +280,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         window: SlidingWindow::Patterned { every: 6, key: Some("sliding_window_pattern") },
         rope: RopeEntries::ByWindow,
         gguf: Some(GgufForm { name: "gemma3", turns: false, places: GgufPlaces::Windows(6) }),
-        // `attn_logit_softcapping` is in its configs, and nothing reads it.
+        // Configs contain `attn_logit_softcapping`, but transformers ignores it.
         caps: [None, Some("final_logit_softcapping")],
         defaults: r#"{"head_dim": 256, "rms_norm_eps": 1e-6, "tie_word_embeddings": true, "query_pre_attn_scalar": 256,
             "sliding_window": 4096, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208,
@@ -315,7 +315,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
             router: "mlp.gate",
             experts: "mlp.experts",
             matrices: ["gate_proj", "up_proj", "down_proj"],
-            // transformers 5 writes the first.
+            // transformers 5 writes `num_local_experts`.
             count: &["num_local_experts", "num_experts"],
             width: "moe_intermediate_size",
             normalised: Some("norm_topk_prob"),
@@ -328,11 +328,11 @@ pub static ARCHITECTURES: &[Architecture] = &[
 ];
 
 impl Architecture {
-    /// Returns the architecture that a config names, and whether the config is an export with operators next to its
+    /// Returns the architecture that a config names, and whether the config is an export with operators next to the
     /// weights.
     ///
     /// # Errors
-    /// An unknown one, or two.
+    /// Fails if the architecture is unknown, or `architectures` and `model_type` disagree.
     pub(super) fn of(entries: &Entries<'_>) -> Result<(&'static Self, bool)> {
         let class = match entries.get("architectures") {
             None => None,
@@ -354,7 +354,7 @@ impl Architecture {
             .found(class.or(model_type).unwrap_or("neither architectures nor model_type"))
             .hint("only these decoders are computed faithfully; another of the same build is one entry in crates/core/src/model/architecture.rs")
     })?;
-        // transformers goes by model_type alone: which of the two is right cannot be told from here.
+        // transformers only uses `model_type`, so it is unclear which of the two entries is right.
         match plain {
             Some(other) if other != architecture.model_type => {
                 Err(Error::bad_input("the config names two architectures")

@@ -1,5 +1,5 @@
-//! What distinguishes an export from a plain backbone: operators stored next to the weights, where no weight can absorb a
-//! repair, and dropped sublayers (`checkpoint` writes such folders).
+//! Operators stored next to the weights of an export, and its dropped sublayers, as described in the config.
+//! `checkpoint` writes such exports.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::tensor_name::name;
 use super::weights::Weights;
 use crate::error::Result;
 
-/// An operator that a config names.
+/// An operator described in a config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attachment {
     pub layer: usize,
@@ -25,7 +25,7 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Checks that exactly the operator's tensors exist, on streams of `hidden` channels: see
+    /// Checks that exactly the operator's tensors exist, for streams of `hidden` channels. See
     /// [`check_weights`](super::check_weights).
     pub(super) fn check(self, hidden: usize, weights: &mut Weights) -> Result<()> {
         let module = self.place.module();
@@ -41,13 +41,13 @@ impl Attachment {
         Ok(())
     }
 
-    /// Reads the operator of a backbone with `hidden` channels, whose norms have the epsilon `eps`.
+    /// Reads the operator of a backbone with `hidden` channels and norm epsilon `eps`.
     pub(super) fn operator(self, hidden: usize, eps: f32, weights: &Weights) -> Result<Arc<Operator>> {
         let c = hidden;
         let module = self.place.module();
         let name = name(self.layer, &module);
         let bias = self.bias.then(|| weights.take(&bias_name(self.layer, &module), &[c])).transpose()?;
-        // Matrices are stored as linear layers are: Wᵀ.
+        // Matrices are stored in the layout of linear layers: Wᵀ.
         match (self.form, bias) {
             (AttachedForm::Diagonal, _) => Operator::diagonal(weights.take(&name, &[c])?),
             (AttachedForm::Bias, bias) => Operator::bias_only(bias.unwrap_or_else(|| vec![0.0; c])),
@@ -62,7 +62,7 @@ impl Attachment {
     }
 }
 
-/// Description of an export in a config.
+/// Parsed description of an export in a config.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct ExportEntries {
     pub(super) attachments: Vec<Attachment>,
@@ -84,7 +84,7 @@ pub(super) fn export_entries(
     Ok(ExportEntries { attachments, dropped })
 }
 
-/// Parses the sublayers that the layers of an export do not have.
+/// Parses the sublayers that are missing from the layers of an export.
 fn dropped_sublayers(section: &Entries<'_>, layers: usize) -> Result<Cut> {
     let Some(value) = section.get(DROPPED) else { return Ok(Cut::default()) };
     let cut = serde_json::from_value::<Cut>(value.clone()).ok();
@@ -94,11 +94,11 @@ fn dropped_sublayers(section: &Entries<'_>, layers: usize) -> Result<Cut> {
     })
 }
 
-/// Expected form of the operators in a config.
+/// Expected form of the operator list, for error messages.
 const LISTED: &str =
     "a list of operators: a layer, `at` a place of the architecture, a `form` that can be there, `bias`";
 
-/// Parses the operators that a config names.
+/// Parses the operators listed in a config.
 fn listed(section: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {
     let wrong = || section.wrong(OPERATORS, LISTED);
     let mut found: Vec<Attachment> = Vec::new();

@@ -1,32 +1,33 @@
-//! Names of an export's description in its config, and forms and places of operators next to the weights.
+//! Operators next to the weights of an export: config keys, tensor names, forms and places.
 
 use super::architecture::Architecture;
 use super::operator::Operator;
 use super::tensor_name::name;
 use crate::error::Result;
 
-/// Entry of a config that describes an export.
+/// Config key of the description of an export.
 pub(crate) const ENTRY: &str = "ghostlab";
-/// Key of the operators in [`ENTRY`].
+/// Key of the operator list in [`ENTRY`].
 pub(crate) const OPERATORS: &str = "operators";
 /// Key of the dropped sublayers in [`ENTRY`]: a list such as `["attention 3", "mlp 5"]`, absent if there are none.
 pub(crate) const DROPPED: &str = "dropped";
-/// The activation's entry in that one: the config's own keeps others from reading the weights without the operators.
+/// Key of the activation's name in [`ENTRY`]. The config's own entry is invalid, so that other loaders do not load the
+/// weights without the operators.
 pub(crate) const ACTIVATION: &str = "activation";
 
-/// Where in a layer an operator stands.
+/// Place of an operator in a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BranchPlace {
     /// On the stream that enters the layer.
     Before,
-    /// On the stream that leaves it.
+    /// On the stream that leaves the layer.
     After,
-    /// On a branch, behind the norm of this name.
+    /// On a branch, after the norm of this name.
     Norm(&'static str),
 }
 
 impl BranchPlace {
-    /// Returns the config's name of the place.
+    /// Returns the name of the place in configs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Before => "before",
@@ -35,7 +36,7 @@ impl BranchPlace {
         }
     }
 
-    /// Returns the module that holds the operator, below the layer's module.
+    /// Returns the name of the module that holds the operator, relative to the layer.
     pub(crate) fn module(self) -> String {
         match self {
             Self::Before => "boundary".to_owned(),
@@ -44,7 +45,7 @@ impl BranchPlace {
         }
     }
 
-    /// Returns all places of a layer.
+    /// Returns all places in a layer.
     pub(super) fn all(architecture: &Architecture) -> impl Iterator<Item = Self> {
         let behind = [architecture.norms[1], architecture.norms[3]];
         [Self::Before, Self::After].into_iter().chain(behind.into_iter().flatten().map(Self::Norm))
@@ -56,12 +57,12 @@ pub(crate) fn bias_name(layer: usize, module: &str) -> String {
     format!("model.layers.{layer}.{module}.bias")
 }
 
-/// Returns the name of the weight of the norm that an operator reads the stream through.
+/// Returns the name of the weight of the norm that an operator applies to its input.
 pub(crate) fn input_norm_name(layer: usize, module: &str) -> String {
     name(layer, &format!("{module}.input_norm"))
 }
 
-/// Returns the name of a norm that is followed by an operator, inside a module of both.
+/// Returns the name of a norm that is followed by an operator. Both are in one module.
 pub(crate) fn norm_name(layer: usize, norm: &str) -> String {
     name(layer, &format!("{norm}.norm"))
 }
@@ -75,12 +76,12 @@ pub enum StepForm {
     Normed,
     /// A constant: `x + b`.
     Constant,
-    /// A map behind the norm that a branch ends in.
+    /// A map after the norm at the end of a branch.
     Branch,
 }
 
 impl StepForm {
-    /// Returns the description for messages.
+    /// Returns a description for messages.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Stream => "a map of the stream itself",
@@ -91,14 +92,14 @@ impl StepForm {
     }
 }
 
-/// Form of an operator in a config, apart from its bias.
+/// Form of an operator in a config, ignoring its bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttachedForm {
     Diagonal,
     Dense,
-    /// Nothing but a bias.
+    /// Only a bias.
     Bias,
-    /// A map of the normed stream, with the backbone's epsilon. `weighted` says whether the norm has a weight.
+    /// A map of the normed stream, with the backbone's epsilon. `weighted` is set if the norm has a weight.
     Normed {
         weighted: bool,
     },
@@ -108,7 +109,7 @@ impl AttachedForm {
     /// Returns the form of an operator.
     ///
     /// # Errors
-    /// The operator cannot be read.
+    /// Fails if the operator cannot be read.
     pub fn of(operator: &Operator) -> Result<Self> {
         Ok(match operator.norm()? {
             Some(norm) => Self::Normed { weighted: norm.weight.is_some() },
@@ -118,7 +119,7 @@ impl AttachedForm {
         })
     }
 
-    /// Returns the config's name of the form.
+    /// Returns the name of the form in configs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Diagonal => "diagonal",
@@ -129,9 +130,9 @@ impl AttachedForm {
         }
     }
 
-    /// Returns whether an operator of this form can stand at a place, with or without a bias.
+    /// Returns whether an operator of this form is valid at a place, with or without a bias.
     ///
-    /// A diagonal behind a norm would be another one than the decoder's, which comes before that norm.
+    /// A diagonal after a norm is not: the decoder applies diagonals before the norm.
     pub(super) fn fits(self, place: BranchPlace, bias: bool) -> bool {
         let on_stream = !matches!(place, BranchPlace::Norm(_));
         match self {

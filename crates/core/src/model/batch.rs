@@ -1,4 +1,4 @@
-//! Ragged batches: all tokens in one matrix, segments known to attention only, no padding.
+//! Ragged batches: all tokens in one matrix without padding. Only attention knows the segment boundaries.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -8,21 +8,22 @@ pub use ghostlab_kernels::forward::{Divergence, Prediction, ScoredRow};
 
 use crate::error::{Error, Result};
 
-/// Tokens of several segments, one after the other.
+/// Tokens of several segments, concatenated.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     pub ids: Vec<u32>,
-    /// Rows of each segment, in order and without gaps; attention stays within, apart from [`Self::parents`].
+    /// Rows of each segment, in order and without gaps. Tokens attend only to their own segment and its
+    /// [parent](Self::parents).
     pub segments: Vec<Range<usize>>,
-    /// Parent of a segment that continues another one: it sees all rows of the parent, and its positions follow the
-    /// parent's. Segments with one parent follow it directly; parents have no parent.
+    /// Parent of a segment that continues another segment. The segment attends to all rows of the parent, and its
+    /// positions continue the parent's. Children directly follow their parent; a parent must not have a parent itself.
     pub parents: Vec<Option<usize>>,
-    /// Rows that the head scores, in ascending order.
+    /// Rows scored by the head, in ascending order.
     pub targets: Vec<ScoredRow>,
 }
 
 impl Batch {
-    /// Builds a batch of windows; each token but the first is predicted from those before it.
+    /// Builds a batch of windows in which each token but the first is predicted from the tokens before it.
     pub fn windows<'a>(windows: impl IntoIterator<Item = &'a [u32]>) -> Self {
         let mut batch = Self::default();
         for window in windows {
@@ -33,7 +34,7 @@ impl Batch {
         batch
     }
 
-    /// Appends a segment; its first row.
+    /// Appends a segment and returns its first row.
     pub fn push(&mut self, ids: &[u32], parent: Option<usize>) -> usize {
         let start = self.ids.len();
         self.ids.extend_from_slice(ids);
@@ -47,15 +48,15 @@ impl Batch {
         self.ids.len()
     }
 
-    /// Returns the rows that targets are predicted from, if skipping the others pays off.
+    /// Returns the distinct rows of the targets, or `None` if gathering them would not pay off.
     pub(super) fn scored_rows(&self) -> Option<Vec<usize>> {
         let mut rows: Vec<usize> = self.targets.iter().map(|target| target.row).collect();
         rows.dedup();
         is_narrower(rows.len(), self.tokens()).then_some(rows)
     }
 
-    /// Returns the targets of a stream of `rows` rows: of all rows, or of [`Self::scored_rows`] alone, by their index among
-    /// these.
+    /// Returns the targets for a stream of `rows` rows, which contains either all rows or only [`Self::scored_rows`].
+    /// In the latter case, row indices refer to the narrowed stream.
     pub(super) fn targets_among(&self, rows: usize) -> Cow<'_, [ScoredRow]> {
         if rows == self.tokens() {
             return Cow::Borrowed(&self.targets);
@@ -64,7 +65,7 @@ impl Batch {
         of_rows.flat_map(|(row, targets)| targets.iter().map(move |target| ScoredRow { row, ..*target })).collect()
     }
 
-    /// Rejects token ids beyond an embedding of `vocab` rows.
+    /// Rejects token ids outside an embedding of `vocab` rows.
     pub(super) fn check_ids(&self, vocab: usize) -> Result<()> {
         match self.ids.iter().find(|&&id| id as usize >= vocab) {
             None => Ok(()),
@@ -75,17 +76,17 @@ impl Batch {
         }
     }
 
-    /// Returns which rows each row attends to.
+    /// Returns the rows that each row attends to.
     pub(super) fn seen(&self) -> Segments<'_> {
         Segments { rows: &self.segments, parents: &self.parents }
     }
 
-    /// Returns the rows before a segment that it attends to.
+    /// Returns the rows of the parent that a segment attends to.
     pub(super) fn prefix(&self, segment: usize) -> Range<usize> {
         self.seen().prefix(segment)
     }
 
-    /// Returns the longest path from a first to a last token.
+    /// Returns the largest number of tokens of a segment including its parent.
     pub fn longest(&self) -> usize {
         (0..self.segments.len()).map(|s| self.prefix(s).len() + self.segments[s].len()).max().unwrap_or(0)
     }

@@ -1,20 +1,20 @@
-//! Compares programs with a reference program, token by token, in one run of their trie.
+//! Comparison of programs with a reference program, token by token, in one run of their trie.
 
 use std::cell::RefCell;
 
 use rayon::prelude::*;
 
 use super::batch::{Batch, Divergence};
-use super::engine::{Clock, Compared, InStep};
+use super::engine::{Clock, Compared, InStep, in_parallel};
 use super::program::Step;
 use super::trie::{Model, Trie};
 use crate::error::{Error, Result};
 
-/// A model that compares the streams of two programs at the head.
+/// A model that can compare the predictions of two streams at the head.
 pub(super) trait Compare: Model<Residual: Clone> {
     type Divergences: Clone;
 
-    /// Compares a stream with the reference program's.
+    /// Compares a stream with that of the reference program.
     fn compare(
         &self,
         batch: &Self::Batch,
@@ -23,11 +23,12 @@ pub(super) trait Compare: Model<Residual: Clone> {
     ) -> Result<Self::Divergences>;
 }
 
-/// Runs a trie that was built by [`Trie::against`]. With `most_streams` it runs layer by layer and holds at most so many
-/// streams. If some have no room, the reference program runs alone first, so that no other stream waits for its stream.
+/// Runs a trie built by [`Trie::against`]. With `most_streams`, it runs layer by layer and holds at most that many
+/// streams. If the limit is too small for all streams, the reference program runs first on its own, so that no other
+/// stream has to wait for its result.
 ///
 /// # Errors
-/// A step that fails, or a trie without a reference.
+/// Fails if a step fails, or the trie has no reference program.
 pub(super) fn compared<M: Compare>(
     model: &M,
     trie: &Trie,
@@ -41,7 +42,7 @@ pub(super) fn compared<M: Compare>(
     let mut clock = Clock(seconds);
     let outputs = match most_streams {
         Some(most) => {
-            // The reference program's stream stays until the end.
+            // The stream of the reference program is held until the end.
             let room = most.saturating_sub(1);
             if trie.programs() > room {
                 comparing.reference.replace(reference_stream(model, trie, batch)?);
@@ -78,21 +79,13 @@ pub(super) fn compared_side_by_side<M>(
 where
     M: Compare<Batch = Batch, Divergences = Vec<Divergence>> + Sync,
 {
-    let done = parts
-        .par_iter()
-        .map(|batch| {
-            let mut nodes = vec![0.0; trie.len()];
-            compared(model, trie, None, batch, &mut nodes).map(|outputs| (outputs, nodes))
-        })
-        .collect::<Result<Vec<_>>>()?;
-    done.iter().for_each(|(_, nodes)| seconds.iter_mut().zip(nodes).for_each(|(sum, node)| *sum += node));
-    Ok(done.into_iter().map(|(outputs, _)| outputs).collect())
+    in_parallel(parts, seconds, |batch, nodes| compared(model, trie, None, batch, nodes))
 }
 
-/// The model of one run, which keeps the reference program's stream.
+/// Model wrapper for one run, which holds the stream of the reference program.
 struct Comparing<'a, M: Compare> {
     model: &'a M,
-    /// The reference program's head.
+    /// Node of the reference program's head.
     head: usize,
     reference: RefCell<Option<M::Residual>>,
 }
@@ -100,7 +93,7 @@ struct Comparing<'a, M: Compare> {
 /// Output of a program's head.
 enum Output<M: Compare> {
     Compared(M::Divergences),
-    /// A stream that is compared after the run: the reference program's, or one whose head ran before that one's.
+    /// A stream to compare after the run: that of the reference program, or one that reached its head earlier.
     Waiting(M::Residual),
 }
 
@@ -141,7 +134,7 @@ impl<M: Compare> Model for Comparing<'_, M> {
     fn finish_at(&self, node: usize, batch: &M::Batch, stream: &M::Residual) -> Result<Output<M>> {
         if node == self.head {
             *self.reference.borrow_mut() = Some(stream.clone());
-            // Compared with itself after the run, and only if a program ends here.
+            // The stream is compared with itself after the run if a program ends at this node.
             return self.finish(batch, stream);
         }
         match &*self.reference.borrow() {
@@ -174,7 +167,7 @@ mod tests {
     use super::*;
     use crate::model::program::Program;
 
-    /// A model whose stream lists the steps that ran, and whose comparison returns both lists.
+    /// A model whose stream lists the executed steps, and whose comparison returns the lists of both streams.
     struct Listing;
 
     impl Model for Listing {
@@ -208,7 +201,7 @@ mod tests {
         let dense = Program::dense(6);
         let mut programs: Vec<Program> =
             (0..6).map(|layer| Program::pruned(6, &[layer], |_| None)).chain([dense.clone()]).collect();
-        // The reference may also be none of the programs.
+        // The second iteration uses a reference that is not one of the programs.
         for _ in 0..2 {
             let trie = Trie::against(&dense, &programs);
             for most_streams in [None, Some(1), Some(2), Some(5), Some(99)] {

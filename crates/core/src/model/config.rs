@@ -1,9 +1,10 @@
-//! `config.json` of a backbone, in both dialects that Hugging Face has written.
+//! `config.json` of a backbone, in both formats used by Hugging Face.
 //!
-//! The hub's older dialect has `rope_theta` and `rope_scaling` at the top level and `torch_dtype`; the newer one has one map
-//! `rope_parameters` and `dtype`. Whatever this program cannot compute faithfully is an error here, before weights load.
+//! The older format has `rope_theta`, `rope_scaling` and `torch_dtype` at the top level. The newer one has a map
+//! `rope_parameters`, and `dtype`. Settings that this program cannot compute faithfully are rejected here, before
+//! weights are loaded.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -23,39 +24,39 @@ use super::weights::Weights;
 use super::window::{self, MAX_TOKENS};
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
-use crate::files::{parts, regular};
+use crate::files::{self, parts, regular};
 use crate::quantity::counted;
 
-/// No backbone is near these; they keep products of a config's numbers far below what overflows or cannot be planned.
-/// What it really holds is compared with the weight files before anything else is done (`check_weights`).
+/// Upper bounds far above any real backbone, which keep products of config values from overflowing. The actual values
+/// are checked against the weight files (`check_weights`) before use.
 const MAX_LAYERS: usize = 10_000;
 const MAX_CHANNELS: usize = 1 << 20;
 const MAX_HEADS: usize = 1 << 16;
 const MAX_IDS: usize = 1 << 24;
 
-/// Which projections add a bias.
+/// Projections that have a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Biases {
-    /// Queries, keys and values.
+    /// Biases of queries, keys and values.
     pub inputs: bool,
     /// Bias of the attention output.
     pub output: bool,
-    /// Gate, up and down.
+    /// Biases of gate, up and down.
     pub mlp: bool,
 }
 
-/// The shape of a backbone.
+/// Parsed config of a backbone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     pub architecture: &'static Architecture,
-    /// `L`
+    /// Number of layers `L`.
     pub layers: usize,
-    /// `C`
+    /// Hidden size `C`.
     pub hidden: usize,
     pub heads: usize,
     pub kv_heads: usize,
     pub head_dim: usize,
-    /// Width of the MLP; in a backbone of experts, of the layers that have none.
+    /// Width of dense MLPs.
     pub intermediate: usize,
     pub vocab: usize,
     pub norm_eps: f32,
@@ -63,48 +64,51 @@ pub struct Config {
     pub rope: Rope,
     /// Rotary embedding of layers with a window, if they have their own (Gemma 3).
     pub window_rope: Option<Rope>,
-    /// Channels of a head that the rotary embedding turns, from the first on.
+    /// Number of leading channels of a head that the rotary embedding rotates.
     pub rotary_width: usize,
     /// Whether each layer has a rotary embedding.
     pub rotated: Vec<bool>,
     pub activation: Activation,
-    /// Factor of attention scores.
+    /// Scale of attention scores.
     pub scale: f32,
-    /// Scores and logits are `cap·tanh(x/cap)`, where there is a cap.
+    /// Cap of attention scores, `cap·tanh(x/cap)`.
     pub score_cap: Option<f32>,
     pub logit_cap: Option<f32>,
-    /// In the place of an MLP, in the layers that [`Self::sparse`] says.
+    /// Experts of the layers in [`Self::sparse`], which replace the dense MLP.
     pub experts: Option<Experts>,
-    /// Whether each layer has experts.
+    /// Whether each layer has experts instead of a dense MLP.
     pub sparse: Vec<bool>,
-    /// Whether the embedding is the output projection too: the config says so, and the weights have no other.
+    /// Whether the embedding is also the output projection: the config says so and the weights contain only one of
+    /// them.
     pub tied_embeddings: bool,
-    /// How many tokens a query of each layer sees, itself among them; none where it sees all earlier ones.
+    /// Sliding-window size of each layer in tokens, including the query. `None` if the layer attends to all earlier
+    /// tokens.
     pub windows: Vec<Option<usize>>,
-    /// The longest context of its training, in tokens, where the config tells.
+    /// Maximum context length in training, in tokens, if known.
     pub max_positions: Option<usize>,
-    /// Operators stored next to the weights. Only exports have them, and [`Self::read`] returns none.
+    /// Operators stored next to the weights. Only exports have any; configs from [`Self::read`] have none.
     pub attachments: Vec<Attachment>,
-    /// Sublayers that its layers do not have. Only exports of such cuts have any, and [`Self::read`] returns none.
+    /// Sublayers missing from the layers. Only exports of sublayer cuts have any; configs from [`Self::read`] have
+    /// none.
     pub dropped: Cut,
-    /// Type that the matrices are quantised to when they are read. Never set by a config.
+    /// Type that matrices are quantised to when loaded. Never set by a config file.
     pub rounded: Option<WeightType>,
-    /// Defaults assumed for missing entries.
+    /// Notes about defaults assumed for missing entries.
     pub notes: Vec<String>,
 }
 
 impl Config {
-    /// Returns whether a norm follows the last weights of a sublayer (OLMo-2).
+    /// Returns whether the branch of a sublayer ends in a norm (OLMo-2).
     pub fn ends_in_norm(&self, half: Sublayer) -> bool {
         self.norm_after(half).is_some()
     }
 
-    /// Whether every layer has both sublayers and no operator is next to the weights.
+    /// Returns whether every layer has both sublayers and no operator is next to the weights.
     pub fn is_plain(&self) -> bool {
         self.attachments.is_empty() && self.dropped.is_empty()
     }
 
-    /// Describes what distinguishes an export from a plain backbone.
+    /// Describes the operators and dropped sublayers of an export.
     pub fn export_text(&self) -> String {
         let operators = format!("{} next to the weights", counted(self.attachments.len(), "operator"));
         let sublayers = format!("{} dropped", counted(self.dropped.len(), "sublayer"));
@@ -123,17 +127,18 @@ impl Config {
     /// Reads `<folder>/config.json`, or the header of a GGUF file.
     ///
     /// # Errors
-    /// A missing or malformed file; a missing, mistyped or unsupported entry, with expected and found values; or an
-    /// export with operators next to its weights or without some sublayers, which would be another model as a plain one.
+    /// Fails if the file is missing or malformed, or an entry is missing, mistyped or unsupported, with the expected
+    /// and found values. Also fails for exports with operators next to the weights or missing sublayers, which would
+    /// not be the same model without them.
     pub fn read(folder: &Path) -> Result<Self> {
         Self::read_with_attachments(folder)?.plain(&parts::config(folder))
     }
 
-    /// Reads a config with [`Self::read`], including exports that are not plain. Such a backbone must run
-    /// [`whole`](super::whole).
+    /// Reads a config like [`Self::read`], but accepts exports with operators or missing sublayers. Such a backbone
+    /// must run the program [`whole`](super::whole).
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// Fails like [`Self::read`], except for exports.
     pub fn read_with_attachments(folder: &Path) -> Result<Self> {
         if is_gguf(folder) {
             let map = gguf::config(&Gguf::open(folder)?)?;
@@ -162,7 +167,7 @@ impl Config {
     /// Reads a config from a file of any name.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// See [`Self::read`].
     pub fn read_file(path: &Path) -> Result<Self> {
         Self::parse_file(path)?.plain(path)
     }
@@ -278,7 +283,7 @@ fn flag_if(has_bias: bool, key: &str, entries: &Entries<'_>) -> Result<bool> {
     Ok(has_bias && entries.flag(key)?.unwrap_or(false))
 }
 
-/// Returns a config's entries completed by the defaults of transformers' class, which are noted.
+/// Fills in the defaults of transformers' config class for missing entries, and adds a note about them.
 fn with_defaults(
     entries: &Map<String, Value>,
     architecture: &Architecture,
@@ -296,13 +301,13 @@ fn with_defaults(
     Ok(map)
 }
 
-/// Returns whether the weights hold an embedding and a separate output projection. Unreadable files count as no; loading
-/// reports them.
+/// Returns whether the weights contain both an embedding and a separate output projection. Returns `false` for
+/// unreadable files, which cause an error when they are loaded.
 fn has_both_tables(folder: &Path) -> bool {
     Weights::open(folder).is_ok_and(|weights| weights.holds(EMBEDDING) && weights.holds(HEAD))
 }
 
-/// Refuses settings that would change the forward pass and that the decoder does not compute.
+/// Rejects settings that would change the forward pass but are not implemented.
 fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Result<()> {
     let (key, activation) = architecture.activation;
     let names = activation_names(activation);
@@ -315,9 +320,9 @@ fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Res
         ("clip_qkv", Value::Null, true),
         ("partial_rotary_factor", Value::from(1.0), architecture.rope != RopeEntries::Partial),
         ("quantization_config", Value::Null, true),
-        // Embedding models, in which a token sees those behind it.
+        // Set for embedding models, in which tokens also attend to later tokens.
         ("use_bidirectional_attention", Value::from(false), true),
-        // A model of layers of unlike shapes, or that share keys and values.
+        // Set for models whose layers have different shapes, or share keys and values.
         ("per_layer_config", Value::Null, true),
         ("num_kv_shared_layers", Value::from(0), true),
     ];
@@ -332,11 +337,9 @@ fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Res
     Ok(())
 }
 
-/// Creates the error for a folder without a config, with its content and the subfolder that may be meant.
+/// Creates the error for a folder without a config. It lists the folder's content and suggests a subfolder.
 fn no_backbone(folder: &Path) -> Error {
-    let inside = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
-    let mut inside: Vec<PathBuf> = inside.collect();
-    inside.sort();
+    let inside = files::entries(folder).unwrap_or_default();
     let some = inside
         .iter()
         .take(5)
@@ -387,7 +390,7 @@ mod tests {
         assert_eq!(config.notes, ["config.json has no rope_theta: taken as 10000"]);
     }
 
-    /// Expected: the attributes of each configuration class made without arguments, transformers 5.24.0.
+    /// Expected values are the default attributes of each config class in transformers 5.24.0.
     #[test]
     fn missing_entry_is_what_the_class_takes() {
         for (model_type, expected) in [
@@ -442,7 +445,7 @@ mod tests {
         }
     }
 
-    /// Expected: `AutoConfig.from_pretrained(folder).rope_parameters`, transformers 5.23.0.
+    /// Expected values are `AutoConfig.from_pretrained(folder).rope_parameters` of transformers 5.23.0.
     #[test]
     fn of_two_dialects_the_one_counts_that_counts_in_transformers() {
         let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

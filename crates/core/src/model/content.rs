@@ -1,5 +1,5 @@
-//! Identity of a backbone: everything that its forward pass reads, independent of storage. Unused config entries, the
-//! division into files, and adjacent files do not count.
+//! Content hash of a backbone, which covers everything that its forward pass reads. It ignores unused config entries,
+//! the division into weight files, and other files in the folder.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -19,13 +19,13 @@ use super::tensors;
 use crate::error::{Error, Result};
 use crate::files::sha256;
 
-/// The tensors of a weight file: of each its type, shape, order of rows, and the SHA-256 of its bytes, by name.
+/// Description of each tensor of a weight file by name: type, shape, row order, and SHA-256 of its bytes.
 pub type TensorHashes = BTreeMap<String, String>;
 
 /// Hashes the tensors of a weight file.
 ///
 /// # Errors
-/// A file that is no weight file, or that cannot be read.
+/// Fails if the file is not a weight file or cannot be read.
 pub fn tensor_hashes(path: &Path) -> Result<TensorHashes> {
     let shard = Shard::open(path)?;
     let tensors: Vec<(String, TensorInfo)> =
@@ -45,7 +45,7 @@ fn tensor_hash(path: &Path, shard: &Shard, (name, info): (String, TensorInfo)) -
     Ok((name, description))
 }
 
-/// A tensor's bytes as a file.
+/// [`Read`] over the bytes of a tensor.
 struct Bytes<'a> {
     shard: &'a Shard,
     name: &'a str,
@@ -66,11 +66,11 @@ impl Read for Bytes<'_> {
     }
 }
 
-/// Computes SHA-256 over everything that the forward pass of a backbone reads. `hashes` returns those of a weight file's
-/// tensors ([`tensor_hashes`]).
+/// Computes a SHA-256 over everything that the forward pass of a backbone reads. `hashes` returns the [`tensor_hashes`]
+/// of a weight file.
 ///
 /// # Errors
-/// As [`super::check_weights`]; what `hashes` refuses.
+/// Fails if [`super::check_weights`] or `hashes` fails.
 pub fn content(config: &Config, folder: &Path, hashes: impl Fn(&Path) -> Result<TensorHashes>) -> Result<String> {
     let mut tensors: BTreeMap<String, String> = BTreeMap::new();
     let mut files: BTreeMap<&Path, TensorHashes> = BTreeMap::new();
@@ -90,7 +90,7 @@ pub fn content(config: &Config, folder: &Path, hashes: impl Fn(&Path) -> Result<
     Ok(sha256::of_bytes(json!({"config": canonical(config), "tensors": tensors}).to_string()))
 }
 
-/// Converts a config to canonical JSON of the computed values. Destructures the config, so that no new field is forgotten.
+/// Converts a config to canonical JSON. Destructures all structs, so that new fields cannot be forgotten.
 fn canonical(config: &Config) -> Value {
     let Config {
         architecture,
@@ -115,7 +115,7 @@ fn canonical(config: &Config) -> Value {
         sparse,
         tied_embeddings,
         windows,
-        // How far it was trained: nothing is computed from it.
+        // The training context length does not affect the computation.
         max_positions: _,
         attachments,
         dropped,
@@ -128,7 +128,7 @@ fn canonical(config: &Config) -> Value {
         norms_add_one,
         query_key_norm,
         scaled_embedding,
-        // Names, and what the config's own entries were read by.
+        // Names and parsing rules do not affect the computation.
         class: _,
         model_type: _,
         python: _,
@@ -155,7 +155,8 @@ fn canonical(config: &Config) -> Value {
         "vocab": vocab, "norm_eps": norm_eps, "rope_theta": theta, "rope_scaling": scaling.as_ref().map(scaled), "tied": tied_embeddings,
         "windows": windows, "attachments": attachments.iter().map(attached_operator).collect::<Vec<_>>(),
     });
-    // Properties beyond the first five architectures are omitted if absent, so that existing keys stay unchanged.
+    // Properties that the first five architectures do not have are omitted unless set, so that existing keys stay
+    // valid.
     let experts = experts.map(|Experts { count, used, width, normalised }| {
         json!({"count": count, "used": used, "width": width, "normalised": normalised, "layers": sparse})
     });
@@ -177,7 +178,7 @@ fn canonical(config: &Config) -> Value {
         ("logit_cap", logit_cap.map(|cap| json!(cap))),
         ("experts", experts),
         ("dropped", (!dropped.is_empty()).then(|| json!(dropped))),
-        // Scores from before sequences of unlike regimes were kept apart are others.
+        // Marks backbones whose results changed when sequences with different RoPE length regimes were separated.
         ("lengths", config.has_length_regimes().then(|| json!("apart"))),
     ];
     if let Value::Object(map) = &mut value {
@@ -186,7 +187,8 @@ fn canonical(config: &Config) -> Value {
     value
 }
 
-/// Describes an operator next to the weights. Forms beyond the first two are named, so that existing keys stay unchanged.
+/// Describes an operator next to the weights. Only forms other than the first two are named, so that existing keys stay
+/// valid.
 fn attached_operator(attachment: &Attachment) -> Value {
     let &Attachment { layer, place, form, bias } = attachment;
     let diagonal = form == AttachedForm::Diagonal;
@@ -197,7 +199,7 @@ fn attached_operator(attachment: &Attachment) -> Value {
     value
 }
 
-/// Converts a rope type to the numbers that it is computed from.
+/// Converts RoPE scaling to the values that it is computed from.
 fn scaled(scaling: &Scaling) -> Value {
     match scaling {
         Scaling::Linear { factor } => json!({"linear": factor}),
@@ -242,7 +244,7 @@ mod tests {
         fs::write(folder.join("model.safetensors"), &bytes).unwrap();
         let first = of(folder);
         assert_eq!(first, of(&fixture()), "the order of a config's entries is none of its");
-        // Entries without effect on the computation.
+        // Entries without an effect on the forward pass.
         let mut other = config.clone();
         for (name, value) in
             [("transformers_version", json!("9")), ("use_cache", json!(false)), ("max_position_embeddings", json!(512))]
@@ -251,7 +253,7 @@ mod tests {
         }
         write_config(&other, folder);
         assert_eq!(of(folder), first);
-        // Entries with an effect on the computation.
+        // Entries with an effect on the forward pass.
         for (name, value) in
             [("rms_norm_eps", json!(1e-6)), ("rope_parameters", json!({"rope_type": "default", "rope_theta": 10000.0}))]
         {
@@ -261,7 +263,7 @@ mod tests {
             assert_ne!(of(folder), first, "{name}");
         }
         write_config(&config, folder);
-        // Equal tensors in two files.
+        // The same tensors, split into two files.
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         let mut all: Vec<_> = tensors.iter().collect();
         all.sort_by_key(|(name, _)| name.to_string());
@@ -274,7 +276,7 @@ mod tests {
         fs::write(folder.join("model.safetensors.index.json"), json!({"weight_map": map}).to_string()).unwrap();
         fs::remove_file(folder.join("model.safetensors")).unwrap();
         assert_eq!(of(folder), first, "sharded");
-        // One bit of one weight.
+        // Flip one bit of a weight.
         let mut two = fs::read(folder.join("two.safetensors")).unwrap();
         *two.last_mut().unwrap() ^= 1;
         fs::write(folder.join("two.safetensors"), two).unwrap();

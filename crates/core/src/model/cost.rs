@@ -1,4 +1,4 @@
-//! The cost model: floating-point operations of a step on some text, and the memory of a backbone.
+//! Cost model: floating-point operations of a step, and memory of a backbone.
 
 use ghostlab_kernels::forward::BLOCK_ROWS;
 
@@ -13,25 +13,25 @@ use super::sublayer::Sublayer;
 use super::tensors::{parts, sublayer_of};
 use super::trie::{Cost, Trie};
 
-/// How much text a step has to do with.
+/// Amount of text that a step processes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
     pub tokens: usize,
-    /// Rows whose predictions are asked for.
+    /// Number of rows that the head scores.
     pub scored: usize,
-    /// Tokens of a segment, on average.
+    /// Mean segment length in tokens.
     pub length: usize,
 }
 
 impl Load {
-    /// Creates the load of windows of `length` tokens, all predicted.
+    /// Creates the load of windows of `length` tokens in which all tokens are predicted.
     pub fn windows(tokens: usize, length: usize) -> Self {
         Self { tokens, scored: tokens, length }
     }
 }
 
 impl Trie {
-    /// Multiplications and additions of all programs on some text.
+    /// Returns the multiplications and additions of all programs on the given load.
     pub fn flops(&self, config: &Config, load: &Load) -> Cost {
         let narrow =
             Load { tokens: if is_narrower(load.scored, load.tokens) { load.scored } else { load.tokens }, ..*load };
@@ -40,7 +40,7 @@ impl Trie {
 }
 
 impl Config {
-    /// Multiplications and additions of one step on some text: the unit of the cost model.
+    /// Returns the multiplications and additions of one step on the given load, the unit of the cost model.
     fn flops(&self, step: &Step, load: &Load) -> f64 {
         let Load { tokens, scored, length } = *load;
         let c = self.hidden as f64;
@@ -49,9 +49,9 @@ impl Config {
         let kv = (self.kv_heads * self.head_dim) as f64;
         match step {
             Step::Embed => 0.0,
-            // Projections; scores and their product with the values.
+            // The projections, and the products of queries with keys and of scores with values.
             Step::Attention(layer) => 2.0 * t * (c * (2.0 * q + 2.0 * kv) + 2.0 * self.seen(*layer, length) * q),
-            // A token is multiplied with those that it goes through.
+            // Each token is multiplied only with the experts that it is routed to.
             Step::Mlp(layer) => 2.0 * t * self.mlp_numbers(*layer, |experts| experts.used) as f64,
             Step::Edited(half, layer, operator) => self.flops(&half.step(*layer), load) + operator.flops(tokens),
             Step::Apply(operator) => operator.flops(tokens),
@@ -59,14 +59,14 @@ impl Config {
         }
     }
 
-    /// Returns the average number of tokens that a query sees: half a segment, limited by the layer's window.
+    /// Returns the mean number of tokens that a query attends to: half a segment, limited by the layer's window.
     fn seen(&self, layer: usize, length: usize) -> f64 {
         let length = length as f64;
         let window = self.windows.get(layer).copied().flatten().map_or(length, |width| (width as f64).min(length));
         if length > 0.0 { window - window * window / (2.0 * length) } else { 0.0 }
     }
 
-    /// Returns the weights of a layer's MLP, with its router and the number of experts that `experts` returns.
+    /// Returns the number of weights of a layer's MLP, including the router and as many experts as `experts` returns.
     fn mlp_numbers(&self, layer: usize, experts: fn(Experts) -> usize) -> usize {
         let c = self.hidden;
         match self.experts.filter(|_| self.sparse.get(layer) == Some(&true)) {
@@ -75,7 +75,7 @@ impl Config {
         }
     }
 
-    /// Returns the number of parameters that a program stores, norms and biases among them. Tied tables count once.
+    /// Returns the number of parameters that a program stores, including norms and biases. Tied tables count once.
     pub fn parameters(&self, program: &Program) -> u64 {
         program.0.iter().map(|step| self.step_parameters(step) as u64).sum()
     }
@@ -105,13 +105,13 @@ impl Config {
         self.hidden * (2 * q + 2 * kv)
     }
 
-    /// Returns the maximum bytes of the KV cache per token of a program, in f32.
+    /// Returns the size of the f32 KV cache of a program per token, in bytes.
     pub fn cache_bytes(&self, program: &Program) -> u64 {
         self.layer_cache_bytes() * program.0.iter().filter(|step| step.is_attention()).count() as u64
     }
 
-    /// Returns the bytes of the KV cache for a prompt that each program continues. Shared steps are counted once for the
-    /// prompt.
+    /// Returns the size of the KV cache in bytes for a prompt that each program continues with `new` tokens. Steps
+    /// shared by programs count once for the prompt.
     pub fn prompt_cache_bytes(&self, trie: &Trie, prompt: usize, new: usize) -> u64 {
         let Cost { shared, separate } = trie.cost(|step, _| f64::from(u8::from(step.is_attention())));
         self.layer_cache_bytes() * (shared as u64 * prompt as u64 + separate as u64 * new as u64)
@@ -121,7 +121,7 @@ impl Config {
         8 * (self.kv_heads * self.head_dim) as u64
     }
 
-    /// Returns the weights of a layer without norms and biases.
+    /// Returns the number of weights of a layer, without norms and biases.
     pub(super) fn layer_numbers(&self, layer: usize) -> u64 {
         let sizes = [
             (Sublayer::Attention, self.attention_numbers()),
@@ -131,18 +131,19 @@ impl Config {
         kept.map(|(_, numbers)| numbers as u64).sum()
     }
 
-    /// Returns the bytes of weights in the CPU engine. A tied output projection has its own copy in another layout.
+    /// Returns the size of the weights in the CPU engine in bytes. A tied output projection has a separate copy in
+    /// another layout.
     pub fn weight_bytes(&self, products: Products) -> u64 {
         let layers: u64 = (0..self.layers).map(|layer| self.layer_numbers(layer)).sum();
         products.bytes() * layers + self.head_bytes(Products::F32) + self.head_bytes(products)
     }
 
-    /// Returns the bytes of the largest layer's weights, without norms.
+    /// Returns the size of the largest layer in bytes, without norms.
     pub fn layer_bytes(&self, products: Products) -> u64 {
         products.bytes() * (0..self.layers).map(|layer| self.layer_numbers(layer)).max().unwrap_or(0)
     }
 
-    /// Returns the bytes loaded at a time if weights are loaded on demand. An expert is a part of its own.
+    /// Returns the size in bytes of a part that is loaded on demand. Each expert is a separate part.
     pub(super) fn part_bytes(&self, products: Products, part: usize) -> u64 {
         let expert = self.experts.map_or(0, |experts_of_layer| 3 * self.hidden * experts_of_layer.width) as u64;
         match self.part(part) {
@@ -157,24 +158,25 @@ impl Config {
         }
     }
 
-    /// Returns the bytes of the largest part.
+    /// Returns the size of the largest part in bytes.
     pub(super) fn largest_part_bytes(&self, products: Products) -> u64 {
         (0..=self.head_part()).map(|part| self.part_bytes(products, part)).max().unwrap_or(0)
     }
 
-    /// Returns the bytes of the output projection. The embedding has as many in f32.
+    /// Returns the size of the output projection in bytes. The embedding has the same size in f32.
     pub fn head_bytes(&self, products: Products) -> u64 {
         products.bytes() * (self.vocab * self.hidden) as u64
     }
 
-    /// Divides a budget into bytes for weights, and for streams if weights are loaded on demand.
+    /// Splits a budget into bytes for weights and, if weights are loaded on demand, bytes for streams.
     pub(super) fn divided(&self, products: Products, budget: u64) -> (u64, u64) {
         let streams = if self.weight_bytes(products) <= budget { 0 } else { budget / 8 };
         (budget - streams, streams)
     }
 
-    /// Returns the bytes of the weights that a program needs, with its f32 operators. A number of a layer or the head takes
-    /// `of_layer` bytes, one of the embedding `of_embedding`; `one_table` says whether tied tables are one in memory.
+    /// Returns the size in bytes of the weights that a program needs, including its f32 operators. A parameter of a
+    /// layer or the head takes `of_layer` bytes, one of the embedding `of_embedding`. With `one_table`, tied tables
+    /// count once.
     pub(super) fn needed_bytes(&self, program: &Program, of_layer: u64, of_embedding: u64, one_table: bool) -> u64 {
         let embedding = if one_table && self.tied_embeddings { 0 } else { of_embedding };
         program.0.iter().map(|step| self.step_bytes(step, of_layer, embedding)).sum()
@@ -194,14 +196,15 @@ impl Config {
         }
     }
 
-    /// Estimates the bytes for training an operator on sequences of `length` tokens: a quarter of the layers, the output
-    /// projection, the matrix with gradient and moments, and the logits with their graph.
+    /// Estimates the memory in bytes for training an operator on sequences of `length` tokens: a quarter of the layers,
+    /// the output projection, the matrix with gradient and optimizer moments, and the logits with their graph.
     pub fn training_bytes(&self, length: usize) -> u64 {
         let weights = self.layers.div_ceil(4) as u64 * self.layer_bytes(Products::F32) + self.head_bytes(Products::F32);
         weights + 16 * (self.hidden * self.hidden) as u64 + 16 * (length * self.vocab) as u64
     }
 
-    /// Estimates the bytes of a batch of `tokens` tokens with `streams` streams, attention and the threads' row blocks.
+    /// Estimates the memory in bytes of a batch of `tokens` tokens with `streams` streams, including attention and the
+    /// row blocks of all threads.
     pub fn batch_bytes(&self, tokens: usize, streams: usize) -> u64 {
         let attention = (2 * self.heads + 2 * self.kv_heads) * self.head_dim;
         let width = self.intermediate.max(self.experts.map_or(0, |experts| experts.width));
@@ -228,8 +231,8 @@ mod tests {
         Config::read_file(file.path()).unwrap()
     }
 
-    /// Computed by hand for the shape of Mixtral-8x7B: 46.7 billion weights, of which 12.9 billion multiply each token
-    /// (its model card says 47 and 13).
+    /// Expected values are computed by hand for the shape of Mixtral-8x7B: 46.7 billion weights, of which 12.9 billion
+    /// are active per token (the model card says 47 and 13).
     #[test]
     fn experts_are_all_in_memory_and_few_in_the_work() {
         let mixtral = config(&json!({
@@ -242,9 +245,9 @@ mod tests {
         let [attention, mlp, head] =
             [Step::Attention(0), Step::Mlp(0), Step::Head].map(|step| mixtral.flops(&step, &load) / 2.0);
         let work = 32.0 * (attention + mlp) + head;
-        // Includes attention's products of queries and keys, and excludes the embedding, which multiplies nothing.
+        // The estimate includes the products of queries and keys, and excludes the embedding, which is a lookup.
         assert!((work - 12_748e6).abs() < 20e6, "{work}");
-        // With loading on demand a single expert is in memory, not a layer of eight.
+        // With loading on demand, a single expert is loaded at a time, not a layer of eight.
         assert_eq!(mixtral.largest_part_bytes(Products::F32), 4 * 3 * 4096 * 14336);
         assert_eq!(mixtral.part_bytes(Products::Bf16, 1), 2 * 3 * 4096 * 14336);
     }
@@ -257,7 +260,7 @@ mod tests {
             "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,
         }));
         let programs = [Program::dense(4), Program::pruned(4, &[2], |_| None)];
-        // Two layers before the cut, two behind it and one: of the prompt five, of what is new four and three.
+        // The prompt runs 2 layers before the cut and 2 and 1 after it, 5 in total. New tokens run 4 and 3 layers.
         let layer = 8 * 2 * 16;
         let trie = Trie::new(&programs);
         assert_eq!(config.prompt_cache_bytes(&trie, 10, 3), layer * (10 * 5 + 3 * 7));
@@ -266,7 +269,7 @@ mod tests {
         assert_eq!(config.prompt_cache_bytes(&Trie::new(&[]), 10, 3), 0);
     }
 
-    /// Qwen3-MoE with dense layers between: each layer has its own size.
+    /// Qwen3-MoE with dense layers in between, so that layers differ in size.
     #[test]
     fn layers_of_unlike_sizes_are_counted_each() {
         let mixed = config(&json!({

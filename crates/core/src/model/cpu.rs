@@ -1,4 +1,4 @@
-//! The CPU engine: the decoder with this crate's own kernels, in f32 or with the products of its layers in bf16.
+//! The CPU engine: the decoder with this crate's own kernels, in f32 or with bf16 products in the layers.
 
 use std::time::Instant;
 
@@ -19,7 +19,8 @@ use super::rms_norm::RmsNorm;
 use super::trie::{Model, Observer, Trie};
 use crate::error::Result;
 
-/// Cores that share every step wait for each other at its end; parts of a chunk meet at the chunk's end only.
+/// Tokens per part of a chunk. Cores that share a step synchronize after every step, while parts of a chunk synchronize
+/// only at its end.
 const PART_TOKENS: usize = 512;
 
 impl Engine for Decoder {
@@ -90,7 +91,7 @@ impl Engine for Decoder {
 }
 
 impl Decoder {
-    /// Runs some batches over the layers, and takes note of what that took.
+    /// Runs batches over the layers and records the time that they took.
     fn pass<T>(&self, passes: &Passes, batches: &[Batch], run: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let made = self.seconds_making();

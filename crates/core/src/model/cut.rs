@@ -1,4 +1,4 @@
-//! A cut: the sublayers that a variant lacks (design §3).
+//! A cut: the set of sublayers removed from a backbone (design §3).
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::sublayer::Sublayer;
 
-/// A set of removed sublayers. Whole layers are the special case in which both sublayers of each layer are removed.
+/// A set of removed sublayers. A whole layer is removed if both of its sublayers are.
 ///
-/// As JSON it is a list in the order of the layers: a number for a whole layer, `"attention 3"` or `"mlp 3"` for a
-/// sublayer. Equal cuts have equal JSON, whichever criterion selected them.
+/// The JSON form is a list in layer order: a number for a whole layer, `"attention 3"` or `"mlp 3"` for a sublayer.
+/// Equal cuts have equal JSON.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cut(BTreeSet<(usize, Sublayer)>);
 
@@ -36,38 +36,38 @@ impl Cut {
         extended
     }
 
-    /// Removes what another cut removes.
+    /// Adds the sublayers of another cut.
     pub fn extend(&mut self, other: &Self) {
         self.0.extend(other.iter());
     }
 
-    /// Whether a sublayer is removed.
+    /// Returns whether a sublayer is removed.
     pub fn contains(&self, layer: usize, sublayer: Sublayer) -> bool {
         self.0.contains(&(layer, sublayer))
     }
 
-    /// Whether both sublayers of a layer are removed.
+    /// Returns whether both sublayers of a layer are removed.
     pub fn contains_layer(&self, layer: usize) -> bool {
         Sublayer::BOTH.iter().all(|&sublayer| self.contains(layer, sublayer))
     }
 
-    /// Iterates over the removed sublayers in the order of a program.
+    /// Iterates over the removed sublayers in program order.
     pub fn iter(&self) -> impl Iterator<Item = (usize, Sublayer)> + '_ {
         self.0.iter().copied()
     }
 
-    /// Returns the layers that are removed as a whole, ascending.
+    /// Returns the completely removed layers, ascending.
     pub fn whole_layers(&self) -> Vec<usize> {
         let with_mlp = self.iter().filter(|&(_, sublayer)| sublayer == Sublayer::Mlp);
         with_mlp.map(|(layer, _)| layer).filter(|&layer| self.contains_layer(layer)).collect()
     }
 
-    /// Whether every removed sublayer belongs to a layer that is removed as a whole.
+    /// Returns whether the cut consists of whole layers.
     pub fn is_whole_layers(&self) -> bool {
         2 * self.whole_layers().len() == self.0.len()
     }
 
-    /// Returns the maximal runs `[start, end)` of layers that are removed as a whole.
+    /// Returns the maximal runs `[start, end)` of completely removed layers.
     pub fn regions(&self) -> Vec<(usize, usize)> {
         let layers = self.whole_layers();
         layers.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run[run.len() - 1] + 1)).collect()
@@ -82,7 +82,7 @@ impl Cut {
         self.0.is_empty()
     }
 
-    /// Returns the entries of the list that the cut is written as.
+    /// Returns the entries of the serialized list.
     fn entries(&self) -> Vec<CutEntry> {
         let mut entries = Vec::new();
         for (layer, sublayer) in self.iter() {
@@ -96,7 +96,7 @@ impl Cut {
     }
 }
 
-/// One entry of a cut's list.
+/// Entry of a serialized cut.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum CutEntry {
@@ -113,7 +113,7 @@ impl fmt::Display for CutEntry {
     }
 }
 
-/// `[3, 4, attention 8]`, as in [`Cut`]'s JSON.
+/// Formats as `[3, 4, attention 8]`, like the JSON form.
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let entries: Vec<String> = self.entries().iter().map(ToString::to_string).collect();
@@ -162,7 +162,7 @@ impl JsonSchema for Cut {
 /// Parses `attention 3` or `mlp 3`.
 ///
 /// # Errors
-/// Any other text.
+/// Fails for any other text.
 pub fn parse_sublayer(text: &str) -> Result<(usize, Sublayer), String> {
     let parsed = text.split_once(' ').and_then(|(kind, layer)| Some((layer.parse().ok()?, kind.parse().ok()?)));
     parsed.ok_or_else(|| format!("`{text}` is no sublayer such as `attention 3` or `mlp 3`"))
@@ -174,7 +174,7 @@ impl FromIterator<(usize, Sublayer)> for Cut {
     }
 }
 
-/// Whether the cut removes exactly these layers as a whole.
+/// Compares the cut with a list of whole layers.
 impl<T: AsRef<[usize]>> PartialEq<T> for Cut {
     fn eq(&self, layers: &T) -> bool {
         *self == Self::layers(layers.as_ref().iter().copied())

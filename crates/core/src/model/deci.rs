@@ -1,5 +1,6 @@
-//! GGUF files of llama.cpp's architecture `deci`, as exports of sublayer cuts have it: layers with or without attention, MLPs of
-//! zeros, and maps of the normed stream. They are read as layers without some sublayers and operators next to the weights.
+//! Reader for GGUF files of llama.cpp's `deci` architecture, as written by exports of sublayer cuts: layers with or
+//! without attention, all-zero MLPs, and linear maps of the normed stream. They are read as layers with missing
+//! sublayers and operators next to the weights.
 
 use serde_json::{Map, Value, json};
 
@@ -15,10 +16,10 @@ use crate::files::gguf::Gguf;
 
 /// Name of the architecture in GGUF files.
 pub const DECI: &str = "deci";
-/// Maximum number of layers, which bounds the lists of counts.
+/// Maximum number of layers, which limits the size of per-layer lists.
 const MAX_BLOCKS: u64 = 10_000;
 
-/// Returns the backbone's architecture and the form of the file. Biases of queries distinguish Qwen2 from Llama.
+/// Returns the architecture of the backbone and its GGUF form. Query biases distinguish Qwen2 from Llama.
 pub(super) fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     let has_biases = file.tensors.keys().any(|name| name.ends_with(".attn_q.bias"));
     let model_type = if has_biases { "qwen2" } else { "llama" };
@@ -28,14 +29,14 @@ pub(super) fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufFo
     Ok((architecture, GgufForm::alike(DECI, true)))
 }
 
-/// A layer of the file.
+/// A layer of the GGUF file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Block {
     has_attention: bool,
     has_mlp: bool,
-    /// Whether a map of the normed stream is in the place of the attention.
+    /// Whether a linear map of the normed stream replaces the attention.
     is_linear: bool,
-    /// Whether an MLP of zeros adds a constant.
+    /// Whether an all-zero MLP adds a constant.
     has_constant: bool,
 }
 
@@ -50,7 +51,7 @@ impl Block {
     }
 }
 
-/// The layers of a file, and the counts of those that have both sublayers.
+/// Layers of a file, with the head counts and MLP width of complete layers.
 pub(super) struct DeciLayers {
     pub(super) heads: u64,
     pub(super) kv_heads: u64,
@@ -58,11 +59,11 @@ pub(super) struct DeciLayers {
     blocks: Vec<Block>,
 }
 
-/// Name of a tensor of the file in a Hugging Face folder.
+/// Name of a GGUF tensor in a Hugging Face folder.
 pub(super) enum FolderName {
     Usual,
     Operator(String),
-    /// The tensor stands for a sublayer that is not there.
+    /// Placeholder for a missing sublayer.
     Filler,
 }
 
@@ -70,7 +71,7 @@ impl DeciLayers {
     /// Reads the layers of a file.
     ///
     /// # Errors
-    /// Counts that are missing, or that differ otherwise than in exports.
+    /// Fails if counts are missing, or vary between layers in a way that exports do not.
     pub(super) fn read(file: &Gguf) -> Result<Self> {
         let blocks = file.count("deci.block_count")?.filter(|blocks| (1..=MAX_BLOCKS).contains(blocks));
         let blocks = blocks.ok_or_else(|| wrong(file, "deci.block_count", "1 to 10000 layers"))?;
@@ -103,7 +104,8 @@ impl DeciLayers {
         Ok(read)
     }
 
-    /// Returns the entries of a config that describe the layers: class and `ghostlab`; none if all layers are plain.
+    /// Returns the config entries `architectures` and `ghostlab` that describe the layers, or none if all layers are
+    /// complete.
     pub(super) fn entries(&self, architecture: &Architecture) -> Map<String, Value> {
         let mut dropped = Cut::default();
         let mut operators = Vec::new();
@@ -125,7 +127,7 @@ impl DeciLayers {
         [("architectures".to_owned(), json!([class])), (ENTRY.to_owned(), entry)].into_iter().collect()
     }
 
-    /// Returns the folder's name of a tensor such as `blk.3.attn_output.weight`.
+    /// Returns the Hugging Face name of a tensor such as `blk.3.attn_output.weight`.
     pub(super) fn folder_name(&self, tensor: &str) -> FolderName {
         let place = tensor.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
         let place = place.and_then(|(layer, part)| Some((layer.parse::<usize>().ok()?, part)));
@@ -144,7 +146,7 @@ impl DeciLayers {
     }
 }
 
-/// Reads a count for each layer.
+/// Reads a per-layer count.
 fn counts(file: &Gguf, key: &str, blocks: u64) -> Result<Vec<u64>> {
     let found = file.counts(key)?.ok_or_else(|| wrong(file, key, "a whole number for each layer"))?;
     match found[..] {
@@ -154,7 +156,7 @@ fn counts(file: &Gguf, key: &str, blocks: u64) -> Result<Vec<u64>> {
     }
 }
 
-/// Whether a tensor is there and all of its numbers are zero.
+/// Returns whether a tensor exists and all of its values are zero.
 fn is_zero(file: &Gguf, tensor: &str) -> Result<bool> {
     Ok(file.values(tensor)?.is_some_and(|values| values.iter().all(|&value| value == 0.0)))
 }
@@ -175,7 +177,7 @@ mod tests {
     use super::*;
     use crate::files::gguf_writer::{GgufInfo, header};
 
-    /// Writes a file of three layers, with one number in the down projection of the last, and reads its layers.
+    /// Writes a file of three layers whose last down projection contains one given value, and reads its layers.
     fn read(heads: &[u32], widths: &[u32], number: f32) -> Result<DeciLayers> {
         let entries = [
             ("general.architecture".to_owned(), Entry::String(DECI.to_owned())),

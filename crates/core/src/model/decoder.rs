@@ -1,4 +1,4 @@
-//! The decoder: one description of every architecture in the registry, run step by step.
+//! Decoder that runs the steps of all architectures in the registry.
 
 mod cached;
 
@@ -27,7 +27,7 @@ use super::trie::Model;
 use crate::error::{Error, Result};
 use crate::linalg::panels::Panels;
 
-/// A backbone's weights, ready to run.
+/// A backbone on the CPU engine, ready to run.
 #[derive(Clone)]
 pub struct Decoder {
     config: Config,
@@ -35,12 +35,14 @@ pub struct Decoder {
     parts: Parts,
     final_norm: Tensor, // [C]
     rotaries: Arc<Rotaries>,
-    /// Present if weights are loaded on demand.
+    /// Planner of passes, if weights are loaded on demand.
     passes: Option<Arc<Passes>>,
 }
 
-/// Attention between the rows of a stream and cached rows.
+/// Attention of the rows of a stream, with or without cached rows.
 trait Seen {
+    /// Computes attention of the rows.
+    ///
     /// # Shapes
     /// `qkv [tokens, (H + 2K)·D]`; result `[tokens, H·D]`.
     fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch>;
@@ -54,39 +56,40 @@ impl Seen for Batch {
     }
 }
 
-/// How far a half of a layer is computed.
+/// Extent to which a sublayer is computed.
 #[derive(Clone, Copy, PartialEq)]
 enum End {
-    /// Its last projection.
+    /// Up to its last projection, before the final norm of the branch.
     Projection,
-    /// Its branch: the projection, and the norm after it where there is one.
+    /// The complete branch, including the norm at its end if there is one.
     Branch,
-    /// The stream with the branch added.
+    /// The branch added to the residual stream.
     Stream,
 }
 
 impl Decoder {
-    /// Reads a backbone's folder: config and weights.
+    /// Loads a backbone folder: config and weights.
     ///
     /// # Errors
-    /// See [`Config::read`] and [`super::check_weights`]: whatever is missing, misshapen, not finite or left over is
-    /// named.
+    /// Fails if the config or weights are missing, malformed, non-finite or incomplete, or if there are extra weights.
+    /// See [`Config::read`] and [`super::check_weights`].
     pub fn load(folder: &Path) -> Result<Self> {
         Self::load_with(Config::read(folder)?, folder)
     }
 
-    /// Reads the weights of a folder under a config that was read before.
+    /// Loads the weights of a folder with a given config.
     pub fn load_with(config: Config, folder: &Path) -> Result<Self> {
         Self::load_within(config, folder, Products::F32, u64::MAX)
     }
 
-    /// Loads a backbone with [`Self::load_with`] within `budget` bytes. If the weights exceed it, layers and the head are
-    /// loaded from files when needed, one ahead, and the one needed last is evicted. Embedding rows are read on demand.
-    /// Part of the budget holds streams, so that several batches share a pass over the layers. Results do not depend on the
-    /// budget.
+    /// Loads a backbone like [`Self::load_with`], within `budget` bytes. If the weights exceed the budget, layers and
+    /// head are loaded from files on demand, one layer ahead, and the weights that are needed last are evicted.
+    /// Embedding rows are then read on demand, and a part of the budget holds streams, so that several batches share a
+    /// pass over the layers. Results do not depend on the budget.
     ///
     /// # Errors
-    /// If weights are loaded on demand, nonfinite numbers and changed files are found only when they are used.
+    /// Fails like [`Self::load_with`]. If weights are loaded on demand, non-finite values and changed files are
+    /// detected only when they are used.
     pub fn load_within(config: Config, folder: &Path, products: Products, budget: u64) -> Result<Self> {
         let weights = checked(&config, folder)?;
         let final_norm = tensors::norm(&config, &weights, FINAL_NORM, &[config.hidden])?;
@@ -102,12 +105,12 @@ impl Decoder {
         &self.config
     }
 
-    /// Returns the type of the products with weights.
+    /// Returns the number type of the products with weights.
     pub(super) fn products(&self) -> Products {
         self.products
     }
 
-    /// Returns the planner of passes, unless all weights are in memory.
+    /// Returns the planner of passes, or `None` if all weights are in memory.
     pub(super) fn passes(&self) -> Option<&Passes> {
         self.passes.as_deref()
     }
@@ -117,7 +120,7 @@ impl Decoder {
         self.parts.seconds_making()
     }
 
-    /// Computes every logit of the given rows.
+    /// Computes the logits of the given rows.
     ///
     /// # Shapes
     /// `state [tokens, C]`; result `[rows, vocab]`.
@@ -130,16 +133,16 @@ impl Decoder {
         tensor(kernels::logits(&x, c, ends, head.head()?.laid(), rows), &[rows.len(), self.config.vocab])
     }
 
-    /// Returns the backbone with `operator` multiplied into the last weights of a sublayer, the meaning of
+    /// Returns the backbone with `operator` folded into the last projection of a sublayer, which implements
     /// [`Step::Edited`].
     ///
-    /// Weights that are not changed are shared with `self`. A diagonal goes into the output rows of the half's last
-    /// projection, before a norm where the branch ends in one. A bias there is a part of the branch: it goes through the
-    /// operator as well. Of experts it goes into each ([`super::experts`]).
+    /// Unchanged weights are shared with `self`. A diagonal scales the output rows of the projection, before the norm
+    /// at the end of the branch if there is one. The bias of the projection is transformed too. With experts, the
+    /// operator is folded into each of them ([`super::experts`]).
     ///
     /// # Errors
-    /// The operator is dense on a branch that ends in a norm, or has a bias, so no weight can absorb it; or the weights
-    /// are loaded on demand or in bf16.
+    /// Fails if the operator has a bias or norm, or is dense while the branch ends in a norm, because no weight can
+    /// absorb it. Also fails if the weights are loaded on demand or in bf16.
     pub fn folded(&self, half: Sublayer, layer: usize, operator: &Operator) -> Result<Self> {
         let mut weights = self.parts.layer(&self.config, layer)?.layer()?.clone();
         if !operator.is_linear() {
@@ -182,7 +185,7 @@ impl Decoder {
         Ok(folded)
     }
 
-    /// Returns the norm of the stream that enters a layer, without a weight if the layer has none there.
+    /// Returns the norm of the stream that enters a layer. It has no weight if the layer does not start with a norm.
     pub(super) fn stream_norm(&self, layer: usize) -> Result<RmsNorm> {
         let part = self.parts.layer(&self.config, layer)?;
         let weight = slices(part.layer()?.norms[0].as_ref())?.map(|weight| weight.to_vec());
@@ -270,10 +273,11 @@ impl Decoder {
         Ok(kernels::mlp(x, self.config.hidden, before, branch, after, stream))
     }
 
-    /// Computes the branch of a mixture of experts, loading one expert after the other if a token needs it.
+    /// Computes the branch of a mixture of experts. Loads experts one by one, skipping those that no token is routed
+    /// to.
     ///
     /// # Shapes
-    /// `router [C, E]`, `x [tokens, C]`; result the same.
+    /// `router [C, E]`, `x [tokens, C]`; result `[tokens, C]`.
     fn experts(&self, router: &Tensor, layer: usize, x: &[f32], before: Option<Norm<'_>>) -> Result<Vec<f32>> {
         let c = self.config.hidden;
         let experts =
@@ -297,7 +301,8 @@ impl Decoder {
         Ok(out)
     }
 
-    /// Computes `x + branch(x)·T`. A diagonal is applied before a norm that ends the branch, a dense map after it.
+    /// Computes `x + branch(x)·T`. A diagonal is applied before the norm at the end of the branch, a dense map after
+    /// it.
     fn edited(&self, half: Sublayer, layer: usize, operator: &Operator, seen: &dyn Seen, x: &Tensor) -> Result<Tensor> {
         let part = self.parts.layer(&self.config, layer)?;
         let last = slices(part.layer()?.norm_after(half))?;
@@ -333,9 +338,9 @@ impl Decoder {
 
 impl Model for Decoder {
     type Batch = Batch;
-    /// The residual stream, `[tokens, C]`; narrowed, `[scored rows, C]`.
+    /// Residual stream `[tokens, C]`, or `[scored rows, C]` after narrowing.
     type Residual = Tensor;
-    /// One for each target of the batch.
+    /// Predictions, one per target of the batch.
     type Output = Vec<Prediction>;
 
     fn expect(&self, now: Option<usize>, next: Option<usize>) {
@@ -375,7 +380,7 @@ impl Compare for Decoder {
 
     fn compare(&self, batch: &Batch, reference: &Tensor, x: &Tensor) -> Result<Vec<Divergence>> {
         let head = self.parts.head(&self.config)?;
-        // Only one of both may be narrowed to the scored rows.
+        // Possibly only one of the streams has been narrowed to the scored rows.
         let narrowed = reference.dim(0)?.min(x.dim(0)?);
         let [reference, x] = [reference, x].map(|x| match x.dim(0)? == narrowed {
             true => Ok(x.clone()),

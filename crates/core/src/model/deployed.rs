@@ -1,5 +1,5 @@
-//! The deployed form of a variant: operators are folded into weights where possible and remain steps elsewhere. Also
-//! the program of a folder with such operators next to its weights, or without some sublayers.
+//! Deployed form of a variant: operators are folded into weights where possible and remain separate steps elsewhere.
+//! Also the program of an exported folder with operators or dropped sublayers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,23 +14,23 @@ use super::tensors::checked;
 use super::weights::Weights;
 use crate::error::Result;
 
-/// A variant whose weights have absorbed every operator that they can.
+/// A variant with its operators folded into weights where possible.
 #[derive(Debug, Clone)]
 pub struct Deployed {
-    /// Its steps. A half of a layer whose weights took an operator in is the plain one: a pass takes as long whatever
-    /// numbers the weights hold.
+    /// Steps of the deployed model. A sublayer with a folded operator is a plain step, because its cost does not depend
+    /// on the values of the weights.
     pub program: Program,
-    /// Operators absorbed by the last projection of a sublayer ([`Decoder::folded`](super::Decoder::folded)).
+    /// Operators folded into the last projection of a sublayer ([`Decoder::folded`](super::Decoder::folded)).
     pub folds: BTreeMap<(usize, Sublayer), Arc<Operator>>,
 }
 
-/// Converts a program to its deployed form: weights that end a branch absorb operators if they can. A branch that ends in a
-/// norm absorbs a diagonal before the norm, and no dense map.
+/// Converts a program to its deployed form by folding operators into the projection at the end of a branch where
+/// possible. If the branch ends in a norm, only a diagonal before the norm can be folded.
 pub fn deployed(program: &Program, config: &Config) -> Deployed {
     let mut folds = BTreeMap::new();
     let steps = program.0.iter().map(|step| {
         let Step::Edited(half, layer, operator) = step else { return step.clone() };
-        // A projection has neither a bias nor a norm.
+        // A projection can absorb neither a bias nor a norm.
         if !operator.is_linear() || (!operator.is_diagonal() && config.ends_in_norm(*half)) {
             return step.clone();
         }
@@ -41,20 +41,20 @@ pub fn deployed(program: &Program, config: &Config) -> Deployed {
     Deployed { program, folds }
 }
 
-/// Folds factors of the complete stream into the weights, if possible.
+/// Folds scalar factors of the residual stream into the weights that follow, where possible.
 ///
-/// Behind a factor `s` the stream is `y = s·x`. It runs on as `z = y/s = x` where each branch behind gives its `1/s`:
-/// `z + f(norm(z))/s = (y + f(norm(y)))/s`, and the final norm takes `z` as it takes `y`, because a root-mean-square norm
-/// does not see the scale of what it norms. But for its `ε`: `z/√(mean z² + ε) = y/√(mean y² + s²·ε)`, a relative
-/// difference of `(1 − 1/s²)·ε / (2·(mean z² + ε))`, which no config can say away. Factors on what stands before the cut
-/// instead would meet smaller streams, and the embedding, which may be the head as well.
+/// After a factor `s` the stream is `y = s·x`. The model can continue with `z = y/s = x` if each later branch is scaled
+/// by `1/s`: `z + f(norm(z))/s = (y + f(norm(y)))/s`. The final norm gives the same result for `z` as for `y`, because
+/// an RMS norm is invariant to the scale of its input, except for its `ε`: `z/√(mean z² + ε) = y/√(mean y² + s²·ε)`.
+/// The relative difference is `(1 − 1/s²)·ε / (2·(mean z² + ε))`, which no config entry can compensate. Scaling the
+/// weights before the cut instead would affect smaller streams, and the embedding, which may be tied to the head.
 ///
-/// None of it holds for a diagonal of unlike factors, whose inverse changes `mean z²`; for `s ≤ 0`, of which the norm sees
-/// the sign; before an operator that adds something; and where branches end in norms, which take factors of their
-/// projections back.
+/// This is not possible for a diagonal with different factors, because its inverse changes `mean z²`; for `s ≤ 0`,
+/// because the norm preserves the sign; before an operator with a bias or norm; and if branches end in norms, which
+/// undo scaled projections.
 ///
 /// # Errors
-/// An operator that cannot be read.
+/// Fails if an operator cannot be read.
 pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
     let in_norm = Sublayer::BOTH.iter().any(|half| config.ends_in_norm(*half));
     if in_norm || deployed.program.0.iter().any(|step| matches!(step, Step::Apply(operator) if !operator.is_linear())) {
@@ -88,10 +88,10 @@ pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
     Ok(Deployed { program: Program(steps), folds })
 }
 
-/// Returns the program of a backbone folder: all sublayers that it has, and the operators stored next to the weights.
+/// Returns the program of a backbone folder, with all existing sublayers and the operators stored next to the weights.
 ///
 /// # Errors
-/// An operator that cannot be read; weights that do not fit the config.
+/// Fails if an operator cannot be read, or the weights do not fit the config.
 pub fn whole(config: &Config, folder: &Path) -> Result<Program> {
     if config.is_plain() {
         return Ok(Program::dense(config.layers));
@@ -111,7 +111,7 @@ pub fn whole(config: &Config, folder: &Path) -> Result<Program> {
     Ok(Program(steps))
 }
 
-/// Reads the operator at a place of a layer, if the config names one.
+/// Reads the operator at a place of a layer, if the config declares one.
 fn operator_at(config: &Config, weights: &Weights, layer: usize, place: BranchPlace) -> Result<Option<Arc<Operator>>> {
     let attachment = config.attachments.iter().find(|attached| (attached.layer, attached.place) == (layer, place));
     attachment.map(|attached| attached.operator(config.hidden, config.norm_eps, weights)).transpose()
@@ -137,7 +137,7 @@ mod tests {
             assert_eq!(found.program, plain);
             assert_eq!(found.folds[&(0, Sublayer::Mlp)].key(), operator.key());
         }
-        // OLMo-2's branch ends in a norm.
+        // In OLMo-2, branches end in a norm.
         let left = deployed(&repaired_mlp(dense.clone()), &config("olmo2"));
         assert_eq!(left.program, repaired_mlp(dense));
         assert!(left.folds.is_empty());
@@ -148,8 +148,8 @@ mod tests {
         Program::repaired(3, &Cut::layers([1]), &Repairs { branches, ..Repairs::default() })
     }
 
-    /// Expected: logits of the program with factors as steps, against the plain program on folded weights. They differ only
-    /// by the norms' ε, which is largest for small streams.
+    /// Compares the log-probabilities of the program with factors as steps and the plain program with folded weights.
+    /// They differ only by the ε of the norms, which matters most for small streams.
     #[test]
     fn factors_of_the_stream_go_into_the_branches_behind_them() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
@@ -160,7 +160,7 @@ mod tests {
         });
         let found = merged(deployed(&program, &config), &config).unwrap();
         assert_eq!(found.program, Program::pruned(4, &[1, 3], |_| None));
-        // Only the final norm follows the second factor.
+        // The second factor is only followed by the final norm.
         let halves = [(2, Sublayer::Attention), (2, Sublayer::Mlp)];
         assert_eq!(found.folds.keys().copied().collect::<Vec<_>>(), halves);
         let folded =

@@ -1,4 +1,4 @@
-//! The engine interface: runs programs on a backbone's weights on some device (design §3). Callers see batches,
+//! Engine interface: runs programs on a backbone's weights on some device (design §3). Callers only handle batches,
 //! programs and rows in host memory.
 
 use std::fmt;
@@ -18,21 +18,21 @@ use super::slice::{elements, tensor};
 use super::trie::{Model, Observer, Trie};
 use crate::error::{Error, Result};
 
-/// Properties of an engine that its numbers depend on. Part of the keys of its results.
+/// Engine properties that affect its numerical results. Part of the result keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct EngineId {
     pub name: &'static str,
-    /// Type of the computation.
+    /// Float type of the computation.
     pub dtype: &'static str,
-    /// The class of device: others round otherwise.
+    /// Device class, which determines the rounding.
     pub device: &'static str,
 }
 
-/// The CPU engine in f32, which runs unless another one is requested.
+/// The default engine: CPU in f32.
 pub const CPU: EngineId = EngineId { name: "cpu", dtype: "f32", device: "cpu" };
 
 impl EngineId {
-    /// Whether weights and intermediates are in this machine's memory.
+    /// Returns whether the engine keeps weights and intermediates in host memory.
     pub fn is_on_cpu(&self) -> bool {
         [KernelFamily::Portable, KernelFamily::Amx].iter().any(|family| family.device_class() == self.device)
     }
@@ -44,20 +44,20 @@ impl fmt::Display for EngineId {
     }
 }
 
-/// How far what an engine computes may be from exact, by the float type that it computes in; each as a part of the number.
+/// Allowed relative error of an engine's results, by its float type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerance {
-    /// Relative tolerance of a perplexity, for a backbone that predicts its text.
+    /// Relative tolerance of perplexities, for backbones that predict the text reasonably well.
     pub perplexity: f64,
-    /// Tolerance of the share of correct answers.
+    /// Absolute tolerance of accuracies.
     pub answers: f64,
     /// Relative tolerance of activations, and of results that do not amplify their errors: 16 units in the last place
-    /// of f32, five of half precision, in which no sums are formed.
+    /// in f32, five in half precision, in which no sums are accumulated.
     pub activations: f64,
 }
 
 impl Tolerance {
-    /// Parses a float type.
+    /// Returns the tolerance of a float type.
     pub fn of(dtype: &str) -> Self {
         match dtype {
             "f32" => Self { perplexity: 0.001, answers: 0.005, activations: 2e-6 },
@@ -73,31 +73,31 @@ pub type Predicted = Vec<Option<Vec<Prediction>>>;
 /// Divergences by program, one per target of a batch. `None` for programs without a head.
 pub type Compared = Vec<Option<Vec<Divergence>>>;
 
-/// [`Engine::prompt_tokens`] of most.
+/// Default of [`Engine::prompt_tokens`].
 pub(super) const PROMPT_TOKENS: usize = 2048;
 
-/// One backbone, ready to run.
+/// A loaded backbone that can run programs.
 pub trait Engine: Send + Sync {
     fn id(&self) -> EngineId;
 
     fn config(&self) -> &Config;
 
-    /// Returns the tokens that one worker takes through a trie. Longer chunks are split into parallel parts. It is fixed
-    /// per engine, so results do not depend on the machine.
+    /// Returns the number of tokens that one worker runs through a trie. Longer chunks are split into parallel parts.
+    /// The number is fixed per engine, so results do not depend on the machine.
     fn part_tokens(&self) -> usize;
 
-    /// Returns the tokens to take through the layers together with `streams` streams each, if they exceed a chunk. For
-    /// engines that load weights on demand.
+    /// Returns the preferred number of tokens per pass over the layers with `streams` streams, if it exceeds a chunk.
+    /// Used by engines that load weights on demand.
     fn pass_tokens(&self, _streams: usize) -> usize {
         0
     }
 
-    /// Returns the number of new prompt tokens to decode at a time.
+    /// Returns the number of prompt tokens to process at a time when decoding.
     fn prompt_tokens(&self) -> usize {
         PROMPT_TOKENS
     }
 
-    /// Returns the bytes that keys and values may take on a device with its own memory.
+    /// Returns the maximum size of the KV cache in bytes on a device with separate memory.
     fn cache_bytes(&self) -> Option<u64> {
         None
     }
@@ -105,70 +105,69 @@ pub trait Engine: Send + Sync {
     /// Runs one batch through all programs of a trie.
     ///
     /// # Errors
-    /// A step that fails, or what the observer returns.
+    /// Fails if a step or the observer fails.
     fn run(&self, trie: &Trie, batch: &Batch, observer: &mut dyn Observer<dyn ResidualStream>) -> Result<Predicted>;
 
-    /// Runs several batches through all programs of a trie, side by side: for each batch what [`Self::run`] gives.
-    /// `seconds[node]` grows by the time that workers were at a step, all workers together.
+    /// Runs several batches through all programs of a trie in parallel, with the same results as [`Self::run`]. The
+    /// time of each step, summed over all workers, is added to `seconds[node]`.
     ///
     /// # Errors
-    /// As [`Self::run`].
+    /// See [`Self::run`].
     fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Predicted>> {
         side_by_side(self, trie, parts, seconds)
     }
 
-    /// Runs several batches through a trie of [`Trie::against`] and compares its programs with the reference program,
-    /// for each batch. `seconds` as for [`Self::score`].
+    /// Runs several batches through a trie built by [`Trie::against`], and compares its programs with the reference
+    /// program. `seconds` is updated as in [`Self::score`].
     ///
     /// # Errors
-    /// As [`Self::run`]; an engine that cannot.
+    /// Fails like [`Self::run`], or if the engine does not support comparisons.
     fn compare(&self, _trie: &Trie, _parts: &[Batch], _seconds: &mut [f64]) -> Result<Vec<Compared>> {
         Err(Error::job("this engine does not compare programs").at(self.id()))
     }
 
-    /// Shows the streams of several batches, each as [`Self::run`] makes them: those of one node come in the order of the
-    /// batches.
+    /// Runs several batches and passes their streams to an observer. The streams of a node arrive in batch order.
     ///
     /// # Errors
-    /// As [`Self::run`].
+    /// See [`Self::run`].
     fn observe(&self, trie: &Trie, batches: &[Batch], observer: &mut dyn BatchObserver) -> Result<()> {
         one_by_one(self, trie, batches, observer)
     }
 
-    /// Runs some steps, neither embedding nor head, on a residual stream that is given.
+    /// Runs steps other than embedding and head on a given residual stream.
     ///
     /// # Shapes
-    /// `stream [tokens, C]`; result the same.
+    /// `stream [tokens, C]`; result `[tokens, C]`.
     fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows>;
 
-    /// Computes every logit of some rows of a given residual stream.
+    /// Computes the logits of some rows of a given residual stream.
     ///
     /// # Shapes
-    /// `stream [tokens, C]`, the one that enters the final norm; result `[rows, vocab]`.
+    /// `stream [tokens, C]` before the final norm; result `[rows, vocab]`.
     fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows>;
 
-    /// Returns the norm of the stream that enters a layer, without a weight if the layer has none there.
+    /// Returns the norm of the stream that enters a layer. It has no weight if the layer does not start with a norm.
     ///
     /// # Errors
-    /// The engine does not show its weights, or they cannot be loaded.
+    /// Fails if the engine does not expose its weights, or they cannot be loaded.
     fn stream_norm(&self, layer: usize) -> Result<RmsNorm> {
         Err(Error::job("this engine does not show its norms").at(format!("layer {layer}, {}", self.id())))
     }
 
-    /// Begins to decode with the programs of a trie, with nothing in the cache.
+    /// Starts decoding with the programs of a trie and an empty cache.
     ///
     /// # Errors
-    /// A program without a head; an engine that cannot.
+    /// Fails if a program has no head, or the engine does not support decoding.
     fn decoding<'a>(&'a self, _trie: &'a Trie) -> Result<Box<dyn Decoding + 'a>> {
         Err(Error::job("this engine does not generate").at(self.id()))
     }
 
-    /// Returns the device for sums over rows, unless it is the CPU.
+    /// Returns the device for sums over rows, or `None` for the CPU.
     fn sums_device(&self) -> Option<Device> {
         None
     }
 
-    /// Returns notes for readers of the results since the last call: overflow, reduced batch.
+    /// Returns the notes since the last call that concern the results, such as an overflow or a reduced batch size.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
@@ -176,11 +175,11 @@ pub trait Engine: Send + Sync {
 
 /// Receives every stream of several batches.
 pub trait BatchObserver {
-    /// Is called with the stream after a step of a batch.
+    /// Called with the stream after each step of a batch.
     fn after(&mut self, batch: usize, node: usize, stream: &dyn ResidualStream) -> Result<()>;
 }
 
-/// One batch's part of an observer.
+/// Adapter that observes one batch.
 struct OfBatch<'a>(usize, &'a mut dyn BatchObserver);
 
 impl Observer<dyn ResidualStream> for OfBatch<'_> {
@@ -189,7 +188,7 @@ impl Observer<dyn ResidualStream> for OfBatch<'_> {
     }
 }
 
-/// Returns how many pieces fit within `most` tokens, at least one if there is one.
+/// Returns the number of pieces that fit within `most` tokens, but at least one if there are any.
 pub fn together(pieces: impl Iterator<Item = usize>, most: usize) -> usize {
     let sums = pieces.scan(0, |sum, tokens| {
         *sum += tokens;
@@ -198,7 +197,7 @@ pub fn together(pieces: impl Iterator<Item = usize>, most: usize) -> usize {
     sums.enumerate().take_while(|&(index, sum)| index == 0 || sum <= most).count()
 }
 
-/// Runs each batch through the trie before the next one.
+/// Runs the batches through the trie one after the other.
 pub(super) fn one_by_one<E: Engine + ?Sized>(
     engine: &E,
     trie: &Trie,
@@ -218,18 +217,28 @@ pub(super) fn side_by_side<E: Engine + ?Sized>(
     parts: &[Batch],
     seconds: &mut [f64],
 ) -> Result<Vec<Predicted>> {
+    in_parallel(parts, seconds, |batch, nodes| engine.run(trie, batch, &mut Clock(nodes)))
+}
+
+/// Runs the parts in parallel and adds up the `seconds` of each node of a trie.
+pub(super) fn in_parallel<T: Send>(
+    parts: &[Batch],
+    seconds: &mut [f64],
+    run: impl Fn(&Batch, &mut [f64]) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let nodes = seconds.len();
     let done = parts
         .par_iter()
         .map(|batch| {
-            let mut nodes = vec![0.0; trie.len()];
-            engine.run(trie, batch, &mut Clock(&mut nodes)).map(|outputs| (outputs, nodes))
+            let mut nodes = vec![0.0; nodes];
+            run(batch, &mut nodes).map(|outputs| (outputs, nodes))
         })
         .collect::<Result<Vec<_>>>()?;
     done.iter().for_each(|(_, nodes)| seconds.iter_mut().zip(nodes).for_each(|(sum, node)| *sum += node));
     Ok(done.into_iter().map(|(outputs, _)| outputs).collect())
 }
 
-/// Runs all parts of a chunk step by step, so that the weights of a step are loaded once.
+/// Runs all parts of a chunk together, step by step, so that the weights of a step are loaded once.
 pub(super) fn in_step<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + Sync>(
     model: &M,
     trie: &Trie,
@@ -243,7 +252,7 @@ pub(super) fn in_step<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual
 /// Outputs indexed by `[program][part]`.
 pub(super) type Outputs<T> = Vec<Option<Vec<T>>>;
 
-/// Regroups outputs by part, of each program.
+/// Regroups the outputs of each program by part.
 pub(super) fn by_part<T: Clone>(of_programs: Outputs<T>, parts: usize) -> Vec<Vec<Option<T>>> {
     let mut of_parts = vec![Vec::with_capacity(of_programs.len()); parts];
     for outputs in of_programs {
@@ -253,10 +262,10 @@ pub(super) fn by_part<T: Clone>(of_programs: Outputs<T>, parts: usize) -> Vec<Ve
     of_parts
 }
 
-/// Several batches as one: all take a step before any takes the next one.
+/// Runs several batches as one: all complete a step before the next step starts.
 pub(super) struct InStep<'a, M> {
     pub(super) model: &'a M,
-    /// Whether batches are so small that each is one core's work.
+    /// Whether batches are small enough to run on one core each.
     pub(super) side_by_side: bool,
 }
 
@@ -301,7 +310,7 @@ impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + 
     }
 }
 
-/// Shows the streams of all batches one by one.
+/// Observer that passes the streams of all batches on one by one.
 pub(super) struct Each<'a>(pub(super) &'a mut dyn BatchObserver);
 
 impl<S: ResidualStream + 'static> Observer<Vec<S>> for Each<'_> {
@@ -311,7 +320,7 @@ impl<S: ResidualStream + 'static> Observer<Vec<S>> for Each<'_> {
     }
 }
 
-/// Adds up the seconds of each node.
+/// Observer that sums the seconds of each node.
 pub(super) struct Clock<'a>(pub(super) &'a mut [f64]);
 
 impl<S: ?Sized> Observer<S> for Clock<'_> {
@@ -321,37 +330,36 @@ impl<S: ?Sized> Observer<S> for Clock<'_> {
     }
 }
 
-/// A residual stream, `[tokens, C]`, where the engine holds it.
+/// A residual stream `[tokens, C]` in the engine's memory.
 pub trait ResidualStream {
     /// Copies the rows to host memory.
     fn rows(&self) -> Result<HostRows>;
 }
 
-/// Rows in f32 in this machine's memory, row-major. A clone shares them.
+/// Rows in f32 in host memory, row-major. Clones share the data.
 #[derive(Clone)]
 pub struct HostRows(Tensor);
 
 impl HostRows {
-    /// Takes rows over.
+    /// Wraps rows without copying them.
     pub fn new(values: Vec<f32>) -> Result<Self> {
         let length = values.len();
         tensor(values, &[length]).map(Self)
     }
 
-    /// Borrows the numbers.
     pub fn values(&self) -> Result<impl Deref<Target = [f32]> + Sync + '_> {
         elements(&self.0)
     }
 }
 
-/// No byte is copied of f32 that is in this machine's memory already.
+/// Does not copy if the tensor is already f32 in host memory.
 impl ResidualStream for Tensor {
     fn rows(&self) -> Result<HostRows> {
         Ok(HostRows(self.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.contiguous()?))
     }
 }
 
-/// Shows an engine's streams to an observer that knows no engine.
+/// Adapter that passes an engine's streams to an engine-independent observer.
 pub(super) struct Watched<'a>(pub(super) &'a mut dyn Observer<dyn ResidualStream>);
 
 impl<S: ResidualStream + 'static> Observer<S> for Watched<'_> {
@@ -367,11 +375,11 @@ pub(crate) mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     use super::*;
-    /// An engine that holds its streams in its own way: attention adds 1 to every channel, an MLP 10, and the head takes
-    /// the first channel for the loss. Begins with the token ids.
+    /// A test engine with its own stream type. Attention adds 1 to every channel, an MLP adds 10, and the head uses the
+    /// first channel as loss. The initial stream consists of the token ids.
     pub(crate) struct Adding {
         config: Config,
-        /// How many streams were copied to the host.
+        /// Number of streams copied to the host.
         copied: Arc<AtomicUsize>,
     }
 
@@ -387,7 +395,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A stream on a device that is not this machine.
+    /// A stream on a simulated remote device.
     pub(crate) struct Far(Vec<f32>, Arc<AtomicUsize>);
 
     impl ResidualStream for Far {

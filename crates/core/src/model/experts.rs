@@ -44,7 +44,7 @@ pub(super) fn of(
     layers: usize,
 ) -> Result<(Option<Experts>, Vec<bool>)> {
     let Some(names) = architecture.experts else { return Ok((None, vec![false; layers])) };
-    // transformers' default for the class that accepts two names of this key.
+    // Default of transformers' class that accepts both names.
     let key = names.count.iter().find(|key| entries.get(key).is_some());
     let count = key.map_or(Ok(128), |key| entries.count(key, MAX_EXPERTS))?;
     let used = entries.count(USED, MAX_EXPERTS)?;

@@ -1,6 +1,6 @@
-//! A backbone in a GGUF file: its config and its tensors under the names that Hugging Face's folders have.
+//! Backbones in GGUF files: config, and tensors by their Hugging Face names.
 //!
-//! Keys and names are those that llama.cpp's converter writes (`conversion/base.py`, `gguf-py/gguf/constants.py`).
+//! Keys and names follow llama.cpp's converter (`conversion/base.py`, `gguf-py/gguf/constants.py`).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,14 +17,15 @@ use super::tensor_name::{EMBEDDING, FINAL_NORM, HEAD};
 use crate::error::{Error, Result};
 use crate::files::gguf::Gguf;
 
-/// Divisors of the rotary frequencies (`llama3`), the only tensor that the config is read from.
+/// Name of the divisors of the rotary frequencies (`llama3`), the only tensor that belongs to the config.
 pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
-/// Names of tensors that stand outside the layers.
+/// Names of tensors outside the layers, as pairs of GGUF and Hugging Face names.
 const GLOBAL: [(&str, &str); 3] =
     [("token_embd.weight", EMBEDDING), ("output_norm.weight", FINAL_NORM), ("output.weight", HEAD)];
-/// Parts of a layer with one name in all architectures. Norms are named by their position.
+/// Names of layer parts that are the same in all architectures. Norms are named by position.
 const PARTS: [(&str, &str); 11] = [
-    // Phi-3's, of several in one: `ffn_up` is that of others, too, which come first where names are read back.
+    // `attn_qkv` and the second `ffn_up` are Phi-3's fused matrices. The plain `ffn_up` comes first, so that name
+    // lookup prefers it.
     ("attn_qkv", "self_attn.qkv_proj"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -37,9 +38,9 @@ const PARTS: [(&str, &str); 11] = [
     ("ffn_up", "mlp.gate_up_proj"),
     ("ffn_down", "mlp.down_proj"),
 ];
-/// The norms of a layer, in the order of [`Architecture::norms`].
+/// Names of a layer's norms, in the order of [`Architecture::norms`].
 const NORMS: [&str; 4] = ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"];
-/// Entries of an architecture that nothing more is computed from, or only where they have another value than this.
+/// Entries that have no further effect, with the values that are accepted. An empty list accepts any value.
 const NEUTRAL: [(&str, &[&str]); 9] = [
     ("vocab_size", &[]),
     ("rope.scaling.finetuned", &[]),
@@ -52,7 +53,7 @@ const NEUTRAL: [(&str, &[&str]); 9] = [
     ("logit_scale", &["0", "1"]),
 ];
 
-/// Returns the architecture of a file, with its GGUF form.
+/// Returns the architecture of a file with its GGUF form.
 fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     let name = file.text("general.architecture")?;
     if name == Some(DECI) {
@@ -72,13 +73,13 @@ fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     })
 }
 
-/// Returns the GGUF name of a layer's part for an architecture.
+/// Returns the GGUF name of a layer part in an architecture.
 fn part_name(architecture: &Architecture, part: &str) -> Option<&'static str> {
     let norm = architecture.norms.iter().position(|norm| *norm == Some(part)).map(|index| NORMS[index]);
     norm.or_else(|| PARTS.iter().find(|(_, known_part)| *known_part == part).map(|(name, _)| *name))
 }
 
-/// Converts the tensor name of a Hugging Face folder to GGUF.
+/// Converts a Hugging Face tensor name to GGUF.
 pub(crate) fn name_in_gguf(architecture: &Architecture, tensor: &str) -> Option<String> {
     if let Some((name, _)) = GLOBAL.iter().find(|(_, known)| *known == tensor) {
         return Some((*name).to_owned());
@@ -88,7 +89,7 @@ pub(crate) fn name_in_gguf(architecture: &Architecture, tensor: &str) -> Option<
     Some(format!("blk.{layer}.{}.{kind}", part_name(architecture, part)?))
 }
 
-/// Converts a GGUF tensor name to that of a Hugging Face folder.
+/// Converts a GGUF tensor name to Hugging Face.
 fn name_in_folder(architecture: &Architecture, tensor: &str) -> Option<String> {
     if let Some((_, name)) = GLOBAL.iter().find(|(known, _)| *known == tensor) {
         return Some((*name).to_owned());
@@ -108,20 +109,21 @@ fn name_in_folder(architecture: &Architecture, tensor: &str) -> Option<String> {
     Some(format!("model.layers.{layer}.{part}.{kind}"))
 }
 
-/// Returns whether GGUF files store a tensor plus one: Gemma's norms, which multiply by that.
+/// Returns whether GGUF files store a tensor with 1 added. Applies to Gemma's norms, which multiply by 1 plus the
+/// weight.
 pub(crate) fn has_one_more(architecture: &Architecture, tensor: &str) -> bool {
     architecture.norms_add_one && tensor.ends_with("norm.weight")
 }
 
-/// Returns llama.cpp's scale of attention scores. For the largest Gemma, known by its number of layers, it depends on the
-/// width of all heads.
+/// Returns llama.cpp's scale of attention scores. For the largest Gemma models, recognised by their number of layers,
+/// it depends on the hidden size divided by the number of heads.
 pub(crate) fn scale_in_gguf(form: GgufForm, layers: usize, hidden: usize, heads: usize, head_dim: usize) -> f32 {
     let by_width = [("gemma2", 46), ("gemma3", 62)].contains(&(form.name, layers));
     let divisor = if by_width { hidden / heads.max(1) } else { head_dim };
     1.0 / (divisor as f32).sqrt()
 }
 
-/// Returns whether a tensor has the rows of queries or keys, which some files interleave.
+/// Returns whether a tensor contains rows of queries or keys that are interleaved in files of this form.
 pub(crate) fn takes_turns(form: GgufForm, tensor: &str) -> bool {
     let part = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
     form.turns
@@ -130,7 +132,7 @@ pub(crate) fn takes_turns(form: GgufForm, tensor: &str) -> bool {
         })
 }
 
-/// Returns the tensors of a file by their Hugging Face names; unknown ones keep their name.
+/// Returns the tensors of a file by Hugging Face name. Unknown tensors keep their name.
 pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
     let (architecture, form) = architecture(file)?;
     let deci = deci_layers(file, form)?;
@@ -182,7 +184,7 @@ fn lacking(file: &Gguf, key: &str, expected: &str) -> Error {
     Error::bad_input("a GGUF file has no such entry").at(file.place(key)).expected(expected).found("nothing")
 }
 
-/// Reads the layers of a file of the architecture `deci`.
+/// Reads the layers of a `deci` file. Returns `None` for other architectures.
 fn deci_layers(file: &Gguf, form: GgufForm) -> Result<Option<DeciLayers>> {
     (form.name == DECI).then(|| DeciLayers::read(file)).transpose()
 }
@@ -199,13 +201,13 @@ fn head_dim(file: &Gguf, form: GgufForm, deci: Option<&DeciLayers>) -> Result<u6
     Ok(count(file, &format!("{name}.embedding_length"))? / heads.max(1))
 }
 
-/// Builds the `config.json` of such a backbone.
+/// Builds the `config.json` of a GGUF file.
 ///
 /// # Errors
-/// An entry that is missing or mistyped, or that asks for something that the decoder does not compute.
+/// Fails if an entry is missing, mistyped, or requires an unsupported computation.
 pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
     let (architecture, form) = architecture(file)?;
-    // Only entries without effect may remain unread.
+    // Collect the entries that are read, to check afterwards that all others have no effect.
     let read = RefCell::new(BTreeSet::from(["attention.key_length".to_owned()]));
     let key = |name: &str| {
         read.borrow_mut().insert(name.to_owned());
@@ -221,7 +223,7 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
         }
     };
     let head_dim = head_dim(file, form, deci.as_ref())?;
-    // Values are as wide as keys, and all of a head's channels turn but in Phi-3.
+    // Values must have the width of keys, and RoPE must rotate the whole head except in Phi-3.
     let turning = file.count(&key("rope.dimension_count"))?.unwrap_or(head_dim);
     let in_part = architecture.rope == RopeEntries::Partial && turning <= head_dim;
     for (name, width) in [("attention.value_length", None), ("rope.dimension_count", in_part.then_some(turning))] {
@@ -259,7 +261,7 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
         say("partial_rotary_factor", json!(turning as f64 / head_dim as f64));
     }
     match form.places {
-        // llama.cpp knows no windows in these architectures.
+        // llama.cpp does not apply windows in these architectures.
         GgufPlaces::Alike | GgufPlaces::Unrotated(_) => _ = say("sliding_window", Value::Null),
         GgufPlaces::Windows(every) => {
             say("sliding_window", count(file, &key("attention.sliding_window"))?.into());
@@ -302,8 +304,8 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
     Ok(config)
 }
 
-/// Returns the tokens that end a text, a turn and a message, as `config.json` has them: one id, or a list with the main one
-/// first.
+/// Returns the ids of the tokens that end a text, turn or message, as in `config.json`: one id, or a list that starts
+/// with the main one.
 fn end_tokens(file: &Gguf) -> Result<Value> {
     let mut ids: Vec<u64> = Vec::new();
     for name in ["eos", "eot", "eom"] {
@@ -317,15 +319,15 @@ fn end_tokens(file: &Gguf) -> Result<Value> {
     })
 }
 
-/// Builds [`config`] of a file by its path.
+/// Opens a GGUF file and builds its `config.json`.
 ///
 /// # Errors
-/// As [`config`], and those of [`Gguf::open`].
+/// Fails if the file cannot be opened, or its entries cannot be converted ([`Gguf::open`]).
 pub fn gguf_config(path: &Path) -> Result<Value> {
     config(&Gguf::open(path)?).map(Value::Object)
 }
 
-/// Converts an f32 entry to the decimal that people write: 0.00001 instead of 0.000009999999747378752.
+/// Converts an f32 entry to its shortest decimal form: 0.00001 instead of 0.000009999999747378752.
 fn single(value: f64) -> f64 {
     (value as f32).to_string().parse().unwrap_or(value)
 }
@@ -337,7 +339,7 @@ fn unsupported(file: &Gguf, key: &str, expected: &str) -> Error {
         .found(file.shown(key))
 }
 
-/// Parses the rope scaling; `entry` names an entry of the architecture.
+/// Reads the RoPE scaling. `entry` returns the full key of an entry.
 fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result<Option<Value>> {
     let kind = file.text(&scaling_key("type", entry))?.filter(|kind| *kind != "none");
     let factor = file.number(&scaling_key("factor", entry))?;
@@ -382,8 +384,8 @@ fn scaling_key(name: &str, entry: &dyn Fn(&str) -> String) -> String {
     entry(&format!("rope.scaling.{name}"))
 }
 
-/// Computes `llama3`'s divisors of `half` frequencies from factor, low and high frequency factor and original context, as
-/// llama.cpp's converter (`conversion/llama.py`) and transformers do.
+/// Computes the `llama3` divisors of `half` frequencies from factor, low and high frequency factor, and original
+/// context, like llama.cpp's converter (`conversion/llama.py`) and transformers.
 pub(crate) fn divisors_of(theta: f64, half: usize, [factor, low, high, context]: [f64; 4]) -> Vec<f64> {
     let divisors = (0..half).map(|i| {
         let wavelength = std::f64::consts::TAU * theta.powf(i as f64 / half as f64);
@@ -399,10 +401,10 @@ pub(crate) fn divisors_of(theta: f64, half: usize, [factor, low, high, context]:
     divisors.collect()
 }
 
-/// Returns the config entry of these divisors: `llama3` if its rule gives them, else the list.
+/// Converts divisors to a config entry: `llama3` if its formula reproduces them, otherwise a list of factors.
 fn of_divisors(divisors: &[f32], theta: f64, context: u64) -> Value {
     let largest = divisors.iter().copied().fold(1.0_f32, f32::max);
-    // Llama 3's own; a shorter one for small models.
+    // Try the context of Llama 3, then shorter ones of small models.
     let contexts = [8192.0].into_iter().chain((4..20).map(|power| f64::from(1_u32 << power)));
     for context in contexts {
         for (low, high) in [(1.0, 4.0), (1.0, 2.0), (1.0, 8.0), (2.0, 4.0)] {

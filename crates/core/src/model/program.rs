@@ -1,4 +1,4 @@
-//! A variant of a backbone as a program: a list of steps over the residual stream (design §3).
+//! Program of a variant: a list of steps over the residual stream (design §3).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::operator::Operator;
 use super::sublayer::Sublayer;
 
 impl Sublayer {
-    /// Returns the unmodified sublayer step with its residual addition.
+    /// Returns the unmodified sublayer as a step, including the residual addition.
     pub(super) fn step(self, layer: usize) -> Step {
         match self {
             Self::Attention => Step::Attention(layer),
@@ -19,30 +19,30 @@ impl Sublayer {
     }
 }
 
-/// One step over the residual stream. Steps are equal when their content is.
+/// One step over the residual stream. Steps compare equal if their content is equal.
 #[derive(Clone)]
 pub enum Step {
-    /// Token ids to residual stream.
+    /// Embedding of the token ids.
     Embed,
-    /// The attention half of a layer, with its residual addition.
+    /// Attention of a layer, with its residual addition.
     Attention(usize),
-    /// The MLP half of a layer, with its residual addition.
+    /// MLP of a layer, with its residual addition.
     Mlp(usize),
-    /// A half of a layer whose branch is multiplied by an operator before it is added: `x ← x + branch(x)·T`. It stands
-    /// for weights with `T` folded in ([`Decoder::folded`](super::Decoder::folded)). Where a branch ends in a norm, a
-    /// diagonal stands before it, as in those weights; a dense map, which no weight takes in, stands after it.
+    /// Sublayer whose branch is multiplied by an operator before the residual addition: `x ← x + branch(x)·T`.
+    /// Equivalent to weights with `T` folded in ([`Decoder::folded`](super::Decoder::folded)). If the branch ends in a
+    /// norm, a diagonal is applied before the norm. A dense map, which cannot be folded, is applied after it.
     Edited(Sublayer, usize, Arc<Operator>),
-    /// A recovery's operator.
+    /// Operator of a recovery on the residual stream.
     Apply(Arc<Operator>),
-    /// Final norm, output projection, log-probability of each target.
+    /// Final norm, output projection, and log-probability of each target.
     Head,
 }
 
-/// Identity of a step: kind, layer, operator key.
+/// Identity of a step: kind, layer, and operator key.
 pub(super) type Content<'a> = (u8, usize, &'a [u8]);
 
 impl Step {
-    /// Returns which weights the step needs: a layer's by its number, the head's as the last.
+    /// Returns an index of the weights that the step needs: the layer index, or `usize::MAX` for the head.
     pub(super) fn weights(&self) -> Option<usize> {
         match self {
             Self::Head => Some(usize::MAX),
@@ -60,12 +60,12 @@ impl Step {
         }
     }
 
-    /// Returns whether the step treats each row independently.
+    /// Returns whether the step processes each row independently.
     pub(super) fn is_rowwise(&self) -> bool {
         matches!(self, Self::Mlp(_) | Self::Edited(Sublayer::Mlp, ..) | Self::Apply(_) | Self::Head)
     }
 
-    /// Returns whether decoding keeps keys and values of the step.
+    /// Returns whether the step is an attention, which needs a KV cache when decoding.
     pub(super) fn is_attention(&self) -> bool {
         matches!(self.half(), Some((Sublayer::Attention, _)))
     }
@@ -110,14 +110,14 @@ impl fmt::Debug for Step {
     }
 }
 
-/// Changes that recoveries make to a pruned backbone.
+/// Operators that recoveries add to a pruned backbone.
 #[derive(Debug, Clone, Default)]
 pub struct Repairs {
-    /// Operators of the residual stream, each in the place of a removed layer.
+    /// Operators on the residual stream, by the removed layer that they replace.
     pub stream: BTreeMap<usize, Arc<Operator>>,
-    /// Operators of the residual stream, each in the place of a removed sublayer of a layer that stays.
+    /// Operators on the residual stream, by the removed sublayer that they replace.
     pub sublayers: BTreeMap<(usize, Sublayer), Arc<Operator>>,
-    /// Operators on branches of layers that stay.
+    /// Operators on branches of remaining layers.
     pub branches: BTreeMap<(usize, Sublayer), Arc<Operator>>,
 }
 
@@ -131,17 +131,17 @@ impl Program {
         Self::pruned(layers, &[], |_| None)
     }
 
-    /// Returns the unpruned program up to `X_L` without the head, as calibration runs it.
+    /// Returns the unpruned program without the head, whose output is `X_L`.
     pub fn trunk(layers: usize) -> Self {
         let mut program = Self::dense(layers);
         program.0.pop();
         program
     }
 
-    /// Returns the program without the layers `removed`; `operator_at(s)` is applied where the region starting at layer `s`
-    /// was.
+    /// Returns the program without the layers `removed`. The operator `operator_at(s)` replaces the removed region that
+    /// starts at layer `s`.
     ///
-    /// A region that starts at layer 0 puts its operator before the first surviving layer.
+    /// The operator of a region that starts at layer 0 comes before the first remaining layer.
     pub fn pruned(layers: usize, removed: &[usize], operator_at: impl Fn(usize) -> Option<Arc<Operator>>) -> Self {
         let starts = removed.iter().filter(|&&layer| layer == 0 || !removed.contains(&(layer - 1)));
         let stream = starts.filter_map(|&start| Some((start, operator_at(start)?))).collect();

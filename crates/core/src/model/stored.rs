@@ -1,7 +1,7 @@
-//! A stored tensor made f32: as it is, some rows of it, or transposed.
+//! Reader for a stored tensor that converts it to f32: completely, selected rows, or transposed.
 //!
-//! Bytes are read, checked and converted a block at a time while they are in the caches, by all threads: there is never
-//! a second whole copy of a tensor.
+//! All threads read, check and convert the data in blocks that fit into the cache, so no second copy of the whole
+//! tensor is needed.
 
 use candle_core::quantized::GgmlDType;
 use half::{bf16, f16};
@@ -15,18 +15,18 @@ use crate::files::gguf::{self, Blocks};
 use crate::linalg::panels::{Kind, Panels};
 use crate::linalg::simd;
 
-/// Bytes that a thread reads at a time.
+/// Number of bytes that a thread reads at a time.
 const READ: usize = 1 << 18;
-/// Bytes of the rows that are transposed at a time: they stay in a shared cache.
+/// Number of bytes of rows that are transposed at a time, chosen to fit into a shared cache.
 const BLOCK: usize = 1 << 22;
-/// Rows and columns of a tile: a cache line of f32 is written, and one of bf16 read, at a time.
+/// Rows and columns of a transposition tile: one cache line of f32 for writing, one of bf16 for reading.
 const TILE_ROWS: usize = 16;
 const TILE_COLUMNS: usize = 32;
 
-/// A float type of weight files; little-endian.
+/// Float type of weight files, in little-endian order.
 #[derive(Clone, Copy)]
 pub(super) enum Float {
-    /// Rounded to f32 as it is read.
+    /// Rounded to f32 when read.
     F64,
     F32,
     F16,
@@ -34,7 +34,7 @@ pub(super) enum Float {
 }
 
 impl Float {
-    /// Converts a stored type. `None` for unsupported ones; quantised blocks are read as f32.
+    /// Converts a stored type. Returns `None` if it is unsupported. Quantised blocks are read as f32.
     pub(super) fn of(held: Held) -> Option<Self> {
         match held {
             Held::Plain(Dtype::F64) => Some(Self::F64),
@@ -66,11 +66,12 @@ impl Float {
         }
     }
 
-    /// Infinities and NaNs are the numbers whose exponent is all ones. Of f64 also those that f32 has no room for.
+    /// Returns whether all values are finite in f32. Infinity and NaN have an exponent of all ones; f64 values may also
+    /// overflow.
     fn finite(self, bytes: &[u8]) -> bool {
         #[inline(always)]
         fn none<const W: usize>(bytes: &[u8], not_finite: impl Fn([u8; W]) -> bool) -> bool {
-            // No early end: a loop without one runs on whole vectors.
+            // No early exit, so that the loop vectorizes.
             !bytes.as_chunks().0.iter().fold(false, |any, &bytes| any | not_finite(bytes))
         }
         let half = |exponent: u16| move |bytes| u16::from_le_bytes(bytes) & exponent == exponent;
@@ -83,22 +84,22 @@ impl Float {
     }
 }
 
-/// A tensor of a weight file whose shape and type were checked.
+/// A tensor of a weight file with validated shape and type.
 pub(super) struct Stored<'a> {
     pub(super) shard: &'a Shard,
     pub(super) name: &'a str,
-    /// Its shape is that of what is read.
+    /// Tensor info with the shape to read.
     pub(super) info: TensorInfo,
-    /// Index of its first element; nonzero for a part of a stored tensor.
+    /// Index of the first element; nonzero for a part of a stored tensor.
     pub(super) first: usize,
-    /// Type of the stored numbers.
+    /// Type of the stored values.
     pub(super) float: Float,
-    /// Type that its numbers are quantised to.
+    /// Type that values are quantised to when read.
     pub(super) rounded: Option<GgmlDType>,
 }
 
 impl Stored<'_> {
-    /// Reads all numbers in their stored order.
+    /// Reads all values in stored order.
     pub(super) fn values(&self) -> Result<Vec<f32>> {
         let mut values = vec![0.0; self.info.shape.iter().product()];
         self.fill(0, &mut values)?;
@@ -106,7 +107,7 @@ impl Stored<'_> {
         Ok(values)
     }
 
-    /// Reads all numbers in their stored order, at most `most` at a time.
+    /// Reads all values in stored order, in blocks of at most `most`.
     pub(super) fn blocks(&self, most: usize, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
         let total: usize = self.info.shape.iter().product();
         let mut values = vec![0.0; most.min(total)];
@@ -118,14 +119,14 @@ impl Stored<'_> {
         self.shard.unchanged()
     }
 
-    /// Reads the numbers from element `first` on, with all threads.
+    /// Reads values starting at element `first`, using all threads.
     fn fill(&self, first: usize, values: &mut [f32]) -> Result<()> {
         let each = READ / self.float.width();
         let blocks = values.par_chunks_mut(each).enumerate();
         first_error(blocks.map(|(block, values)| self.convert(first + block * each, values)))
     }
 
-    /// Reads some rows, concatenated. Panics if a row does not exist.
+    /// Reads the given rows, concatenated. Panics if a row does not exist.
     pub(super) fn rows(&self, rows: &[u32]) -> Result<Vec<f32>> {
         let [count, inner] = self.matrix();
         let mut values = vec![0.0; rows.len() * inner];
@@ -137,7 +138,7 @@ impl Stored<'_> {
         Ok(values)
     }
 
-    /// Writes a matrix `[outer, inner]` into `out [inner, total]`, from column `first` on.
+    /// Writes a matrix `[outer, inner]` transposed into `out [inner, total]`, starting at column `first`.
     pub(super) fn transpose(&self, out: &mut [f32], total: usize, first: usize) -> Result<()> {
         let [outer, inner] = self.matrix();
         let width = self.float.width();
@@ -150,7 +151,7 @@ impl Stored<'_> {
             let bytes = &mut bytes[..rows * stride];
             let pieces = bytes.par_chunks_mut(READ).enumerate();
             first_error(pieces.map(|(piece, bytes)| self.read((top * stride + piece * READ) / width, bytes)))?;
-            // Lines of `out` that stay at hand while all rows of the block go into them.
+            // Each band of lines of `out` stays in the cache while all rows of the block are written to it.
             out.par_chunks_mut((TILE_COLUMNS * total).max(1)).enumerate().for_each(|(band, lines)| {
                 let column = band * TILE_COLUMNS;
                 let columns = lines.len() / total;
@@ -178,7 +179,7 @@ impl Stored<'_> {
         [self.info.shape.iter().product::<usize>() / inner.max(1), inner]
     }
 
-    /// Converts the numbers from element `first` on, as many as fit.
+    /// Converts values starting at element `first` until `values` is full.
     fn convert(&self, first: usize, values: &mut [f32]) -> Result<()> {
         let mut bytes = vec![0; values.len() * self.float.width()];
         self.read(first, &mut bytes)?;
@@ -186,7 +187,7 @@ impl Stored<'_> {
         Ok(())
     }
 
-    /// Reads the bytes from element `first` on, as many as fit, and checks that the numbers are finite.
+    /// Reads bytes starting at element `first` until `bytes` is full, and checks that the values are finite.
     fn read(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         if let Some(dtype) = self.rounded {
             return self.round(dtype, first, bytes);
@@ -213,7 +214,8 @@ impl Stored<'_> {
 }
 
 impl Stored<'_> {
-    /// Reads like [`read`](Self::read), rounded to a quantised type and back. Rows must be whole blocks.
+    /// Reads like [`read`](Self::read), but rounds values by quantising and dequantising them. Rows must consist of
+    /// whole blocks.
     fn round(&self, dtype: GgmlDType, first: usize, bytes: &mut [u8]) -> Result<()> {
         let Some(float) = Float::of(self.info.held) else { return Ok(()) };
         let plain = Stored { rounded: None, float, info: self.info.clone(), ..*self };
@@ -233,7 +235,7 @@ impl Stored<'_> {
         Ok(())
     }
 
-    /// Reads like [`read`](Self::read) from a tensor that is quantised or whose rows are permuted.
+    /// Reads like [`read`](Self::read), from a quantised tensor or one with permuted rows.
     fn arranged(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let total = self.info.shape.iter().product::<usize>();
         let width = self.float.width();
@@ -245,7 +247,7 @@ impl Stored<'_> {
             let column = position % inner;
             let (row, most) = match self.info.turns {
                 None => (row, left.len() / width),
-                // Row i of the half j of a head is row 2·i + j of it.
+                // Row i of half j of a head is stored as row 2·i + j of the head.
                 Some(rows) => {
                     let head = row / rows * rows;
                     let row_of_head = row % rows;
@@ -260,7 +262,7 @@ impl Stored<'_> {
         Ok(())
     }
 
-    /// Reads the bytes of numbers that are contiguous in the file.
+    /// Reads the bytes of values that are contiguous in the file.
     fn piece(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let Held::Blocks(dtype) = self.info.held else {
             return self.shard.read(self.name, &self.info, first * self.float.width(), bytes);
@@ -283,7 +285,7 @@ fn less_one(bytes: &mut [u8]) {
     bytes.as_chunks_mut().0.iter_mut().for_each(|bytes| *bytes = (f32::from_le_bytes(*bytes) - 1.0).to_le_bytes());
 }
 
-/// Lays out stacked matrices `[outer, inner]` as panels. Values of another type are converted or rounded.
+/// Packs stacked matrices `[outer, inner]` into panels. Values of another type are converted or rounded.
 pub(super) fn panels<K: Kind>(matrices: &[Stored<'_>], inner: usize) -> Result<Panels<K>> {
     let rows: Vec<(usize, usize)> = matrices
         .iter()
@@ -299,7 +301,7 @@ pub(super) fn panels<K: Kind>(matrices: &[Stored<'_>], inner: usize) -> Result<P
     first_error(panels.map(|(panel, rows)| {
         let mut numbers = vec![0.0; rows.len() * inner]; // [up to lanes, inner]
         let mut left = &mut numbers[..];
-        // Rows of one matrix follow each other in its file.
+        // Rows of one matrix are contiguous in its file.
         for run in rows.chunk_by(|a, b| a.0 == b.0) {
             let (numbers, rest) = left.split_at_mut(run.len() * inner);
             matrices[run[0].0].convert(run[0].1 * inner, numbers)?;
@@ -312,7 +314,7 @@ pub(super) fn panels<K: Kind>(matrices: &[Stored<'_>], inner: usize) -> Result<P
     Ok(Panels::new(out, inner, rows.len()))
 }
 
-/// Returns the first error in the order of the blocks, independent of thread timing.
+/// Returns the error of the first failed block, independent of thread timing.
 fn first_error(blocks: impl IndexedParallelIterator<Item = Result<()>>) -> Result<()> {
     let results: Vec<Result<()>> = blocks.collect();
     results.into_iter().collect()
@@ -339,7 +341,7 @@ mod tests {
         std::fs::write(folder.join("model.safetensors"), parts).unwrap();
     }
 
-    /// Returns a small integer, which every float type can represent.
+    /// Returns a small integer that every float type represents exactly.
     fn number(index: usize) -> f32 {
         (index % 253) as f32 - 100.0
     }
@@ -356,7 +358,7 @@ mod tests {
     #[test]
     fn every_dtype_is_read_by_rows_and_transposed() {
         let folder = TempDir::new().unwrap();
-        // Less than a tile, ragged tiles, and several blocks of which the last is shorter.
+        // Less than a tile, partial tiles, and several blocks with a shorter last one.
         for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 70_001]] {
             for dtype in ["F64", "F32", "F16", "BF16"] {
                 let bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();
@@ -400,7 +402,7 @@ mod tests {
                 assert_eq!(panels.to_rows(), plain, "{dtype} [{outer}, {inner}]");
                 let single = weights.panels::<F32, _>(&[("w", outer), ("w", outer)], inner).unwrap();
                 assert_eq!(single.to_rows(), plain, "{dtype} [{outer}, {inner}]");
-                // Each row of the unit matrix picks a row of the weights; whole numbers up to 256 are exact in bf16.
+                // Each row of the identity matrix selects a row of the weights. Integers up to 256 are exact in bf16.
                 for k in [0, inner / 2, inner - 1] {
                     let mut unit = vec![0.0; inner];
                     unit[k] = 1.0;

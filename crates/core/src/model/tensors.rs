@@ -1,7 +1,7 @@
-//! The tensors of a backbone: names in the weight files, and stored shapes.
+//! Tensors of a backbone: their names in weight files, and their shapes.
 //!
-//! The decoder asks for each projection by a name of its own. Where an architecture's files hold several in one tensor
-//! (Phi-3), or call them otherwise (Mixtral), [`checked`] tells the weights where they are.
+//! The decoder requests each projection under its own name. If the files of an architecture fuse several projections
+//! (Phi-3) or use other names (Mixtral), [`checked`] registers the mapping.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,16 +21,17 @@ use super::tensor_name::{
 use super::weights::Weights;
 use crate::error::Result;
 
-/// Compares a config with the headers of a folder's weight files: every tensor that it asks for is there in its shape,
-/// and no other. Nothing else is read, so that a wrong number in a config is found before anything is made of it.
+/// Compares a config with the headers of a folder's weight files. All required tensors must exist with the expected
+/// shape, without extra ones. Tensor data is not read, so config errors are detected early.
 ///
 /// # Errors
-/// A tensor that is missing, misshapen, of no float type, or left over, named with its file.
+/// Fails if a tensor is missing, unexpected, has the wrong shape or is not a float tensor. The message names the tensor
+/// and its file.
 pub fn check_weights(config: &Config, folder: &Path) -> Result<()> {
     checked(config, folder).map(drop)
 }
 
-/// Opens the weights of a folder and compares them with a config as in [`check_weights`].
+/// Opens the weights of a folder and checks them like [`check_weights`].
 pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     let mut weights = Weights::open(folder)?;
     for attachment in &config.attachments {
@@ -43,7 +44,7 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     let vocab = config.vocab;
     let tied = config.tied_embeddings;
     if tied && !weights.holds(EMBEDDING) && weights.holds(HEAD) {
-        // A file may hold either of two tied tables.
+        // Files may contain either of two tied tables.
         weights.call(HEAD, EMBEDDING);
     }
     weights.check(EMBEDDING, &[vocab, c])?;
@@ -55,7 +56,7 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
                 .map(|(stored_name, shape, first)| (format!("model.layers.{layer}.{stored_name}"), shape, first));
             match placed.filter(|(stored_name, ..)| !weights.holds(&tensor) && weights.holds(stored_name)) {
                 None => weights.check(&tensor, &part.shape)?,
-                // transformers' own form of experts in memory.
+                // transformers may save all experts of a layer as one stacked tensor.
                 Some((stored_name, shape, first)) => {
                     weights.call_rows(&stored_name, &shape, first, &tensor);
                     weights.call_rows(&stored_name, &shape, first, &name(layer, &part.holds[0].0));
@@ -80,11 +81,11 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     if !tied {
         weights.check(HEAD, &[vocab, c])?;
     }
-    // Old files hold the rotary table.
+    // Older files contain the rotary table.
     weights.finish(|name| name.ends_with("rotary_emb.inv_freq"))?;
     if let Some(rounded) = config.rounded {
         weights.round(rounded_matrices(config, rounded));
-        // Checkpoints use the names in the files.
+        // Exported checkpoints use the names in the files.
         for layer in 0..config.layers {
             let matrices = stored(config, layer).into_iter().filter(|part| part.shape.len() == 2);
             let matrices = matrices.filter(|part| part.holds.iter().all(|(stored_name, _)| stored_name != ROUTER));
@@ -94,10 +95,11 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     Ok(weights)
 }
 
-/// A part of a layer with its shape: matrices `[out, in]`.
+/// Name and shape of a layer part. Matrices are `[out, in]`.
 pub(crate) type Part = (String, Vec<usize>);
 
-/// Returns the parts of a layer for the decoder, with the norms and biases of the architecture. Dropped sublayers have none.
+/// Returns the parts of a layer as requested by the decoder, including norms and biases. Dropped sublayers have no
+/// parts.
 pub(crate) fn parts(config: &Config, layer: usize) -> Vec<Part> {
     let c = config.hidden;
     let q = config.heads * config.head_dim;
@@ -130,7 +132,7 @@ pub(crate) fn parts(config: &Config, layer: usize) -> Vec<Part> {
     parts
 }
 
-/// Returns the sublayer that a part of a layer belongs to, norms and biases included.
+/// Returns the sublayer that a layer part belongs to, including norms and biases.
 pub(crate) fn sublayer_of(architecture: &Architecture, part: &str) -> Sublayer {
     let is_mlp_norm = Sublayer::Mlp.norms().iter().any(|&norm| architecture.norms[norm] == Some(part));
     if is_mlp_norm || part.split('.').next() == Some(MLP) { Sublayer::Mlp } else { Sublayer::Attention }
@@ -143,7 +145,7 @@ fn push_part(part: String, shape: [usize; 2], biased: bool, parts: &mut Vec<Part
     parts.push((part, shape.to_vec()));
 }
 
-/// Returns the matrices to quantise, by requested name, and their types. Routers are never quantised, as in llama.cpp.
+/// Returns the matrices to quantise, by requested name, with their types. Routers are never quantised, as in llama.cpp.
 fn rounded_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)> {
     let mut all = vec![(EMBEDDING.to_owned(), to.of(config.hidden, config.tied_embeddings))];
     all.extend((!config.tied_embeddings).then(|| (HEAD.to_owned(), to.of(config.hidden, true))));
@@ -154,7 +156,7 @@ fn rounded_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)>
     all
 }
 
-/// Describes the quantisation of a backbone. `None` if it is read as stored.
+/// Describes the quantisation of a backbone. Returns `None` if weights are read as stored.
 pub fn rounding_told(config: &Config) -> Option<String> {
     let to = config.rounded?;
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -163,15 +165,15 @@ pub fn rounding_told(config: &Config) -> Option<String> {
     Some(format!("weights rounded, {}: of the matrices {}", to.name(), counts.join(", ")))
 }
 
-/// A tensor of a layer as weight files hold it.
+/// A tensor of a layer as stored in weight files.
 pub(crate) struct StoredPart {
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
-    /// The parts that the decoder requests of it, concatenated, with the rows of each.
+    /// Parts that the decoder requests, concatenated in this tensor, with the number of rows of each.
     pub(crate) holds: Vec<(String, usize)>,
-    /// Which half of a layer it ends: what a map of that half's branch goes into.
+    /// Sublayer whose last projection this is. Operators on the branch are folded into it.
     pub(crate) ends: Option<Sublayer>,
-    /// The tensor that holds it among others in another form of the files, that one's shape, and the first row.
+    /// Tensor that contains this one in files with stacked experts: name, shape, and first row.
     stacked: Option<(String, Vec<usize>, usize)>,
 }
 
@@ -206,7 +208,7 @@ pub(crate) fn stored(config: &Config, layer: usize) -> Vec<StoredPart> {
     stored
 }
 
-/// Returns the sublayer that a projection or its bias ends.
+/// Returns the sublayer whose last projection or bias a part is.
 fn ends(part: &str) -> Option<Sublayer> {
     let matrix = part.strip_suffix(".bias").unwrap_or(part);
     if matrix == OUTPUT {
@@ -218,12 +220,12 @@ fn ends(part: &str) -> Option<Sublayer> {
 
 type Stacked = Option<(String, Vec<usize>, usize)>;
 
-/// Returns the file name of a part of a mixture of experts, and its position if all experts are in one tensor.
+/// Returns the name of an expert part in the files, and its position if the file stacks all experts.
 fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Stacked) {
     let plain = (part.to_owned(), None);
     let (Some(experts), Some(names)) = (config.experts, config.architecture.experts) else { return plain };
     if part == ROUTER {
-        // transformers' form in memory has Mixtral's elsewhere.
+        // In transformers' stacked form, Mixtral's router has a different name.
         let stacked = (names.router != ROUTER).then(|| (format!("{ROUTER}.weight"), shape.to_vec(), 0));
         return (names.router.to_owned(), stacked);
     }
@@ -243,10 +245,10 @@ fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Stacked
     (name, Some((format!("{MLP}.experts.{all}"), shape, first)))
 }
 
-/// Reads the factors of a norm. They differ from the stored values if the architecture adds 1.
+/// Reads the factors of a norm, adding 1 to the stored values if the architecture does.
 ///
 /// # Errors
-/// As [`Weights::take`].
+/// See [`Weights::take`].
 pub(crate) fn norm(config: &Config, weights: &Weights, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
     let mut values = weights.take(name, shape)?;
     if config.architecture.norms_add_one {
@@ -255,8 +257,8 @@ pub(crate) fn norm(config: &Config, weights: &Weights, name: &str, shape: &[usiz
     Ok(values)
 }
 
-/// Returns the factor of embeddings if the architecture scales them: √C, rounded to the stored type as in transformers, or
-/// in f32 for GGUF files as in llama.cpp.
+/// Returns the factor of embeddings if the architecture scales them: √C, rounded to the stored type as in transformers,
+/// or in f32 for GGUF files as in llama.cpp.
 pub(crate) fn embedding_factor(config: &Config, weights: &Weights) -> Option<f32> {
     let root = (config.hidden as f64).sqrt() as f32;
     config.architecture.scaled_embedding.then(|| match weights.dtype(EMBEDDING).filter(|_| !weights.is_gguf()) {

@@ -1,4 +1,4 @@
-//! Runs many programs of one backbone together. Shared steps run once (design §3).
+//! Prefix tree that runs many programs of one backbone together, so that shared steps run once (design §3).
 
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -7,13 +7,13 @@ use std::time::Instant;
 use super::program::{Content, Program, Step};
 use crate::error::Result;
 
-/// Operations that the trie needs of a model. The decoder is one; tests use a model that only counts.
+/// Operations that a trie needs from a model. Implemented by the decoder and by models for tests.
 pub trait Model {
     type Batch: ?Sized;
     type Residual;
     type Output;
 
-    /// Announces the weights ([`Step::weights`]) of the next step, and of the one after it.
+    /// Announces the weights ([`Step::weights`]) of the next step and of the step after it.
     fn expect(&self, _now: Option<usize>, _next: Option<usize>) {}
 
     /// Runs `Step::Embed`.
@@ -22,7 +22,7 @@ pub trait Model {
     /// Runs `Step::Attention`, `Step::Mlp` or `Step::Apply`.
     fn advance(&self, batch: &Self::Batch, step: &Step, state: &Self::Residual) -> Result<Self::Residual>;
 
-    /// Reduces the state to the rows that the head reads, if no later step needs the others.
+    /// Reduces the state to the rows that the head reads, if no later step needs the other rows.
     fn narrow(&self, _batch: &Self::Batch, state: Self::Residual) -> Result<Self::Residual> {
         Ok(state)
     }
@@ -30,19 +30,19 @@ pub trait Model {
     /// Runs `Step::Head`.
     fn finish(&self, batch: &Self::Batch, state: &Self::Residual) -> Result<Self::Output>;
 
-    /// Runs the `Step::Head` at a node, for models whose output depends on the program.
+    /// Runs the `Step::Head` of a node. Override it if the output depends on the program.
     fn finish_at(&self, _node: usize, batch: &Self::Batch, state: &Self::Residual) -> Result<Self::Output> {
         self.finish(batch, state)
     }
 }
 
-/// Receives every step that ran. Calibration's taps and timers are observers.
+/// Observer of every executed step, such as the calibration pass or a timer.
 pub trait Observer<S: ?Sized> {
-    /// Is called after a step with its output state, which is `None` after the head.
+    /// Called after a step with its output state, or with `None` after the head.
     fn after(&mut self, node: usize, state: Option<&S>, seconds: f64) -> Result<()>;
 }
 
-/// An observer that does nothing.
+/// Observer that does nothing.
 impl<S: ?Sized> Observer<S> for () {
     fn after(&mut self, _: usize, _: Option<&S>, _: f64) -> Result<()> {
         Ok(())
@@ -53,11 +53,11 @@ impl<S: ?Sized> Observer<S> for () {
 struct TrieNode {
     step: Step,
     children: Vec<usize>,
-    /// Programs that end here.
+    /// Programs that end at this node.
     ends: Vec<usize>,
-    /// Programs that pass through or end here.
+    /// Number of programs that pass through or end at this node.
     programs: usize,
-    /// Whether this step and all that follow it work on the scored rows alone.
+    /// Whether this step and all following steps only need the scored rows.
     narrow: bool,
 }
 
@@ -65,13 +65,13 @@ struct TrieNode {
 #[derive(Debug)]
 pub struct Trie {
     nodes: Vec<TrieNode>,
-    /// The nodes of each program, in order.
+    /// Nodes of each program, in order.
     paths: Vec<Vec<usize>>,
-    /// The nodes of the program that others are compared with. It is none of the trie's programs.
+    /// Nodes of the reference program that others are compared with. It is not one of the trie's programs.
     reference: Option<Vec<usize>>,
 }
 
-/// Work with and without sharing, in the unit of the step costs given.
+/// Cost with and without sharing, in the unit of the step costs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
     pub shared: f64,
@@ -79,11 +79,11 @@ pub struct Cost {
 }
 
 impl Trie {
-    /// Builds the trie. Every program begins with `Embed`; equal prefixes become one path.
+    /// Builds the trie. Every program must begin with `Embed`. Equal prefixes share their nodes.
     pub fn new(programs: &[Program]) -> Self {
         let root = TrieNode { step: Step::Embed, children: Vec::new(), ends: Vec::new(), programs: 0, narrow: false };
         let mut trie = Self { nodes: vec![root], paths: Vec::with_capacity(programs.len()), reference: None };
-        // A node of a large grid has thousands of children.
+        // A hash map, because a node of a large grid may have thousands of children.
         let mut known: HashMap<(usize, Content<'_>), usize> = HashMap::new();
         for (index, program) in programs.iter().enumerate() {
             assert_eq!(program.0.first(), Some(&Step::Embed), "a program begins with Embed");
@@ -102,11 +102,11 @@ impl Trie {
         trie
     }
 
-    /// Builds a trie with [`Self::new`] for programs of which only the head's output is needed: steps after the last
-    /// attention run on scored rows only. (An observer would see fewer rows.)
+    /// Builds a trie like [`Self::new`] for programs whose head output is the only result: steps after the last
+    /// attention run on scored rows only, so an observer sees fewer rows.
     pub fn scoring(programs: &[Program]) -> Self {
         let mut trie = Self::new(programs);
-        // A node stands before its children.
+        // Children have higher indices than their parents.
         for node in (0..trie.nodes.len()).rev() {
             let TrieNode { step, children, .. } = &trie.nodes[node];
             let onward = *step == Step::Head || !children.is_empty();
@@ -116,9 +116,9 @@ impl Trie {
         trie
     }
 
-    /// Builds a trie with [`Self::scoring`] whose programs are compared with `reference`.
+    /// Builds a trie like [`Self::scoring`], whose programs are compared with `reference`.
     pub fn against(reference: &Program, programs: &[Program]) -> Self {
-        // The reference stands first, so that its head runs first.
+        // Insert the reference first, so that its head runs first.
         let mut trie = Self::scoring(&[std::slice::from_ref(reference), programs].concat());
         trie.reference = Some(trie.paths.remove(0));
         for node in &mut trie.nodes {
@@ -127,13 +127,13 @@ impl Trie {
         trie
     }
 
-    /// Builds the trie of the program that others are compared with. `None` without one.
+    /// Builds the trie of the reference program alone. Returns `None` if there is no reference.
     pub(super) fn reference_alone(&self) -> Option<Self> {
         let steps = self.reference.as_ref()?.iter().map(|&node| self.nodes[node].step.clone());
         Some(Self::against(&Program(steps.collect()), &[]))
     }
 
-    /// Returns the head of the program that others are compared with.
+    /// Returns the node of the reference program's head.
     pub(super) fn reference_head(&self) -> Option<usize> {
         self.reference.as_ref()?.last().copied()
     }
@@ -156,7 +156,7 @@ impl Trie {
         self.nodes.len()
     }
 
-    /// Returns the number of steps that are half a layer.
+    /// Returns the number of sublayer steps.
     pub fn sublayers(&self) -> usize {
         self.nodes.iter().filter(|node| node.step.half().is_some()).count()
     }
@@ -184,8 +184,8 @@ impl Trie {
         &self.nodes[node].children
     }
 
-    /// Divides a quantity measured by node among the programs; a shared node counts in equal parts, and so does the
-    /// reference's part.
+    /// Divides a per-node quantity among the programs. The quantities of shared nodes and of the reference program are
+    /// divided equally.
     pub fn shares(&self, by_node: &[f64]) -> Vec<f64> {
         let reference = self.reference.as_ref().map_or(0.0, |path| self.path_share(path, by_node));
         let each = reference / self.paths.len().max(1) as f64;
@@ -196,8 +196,8 @@ impl Trie {
         path.iter().map(|&node| by_node[node] / self.nodes[node].programs as f64).sum()
     }
 
-    /// Computes the cost of a batch, shared and program by program. `of_step` learns whether a step runs on scored rows
-    /// only.
+    /// Computes the cost of a batch with and without sharing. `of_step` receives the step and whether it runs on scored
+    /// rows only.
     pub(super) fn cost(&self, of_step: impl Fn(&Step, bool) -> f64) -> Cost {
         let mut shared = 0.0;
         let mut separate = 0.0;
@@ -218,9 +218,10 @@ impl Trie {
         Cost { shared, separate }
     }
 
-    /// Runs one batch through all programs, depth first; the head's output of each program, none for a program without a head.
+    /// Runs one batch through all programs, depth first. Returns the output of each program's head, or `None` for
+    /// programs without a head.
     ///
-    /// At any time only the states along one path are held, and of those only the ones at which paths still branch.
+    /// Only states of the current path that are still needed by other branches are held.
     pub fn run<M: Model<Output: Clone>>(
         &self,
         model: &M,
@@ -230,8 +231,8 @@ impl Trie {
         self.run_in(|ready| ready.len() - 1, model, batch, observer)
     }
 
-    /// Runs layer by layer, so that the weights of each layer are needed once. If that would hold more than `most` states,
-    /// some paths run to their ends first.
+    /// Runs layer by layer, so that the weights of each layer are needed once. If that would exceed `most` states, some
+    /// paths are completed first.
     pub fn run_by_layer<M: Model<Output: Clone>>(
         &self,
         most: usize,
@@ -243,7 +244,7 @@ impl Trie {
             |ready: &[Ready<M::Residual>]| {
                 let held: BTreeSet<*const M::Residual> =
                     ready.iter().map(|candidate| Rc::as_ptr(&candidate.state)).collect();
-                // A state with a single owner is updated in place and needs no space for another.
+                // A state with a single owner is replaced by its successor, so it needs no additional space.
                 let steps = ready
                     .iter()
                     .enumerate()
@@ -258,7 +259,7 @@ impl Trie {
         )
     }
 
-    /// Runs all steps in the order in which `pick` takes them from those whose state before is there.
+    /// Runs all steps. `pick` selects the next one among those whose input state is available.
     fn run_in<M: Model<Output: Clone>>(
         &self,
         pick: impl Fn(&[Ready<M::Residual>]) -> usize,
@@ -296,21 +297,21 @@ impl Trie {
             observer.after(node, Some(&next), started.elapsed().as_secs_f64())?;
             let narrows = !self.nodes[node].narrow && children.iter().all(|&child| self.nodes[child].narrow);
             let next = if narrows && !children.is_empty() { model.narrow(batch, next)? } else { next };
-            // Each state is freed as soon as the last that needs it stands.
+            // Free the input state unless other branches share it.
             drop(state);
             self.branch(node, next, &mut ready);
         }
         Ok(outputs)
     }
 
-    /// Adds the steps that follow a node: the first one last.
+    /// Adds the children of a node to the ready list, the first child last.
     fn branch<R>(&self, node: usize, state: R, ready: &mut Vec<Ready<R>>) {
         let state = Rc::new(state);
         let children = self.nodes[node].children.iter().rev();
         ready.extend(children.map(|&node| Ready { node, state: Rc::clone(&state) }));
     }
 
-    /// Returns the weights after `now` that are needed first by the steps that follow `steps`.
+    /// Returns the weights other than `now` that will be needed first by the given steps and their successors.
     fn next(&self, now: Option<usize>, steps: impl Iterator<Item = usize>) -> Option<usize> {
         let all: BTreeSet<usize> = steps
             .filter_map(|mut node: usize| {
@@ -327,7 +328,7 @@ impl Trie {
     }
 }
 
-/// A step that may run: its node, and the state before it, which other steps may share.
+/// A step that is ready to run, with its input state, which other steps may share.
 struct Ready<R> {
     node: usize,
     state: Rc<R>,
@@ -341,7 +342,7 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::Arc;
 
-    /// Counts how often each step runs; its state is the trace of steps, its output that trace.
+    /// A model that counts how often each step runs. Its state and output are the list of executed steps.
     #[derive(Default)]
     struct Counting {
         runs: RefCell<HashMap<String, usize>>,
@@ -373,7 +374,8 @@ mod tests {
         }
     }
 
-    /// Returns the dense program, and programs without layers 2 and 3 of 6 with three recoveries, one twice.
+    /// Returns the dense program, and programs without layers 2 and 3 of 6 with different recoveries, one of them
+    /// twice.
     fn programs() -> Vec<Program> {
         let a = Operator::diagonal(vec![1.0]).unwrap();
         let b = Operator::diagonal(vec![2.0]).unwrap();
@@ -403,7 +405,7 @@ mod tests {
         }
     }
 
-    /// The weights that each step needs, in the order in which they run, with the most states that were held.
+    /// A model that records the weights needed by each step in order, and the maximum number of states held.
     #[derive(Default)]
     struct Order {
         weights: RefCell<Vec<usize>>,
@@ -423,7 +425,7 @@ mod tests {
         fn advance(&self, (): &(), step: &Step, _: &Rc<()>) -> Result<Rc<()>> {
             self.weights.borrow_mut().extend(step.weights());
             let mut most = self.most.borrow_mut();
-            // Counts states besides the model's own and the new one.
+            // Ignore the model's own reference.
             *most = (*most).max(Rc::strong_count(&self.held) - 1);
             Ok(Rc::clone(&self.held))
         }
@@ -433,7 +435,7 @@ mod tests {
         }
     }
 
-    /// Counts weight changes while a trie runs, and the maximum number of states held.
+    /// Returns the number of weight changes in a run of the trie, and the maximum number of states held.
     fn changes(programs: &[Program], most: usize) -> (usize, usize) {
         let order = Order::default();
         Trie::new(programs).run_by_layer(most, &order, &(), &mut ()).unwrap();
@@ -444,19 +446,19 @@ mod tests {
 
     #[test]
     fn layer_by_layer_each_layers_weights_are_needed_once() {
-        // Six layers and the head; of the four paths, three branch after layer 1.
+        // Six layers and the head. Three of the four paths branch after layer 1.
         assert_eq!(changes(&programs(), 4), (7, 4));
         let depth_first = Order::default();
         Trie::new(&programs()).run(&depth_first, &(), &mut ()).unwrap();
         let mut weights = depth_first.weights.into_inner();
         weights.dedup();
-        // Computed by hand: layers 0 to 5 and the head, then three times layers 4 and 5 and the head.
+        // Computed by hand: layers 0 to 5 and the head, then three times layers 4, 5 and the head.
         assert_eq!(weights.len(), 7 + 3 * 3);
     }
 
     #[test]
     fn where_states_have_no_room_paths_run_to_their_ends_in_turns() {
-        // Each layer left out once: twelve programs and the dense one.
+        // The dense program, and twelve programs that each omit one layer.
         let mut trials = vec![Program::dense(12)];
         trials.extend((0..12).map(|layer| Program::pruned(12, &[layer], |_| None)));
         assert_eq!(changes(&trials, 99).0, 13, "each layer, and the head");
@@ -477,7 +479,7 @@ mod tests {
 
     #[test]
     fn rows_after_the_last_needed_attention_are_skipped() {
-        // The second program has no last layer. The part shared with the dense program stays complete.
+        // The second program omits the last layer. The part shared with the dense program keeps all rows.
         let operator = Operator::diagonal(vec![1.0]).unwrap();
         let mut programs = vec![Program::dense(6), Program::pruned(6, &[5], |_| Some(Arc::clone(&operator)))];
         programs.push(Program::pruned(6, &[1], |_| None));

@@ -1,5 +1,5 @@
-//! Ghosted with a bias, beyond the paper: the linear minimum mean square error estimate of Neural Block Linearization
-//! (arXiv 2505.21077, section 3), applied to removed layers.
+//! Ghosted with a bias, an extension beyond the paper: the linear minimum mean square error estimate of Neural Block
+//! Linearization (arXiv 2505.21077, section 3), applied to removed layers.
 //!
 //! The repaired stream is `x·(I + M) + b`. Its mean equals the mean of `X_post`.
 
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn affine_recovers_a_known_map_and_bias() {
-        // X_post = X·(2 0; 1 3) + (5, −1), on the corners of a square.
+        // X_post = X·(2 0; 1 3) + (5, −1) for the corners of a square.
         let streams: [(usize, &[f32]); 2] =
             [(1, &[0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0]), (3, &[5.0, -1.0, 7.0, -1.0, 6.0, 2.0, 8.0, 2.0])];
         let written = Written::new(2, 1, &streams);
@@ -60,7 +60,7 @@ mod tests {
         near(&operator.linear().unwrap(), &[2.0, 0.0, 1.0, 3.0]);
         near(&operator.bias().unwrap().unwrap(), &[5.0, -1.0]);
         assert_eq!((solution.system.unwrap().rank, solution.notes.len()), (2, 0));
-        // Without a bias, by the normal equations (2 1; 1 2)·W = (15 1; 14 4): W = (16 −2; 13 7) / 3.
+        // Without a bias, the normal equations are (2 1; 1 2)·W = (15 1; 14 4), so W = (16 −2; 13 7) / 3.
         let plain = written.solve((1, 3), &[], "ghosted", &json!({})).unwrap();
         near(&plain.repair.operator().unwrap().to_dense().unwrap(), &[16.0, -2.0, 13.0, 7.0].map(|v| v / 3.0));
     }

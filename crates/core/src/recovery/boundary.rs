@@ -1,4 +1,4 @@
-//! The boundary of removed layers: the dense activations on both sides, and the repair.
+//! Boundary of removed layers: the dense activations on both sides, and the repair.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
 use crate::model::{Batch, Engine, HostRows, Operator, Step, Sublayer};
 
-/// Rows that a method reads at a time. Bounds its memory for any corpus size.
+/// Number of rows that a method reads at a time, which bounds its memory for any corpus size.
 const BLOCK_ROWS: usize = 2048;
 
 /// Removed layers `[start, end)` that are repaired together, or one removed sublayer.
@@ -22,7 +22,7 @@ const BLOCK_ROWS: usize = 2048;
 pub struct Span {
     pub start: usize,
     pub end: usize,
-    /// The removed sublayer of layer `start`. `None` if layers are removed as a whole.
+    /// Removed sublayer of layer `start`. `None` if whole layers are removed.
     pub sublayer: Option<Sublayer>,
 }
 
@@ -37,7 +37,7 @@ impl Span {
         Self { start: layer, end: layer + 1, sublayer: Some(sublayer) }
     }
 
-    /// Returns the place of the stream that enters the span.
+    /// Returns the site of the stream that enters the span.
     pub fn input(&self) -> HookPoint {
         match self.sublayer {
             Some(Sublayer::Mlp) => HookPoint::Middle(self.start),
@@ -45,7 +45,7 @@ impl Span {
         }
     }
 
-    /// Returns the place of the stream that leaves the span.
+    /// Returns the site of the stream that leaves the span.
     pub fn output(&self) -> HookPoint {
         match self.sublayer {
             Some(Sublayer::Attention) => HookPoint::Middle(self.start),
@@ -74,35 +74,34 @@ impl Placement {
     }
 }
 
-/// A span of a selection and the calibration activations around it, in sequences of equal length.
+/// A span of a selection with the surrounding calibration activations, in sequences of equal length.
 pub struct Boundary<'a> {
-    /// The dense backbone.
     pub backbone: &'a dyn Engine,
     pub activations: &'a Activations,
     pub span: Span,
-    /// Number of leading sequences that the repair is solved on. It is measured on all sequences.
+    /// Number of leading sequences that the repair is fitted on. Its metrics cover all sequences.
     pub fitted: usize,
-    /// Preceding spans of the selection, in ascending order, with their repairs.
+    /// Preceding spans of the selection with their repairs, in ascending order.
     pub earlier: &'a [(Span, Repair)],
-    /// The layer before the span in a backbone from which layers were removed one by one. `None` in the dense backbone.
+    /// Last remaining layer before the span in a backbone that is pruned iteratively. `None` in the dense backbone.
     pub before: Option<&'a RemainingLayer>,
-    /// Start of each sequence in its text. Empty if no two sequences are known to share tokens.
+    /// Start position of each sequence in its text. Empty if no sequences are known to overlap.
     pub starts: &'a [Start],
 }
 
-/// A layer that stays in a pruned backbone.
+/// A remaining layer of a pruned backbone.
 #[derive(Debug, Clone)]
 pub struct RemainingLayer {
     pub layer: usize,
-    /// Earlier repairs in its weights, by sublayer.
+    /// Earlier repairs folded into the layer's weights, by sublayer.
     pub edits: BTreeMap<Sublayer, Arc<Operator>>,
 }
 
 impl RemainingLayer {
-    /// Returns the steps of the layer with one more operator on both branches.
+    /// Returns the steps of the layer with another operator on both branches.
     ///
     /// # Errors
-    /// An earlier operator that cannot be composed with it.
+    /// Fails if the operator cannot be composed with an earlier one.
     pub(super) fn edited(&self, operator: &Arc<Operator>) -> Result<Vec<Step>> {
         let edited = Sublayer::BOTH.map(|sublayer| {
             let operator = match self.edits.get(&sublayer) {
@@ -131,17 +130,17 @@ impl Boundary<'_> {
         self.activations.shape().length
     }
 
-    /// Returns blocks of rows that cover the first `sequences` sequences.
+    /// Returns blocks of rows that together cover the first `sequences` sequences.
     pub fn blocks(&self, sequences: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         self.activations.blocks(0..sequences * self.length(), BLOCK_ROWS)
     }
 
-    /// Returns empty sums for the rows of this boundary.
+    /// Returns empty sums in the size of this boundary.
     pub(super) fn sums(&self) -> Sums {
         Sums::new(self.channels(), self.backbone.sums_device())
     }
 
-    /// Computes `XᵀX` and `XᵀΔ` over the operator sequences, with `X = X_pre` and `Δ = X_post − X_pre`.
+    /// Computes `XᵀX` and `XᵀΔ` over the operator sequences, where `X = X_pre` and `Δ = X_post − X_pre`.
     pub(super) fn normal_equations(&self) -> Result<NormalEquations> {
         let mut sums = self.sums();
         for rows in self.blocks(self.fitted) {
@@ -150,7 +149,7 @@ impl Boundary<'_> {
         sums.finish()
     }
 
-    /// Returns whether two sequences are known to share tokens of their text.
+    /// Returns whether two sequences are known to contain the same tokens of a text.
     pub fn overlap(&self, one: usize, other: usize) -> bool {
         let one = self.starts.get(one);
         let other = self.starts.get(other);
@@ -172,12 +171,13 @@ impl Boundary<'_> {
         self.activations.rows(self.span.output(), rows)
     }
 
-    /// Computes the stream `[rows, C]` that enters the span in the model whose preceding spans are already repaired.
+    /// Computes the stream `[rows, C]` that enters the span in the model in which preceding spans are already repaired.
     ///
-    /// Starts from the dense stream at the first span, and runs the repairs and the layers between them on one sequence.
+    /// Starts with the dense stream at the first span, and runs the repairs and the layers between them on one
+    /// sequence.
     ///
     /// # Errors
-    /// A preceding repair changes the weights of a layer, so it is not a step.
+    /// Fails if a preceding repair changes the weights of a layer, because it cannot be run as a step.
     pub fn repaired(&self, sequence: usize) -> Result<HostRows> {
         let rows = self.sequence(sequence);
         let Some((first, _)) = self.earlier.first() else { return HostRows::new(self.pre(rows)?.to_vec()) };
@@ -195,15 +195,16 @@ impl Boundary<'_> {
         self.backbone.resume(&batch, &steps, self.activations.rows(HookPoint::Stream(first.start), rows)?)
     }
 
-    /// Reads the residual stream `[rows, C]` before the MLP of layer `start − 1`. `X_pre` minus it is that MLP's output `A`.
+    /// Reads the residual stream `[rows, C]` before the MLP of layer `start − 1`. The MLP's output `A` is `X_pre` minus
+    /// this stream.
     pub fn middle(&self, rows: Range<usize>) -> Result<&[f32]> {
         self.activations.rows(HookPoint::Middle(self.layer_before()?), rows)
     }
 
-    /// Returns the layer that precedes the span.
+    /// Returns the last layer before the span.
     ///
     /// # Errors
-    /// The span begins with layer 0.
+    /// Fails if no layer before the span remains.
     pub fn layer_before(&self) -> Result<usize> {
         if let Some(remaining) = self.before {
             return Ok(remaining.layer);
@@ -231,7 +232,7 @@ pub(super) fn branch_and_target(pre: &[f32], middle: &[f32], post: &[f32]) -> (V
     .unzip()
 }
 
-/// Adds `Σ_t |x|` of each channel to `sums`.
+/// Adds `Σ_t |x|` for each channel to `sums`.
 pub(super) fn add_magnitudes(sums: &mut [f64], x: &[f32]) {
     for row in x.chunks_exact(sums.len()) {
         for (sum, v) in sums.iter_mut().zip(row) {
@@ -240,15 +241,15 @@ pub(super) fn add_magnitudes(sums: &mut [f64], x: &[f32]) {
     }
 }
 
-/// A channel is constant if the range of its values is at most this many f32 roundings.
+/// Range of values, in f32 rounding errors, up to which a channel counts as constant.
 const CONSTANT_ROUNDINGS: f32 = 16.0;
 
 /// Returns the reasons why the activations cannot determine a repair: fewer tokens than channels, or constant channels.
 ///
-/// Empty if they can. A channel that is always zero needs no repair and does not count.
+/// The list is empty if there are none. Channels that are always zero are ignored, because they need no repair.
 ///
 /// # Errors
-/// The activations cannot be read.
+/// Fails if the activations cannot be read.
 pub fn degenerate(boundary: &Boundary<'_>) -> Result<Vec<String>> {
     let channels = boundary.channels();
     let tokens = boundary.fitted * boundary.length();
@@ -275,14 +276,15 @@ pub fn degenerate(boundary: &Boundary<'_>) -> Result<Vec<String>> {
     Ok(reasons)
 }
 
-/// The change that a method makes for one span.
+/// Change of the model that repairs one span.
 #[derive(Debug, Clone)]
 pub enum Repair {
-    /// The layers are only removed.
+    /// No repair: the layers are only removed.
     Cut,
-    /// `x ← x·W` replaces the span.
+    /// An operator on the stream that replaces the span: `x ← x·W`.
     Stream(Arc<Operator>),
-    /// `branch ← branch·T` in the MLP of the layer before the span, and in its attention if `attention`.
+    /// An operator on branches of the layer before the span: `branch ← branch·T` in its MLP, and in its attention if
+    /// `attention`.
     Branches { operator: Arc<Operator>, attention: bool },
 }
 
@@ -296,23 +298,23 @@ impl Repair {
     }
 }
 
-/// A repair with diagnostics of its solver.
+/// A repair with diagnostics of the solver.
 #[derive(Debug, Clone)]
 pub struct Solution {
     pub repair: Repair,
-    /// Footnotes for readers of the table.
+    /// Footnotes for the results table.
     pub notes: Vec<String>,
-    /// Rank and condition of the least-squares problem, if the method solves one.
+    /// Rank and condition number of the least-squares problem, if the method solves one.
     pub system: Option<System>,
-    /// Mean loss per epoch, if the method iterates.
+    /// Mean loss per epoch, if the method is iterative.
     pub losses: Vec<f64>,
 }
 
-/// The matrix of a least-squares problem, `[rows, C]`.
+/// Properties of the matrix `[rows, C]` of a least-squares problem.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct System {
     pub rank: usize,
-    /// Largest over smallest singular value. Infinite if the rank is below `C`.
+    /// Ratio of the largest to the smallest singular value. Infinite if the rank is below `C`.
     pub condition: f64,
 }
 
@@ -337,7 +339,7 @@ pub(super) mod tests {
     use crate::model::engine::tests::Adding;
     use crate::options::Options;
 
-    /// Activations given by hand: the stream `[rows, C]` that enters each listed layer.
+    /// Activations given as literals: the stream `[rows, C]` that enters each listed layer.
     pub(in crate::recovery) struct Written {
         engine: Adding,
         activations: Activations,
@@ -351,7 +353,7 @@ pub(super) mod tests {
             Self::at(channels, sequences, &sites)
         }
 
-        /// Creates activations from the stream at each listed place.
+        /// Creates activations from the stream at each given site.
         pub(in crate::recovery) fn at(channels: usize, sequences: usize, streams: &[(HookPoint, &[f32])]) -> Self {
             let mut kept = InMemory::of(streams.iter().map(|(site, _)| *site));
             streams.iter().for_each(|(site, rows)| kept.push(*site, rows).unwrap());
@@ -360,7 +362,7 @@ pub(super) mod tests {
             Self { engine: Adding::new(), activations, fitted: sequences, starts: Vec::new() }
         }
 
-        /// Solves a named method with options at `[start, end)`.
+        /// Runs the method called `name` with options at `[start, end)`.
         pub(in crate::recovery) fn solve(
             &self,
             boundaries: (usize, usize),
@@ -372,7 +374,7 @@ pub(super) mod tests {
             self.solve_by(boundaries, earlier, &*crate::recovery::build(name, &options)?)
         }
 
-        /// Solves a method at `[start, end)`.
+        /// Runs a method at `[start, end)`.
         pub(in crate::recovery) fn solve_by(
             &self,
             (start, end): (usize, usize),
@@ -393,7 +395,7 @@ pub(super) mod tests {
             })
         }
 
-        /// Solves a method at a span.
+        /// Runs a method at a span.
         pub(in crate::recovery) fn solve_at(
             &self,
             span: Span,
@@ -415,7 +417,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Asserts that values agree within 1e-5. The ridge of 1e-6 changes values near 1 by less.
+    /// Asserts that values agree within 1e-5. A ridge of 1e-6 changes values near 1 by less than that.
     pub(in crate::recovery) fn near(found: &[f32], expected: &[f32]) {
         assert_eq!(found.len(), expected.len());
         let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -430,7 +432,7 @@ pub(super) mod tests {
         assert_eq!(reasons(&[1.0, 2.0, 3.0, 1.0]), Vec::<String>::new());
         assert_eq!(reasons(&[1.0, 0.0, 3.0, 0.0]), Vec::<String>::new(), "a zero channel");
         assert_eq!(reasons(&[1.0, 5.0, 3.0, 5.0]), ["1 of 2 channels are constant in the calibration"]);
-        // A difference of rounding size does not count, a larger one does.
+        // A difference of the size of a rounding error is ignored, a larger one is not.
         assert_eq!(reasons(&[1.0, 5.0, 3.0, 5.000_002]).len(), 1);
         assert!(reasons(&[1.0, 5.0, 3.0, 5.001]).is_empty());
         let one_token = reasons(&[1.0, 2.0]);

@@ -1,7 +1,8 @@
-//! Ghosted Layers: the least-squares map of the update of the removed layers (paper §3, Theorem 1; design §7).
+//! Ghosted Layers: replaces removed layers by the least-squares map of their update (paper §3, Theorem 1; design §7).
 //!
-//! Beyond the paper, `input: normed` maps `H = RMSNorm(X)` instead of `X`: the repaired stream is `x + h·M (+ b)`. The norm is
-//! the one that the first removed layer applies to the stream it receives. It has no weight if the layer has no such norm.
+//! With `input: normed`, an extension beyond the paper, the map reads `H = RMSNorm(X)` instead of `X`: the repaired
+//! stream is `x + h·M (+ b)`. The norm is that of the first removed layer; it has no weight if the layer does not start
+//! with a norm.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,7 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Ghosted>(NAME, SOUR
     .ours()
     .variants(VARIANTS);
 
-/// The two solvers that the paper's table A10 compares, in its words, and variants beyond the paper.
+/// The two solvers compared in the paper's table A10, under its labels, and variants beyond the paper.
 const VARIANTS: &[Variant] = &[
     Variant { option: "solver", value: "svd", word: "svd", label: "SVD-based" },
     Variant { option: "solver", value: "normal", word: "solve", label: "Solver-based" },
@@ -33,7 +34,8 @@ const VARIANTS: &[Variant] = &[
     Variant { option: "input", value: "normed", word: "normed", label: "Ghost Layer, normed" },
 ];
 
-/// Singular values at or below this fraction of the largest count as zero, as in the reference code.
+/// Relative cutoff of singular values, as in the reference code. Values at or below this fraction of the largest count
+/// as zero.
 const CUTOFF: f64 = 1e-6;
 
 /// `W = I + M` with `M = argmin ‖X_pre·M − Δ‖`, over the operator sequences.
@@ -44,10 +46,10 @@ struct Ghosted {
     solver: Solver,
     /// Whether each region or each removed layer gets an operator.
     boundary: Placement,
-    /// Added to the diagonal of `XᵀX`: a number, or `auto`, chosen on held-out windows.
+    /// Ridge added to the diagonal of `XᵀX`: a number, or `auto` to select it on held-out windows.
     #[serde(skip_serializing_if = "Ridge::is_default")]
     ridge: Ridge,
-    /// Input of the map: the stream, or its root-mean-square norm.
+    /// Input of the map: the stream, or the stream after an RMS norm.
     #[serde(skip_serializing_if = "MapInput::is_stream")]
     input: MapInput,
     /// Whether a bias is added to the map of the normed stream.
@@ -118,9 +120,9 @@ impl Recovery for Ghosted {
         let cube = (channels as f64).powi(3);
         match (self.solver, self.ridge) {
             (Solver::Normal, Ridge::Fixed(_)) => least_squares_operations(channels, rows),
-            // Every candidate ridge is solved on the windows that are not held out.
+            // Each candidate ridge is solved on all windows except the held-out ones.
             (Solver::Normal, Ridge::Auto) => least_squares_operations(channels, rows) + 20.0 * F64_COST * cube,
-            // Householder reflections of [X Δ], and the decomposition of the triangular factor.
+            // Householder reflections of [X Δ], and the SVD of the triangular factor.
             (Solver::Svd, _) => F64_COST * (6.0 * rows as f64 * (channels as f64).powi(2) + 30.0 * cube),
         }
     }
@@ -156,7 +158,7 @@ impl Recovery for Ghosted {
 }
 
 impl Ghosted {
-    /// Solves the map of the normed stream.
+    /// Solves for the map of the normed stream.
     fn solve_normed(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
         let norm = boundary.backbone.stream_norm(boundary.span.start)?;
@@ -183,8 +185,8 @@ mod tests {
 
     #[test]
     fn normed_input_recovers_a_known_map_and_bias() {
-        // The norm of (a, b) is √2·(3a, 5b) / √(a² + b²) in the test engine: (3, 5), (3, −5), (−3, 5), and (3, 5) again.
-        // Δ = (1 2; 0 1)ᵀ applied to it: h·M with M = (1 2; 0 1), and (5, −1).
+        // In the test engine, the norm of (a, b) is √2·(3a, 5b) / √(a² + b²), which gives (3, 5), (3, −5), (−3, 5) and
+        // (3, 5). The changes are h·M with M = (1 2; 0 1), plus the bias (5, −1).
         let pre = [2.0, 2.0, 1.0, -1.0, -4.0, 4.0, 0.5, 0.5];
         let changes = [[3.0, 11.0], [3.0, 1.0], [-3.0, -1.0], [3.0, 11.0]];
         for (bias, shift) in [(false, [0.0, 0.0]), (true, [5.0, -1.0])] {

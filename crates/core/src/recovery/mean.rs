@@ -1,6 +1,8 @@
-//! The mean change, beyond the paper: a constant replaces the update of the removed layers (as in arXiv 2407.16286).
+//! Mean change, an extension beyond the paper: a constant replaces the update of the removed layers (as in arXiv
+//! 2407.16286).
 //!
-//! `‖1·bᵀ − Δ‖²` is minimal at `b = δ̄`, the mean of `Δ` over tokens. The repaired stream `x + δ̄` has the mean of `X_post`.
+//! `‖1·bᵀ − Δ‖²` is minimal for `b = δ̄`, the mean of `Δ` over tokens. The repaired stream `x + δ̄` has the mean of
+//! `X_post`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! The interface of a recovery method.
+//! Interface of a recovery method.
 
 use serde::de::DeserializeOwned;
 
@@ -8,20 +8,20 @@ use crate::error::Result;
 use crate::model::{Config, StepForm, Sublayer};
 use crate::options::{self, Options};
 
-/// A method that repairs a boundary without training.
+/// A method that repairs the boundary of removed layers without training.
 pub trait Recovery: Send + Sync {
-    /// Rejects a backbone that the method cannot repair, before anything runs.
+    /// Rejects a backbone that the method cannot repair, before anything is computed.
     fn check(&self, config: &Config) -> Result<()> {
         let _ = config;
         Ok(())
     }
 
-    /// Returns whether the method puts an operator at the cut.
+    /// Returns whether the method adds a repair at the cut.
     fn repairs(&self) -> bool {
         true
     }
 
-    /// Returns whether the operator can be trained further ([`crate::distill`]). Requires one operator per region, on the
+    /// Returns whether the operator can be fine-tuned ([`crate::distill`]). Requires one operator per region, on the
     /// residual stream.
     fn tunable(&self) -> bool {
         false
@@ -32,7 +32,8 @@ pub trait Recovery: Send + Sync {
         Place::Stream
     }
 
-    /// Returns the form of the operator that an exported checkpoint keeps next to its weights, whatever it is solved to.
+    /// Returns the form of the operator that exported checkpoints store next to the weights, or `None` if the repair
+    /// can always be folded.
     fn step_form(&self, config: &Config) -> Option<StepForm> {
         match self.place() {
             Place::Nothing | Place::Rows => None,
@@ -41,7 +42,7 @@ pub trait Recovery: Send + Sync {
         }
     }
 
-    /// Rejects a method whose repairs no checkpoint can express, before anything is computed for an export.
+    /// Rejects a method whose repairs cannot be exported, before anything is computed for an export.
     fn check_export(&self) -> Result<()> {
         Ok(())
     }
@@ -51,20 +52,21 @@ pub trait Recovery: Send + Sync {
         None
     }
 
-    /// Returns the spans of a removed region that get an operator each. Defaults to the region as one span.
+    /// Splits a removed region into spans with one operator each. By default, the region is one span.
     fn spans(&self, region: Span) -> Vec<Span> {
         vec![region]
     }
 
-    /// Returns the activations that [`Self::solve`] and the repair metrics read at a span.
+    /// Returns the sites whose activations [`Self::solve`] and the repair metrics read.
     fn sites(&self, span: Span) -> Vec<HookPoint> {
         vec![span.input(), span.output()]
     }
 
-    /// Returns the sequences that the repairs of a cut are solved on.
+    /// Returns which calibration sequences the repairs of a cut are fitted on.
     ///
-    /// `one_block` says whether the criterion removes one block ([`Criterion::one_block`](crate::criterion::Criterion::one_block)).
-    /// The answer is part of an operator's key, so it must not depend on which layers are selected.
+    /// `one_block` is set if the criterion removes one block
+    /// ([`Criterion::one_block`](crate::criterion::Criterion::one_block)). The result is part of an operator's key, so
+    /// it must not depend on the selected layers.
     fn fitted_on(&self, one_block: bool) -> Fitted {
         let _ = one_block;
         Fitted::All
@@ -72,8 +74,8 @@ pub trait Recovery: Send + Sync {
 
     /// Estimates the cost of [`Self::solve`] on `rows` rows, in f32 multiply-add operations of a matrix product.
     ///
-    /// An f64 operation counts [`F64_COST`] times, and an element-wise access [`ELEMENT_COST`] times.
-    /// Defaults to a least-squares problem in f64.
+    /// An f64 operation counts [`F64_COST`] times, and an element-wise access [`ELEMENT_COST`] times. The default is
+    /// the cost of a least-squares problem in f64.
     fn operations(&self, channels: usize, rows: usize) -> f64 {
         least_squares_operations(channels, rows)
     }
@@ -81,41 +83,42 @@ pub trait Recovery: Send + Sync {
     /// Computes the repair of one span.
     ///
     /// # Errors
-    /// The activations do not determine a repair.
+    /// Fails if the activations do not determine a repair.
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution>;
 }
 
-/// Cost of an f64 operation relative to an f32 operation of a matrix product.
+/// Cost of an f64 operation relative to an f32 operation in a matrix product.
 pub const F64_COST: f64 = 2.0;
-/// Cost of reading and widening one number relative to an f32 operation of a matrix product, measured on two cores.
+/// Cost of reading a number and converting it to f64, relative to an f32 operation in a matrix product. Measured on two
+/// cores.
 pub(super) const ELEMENT_COST: f64 = 50.0;
 
 /// Estimates the cost of a least-squares problem in f64.
 pub(super) fn least_squares_operations(channels: usize, rows: usize) -> f64 {
     let c = channels as f64;
     let rows = rows as f64;
-    // Half of XᵀX, and XᵀY; widening both; a factorisation with two solves; eigenvalues up to 512 channels.
+    // Half of XᵀX, and XᵀY; conversion of both to f64; a factorisation with two solves; eigenvalues up to 512 channels.
     let eigenvalues = 350.0 * c.min(512.0).powi(3);
     3.0 * F64_COST * rows * c * c + 6.0 * ELEMENT_COST * rows * c + 3.0 * F64_COST * c.powi(3) + eigenvalues
 }
 
-/// The part of a model that a repair changes. It decides whether an architecture can fold the repair into its weights.
+/// Part of a model that a repair changes. It determines whether an architecture can fold the repair into its weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     Nothing,
-    /// Factors on the output rows of attention and MLP of the layer before the cut.
+    /// Factors on the output rows of the attention and MLP of the layer before the cut.
     Rows,
-    /// A map of the MLP output of the layer before the cut.
+    /// A map of the output of the MLP of the layer before the cut.
     Branch,
     /// An operator on the residual stream.
     Stream,
 }
 
-/// The calibration sequences that a repair is solved on.
+/// Calibration sequences that a repair is fitted on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fitted {
     All,
-    /// The first `operator_sequences` of the calibration.
+    /// The first `operator_sequences` calibration sequences.
     First,
 }
 
@@ -131,7 +134,7 @@ impl Fitted {
 
 pub(super) type RecoveryEntry = options::Registered<dyn Recovery>;
 
-/// Builds a method whose options are the method itself.
+/// Builds a method by deserializing its options into the method's own type.
 pub(super) fn build<T: Recovery + DeserializeOwned + 'static>(
     name: &str,
     options: &Options,

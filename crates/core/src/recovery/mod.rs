@@ -1,6 +1,6 @@
 //! Recovery methods: operators that repair the boundary of a removed region (design §7).
 //!
-//! A method is one file with a registry entry, and one line in [`ENTRIES`].
+//! Each method is one file with a registry entry, listed in [`ENTRIES`].
 //!
 //! ```
 //! assert!(ghostlab_core::recovery::build("ghosted", &Default::default()).is_ok());
@@ -45,7 +45,7 @@ pub(crate) use placed::layer_before;
 pub use placed::placed;
 pub use repair_metrics::RepairMetrics;
 
-/// Every recovery that a grid may name.
+/// All recoveries that a grid may name.
 #[rustfmt::skip] // One line each.
 const ENTRIES: &[RecoveryEntry] = &[
     none::ENTRY,
@@ -65,7 +65,7 @@ const ENTRIES: &[RecoveryEntry] = &[
 /// Builds the recovery called `name` with the given options.
 ///
 /// # Errors
-/// An unknown name (the message suggests the nearest one), an unknown option or an invalid value.
+/// Fails if the name is unknown (the message suggests the nearest one), an option is unknown, or a value is invalid.
 pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let recovery = options::lookup("recovery", name, ENTRIES)?.build(&untrained(options))?;
     if options.contains_key(FINETUNE) && !recovery.tunable() {
@@ -80,15 +80,15 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     Ok(recovery)
 }
 
-/// Option that trains a recovery's operator after it is solved.
+/// Name of the option that fine-tunes a recovery's operator after it is solved.
 pub const FINETUNE: &str = "finetune";
 
-/// Returns the options without [`FINETUNE`]. They identify the operator that training starts from.
+/// Returns the options without [`FINETUNE`]. They identify the operator that fine-tuning starts from.
 pub fn untrained(options: &Options) -> Options {
     options.iter().filter(|(name, _)| *name != FINETUNE).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Parses the training settings, if the options have any.
+/// Parses the fine-tuning settings, if present.
 fn finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
     let Some(value) = options.get(FINETUNE) else { return Ok(None) };
     let finetune: Finetune = serde_json::from_value(value.clone())
@@ -108,21 +108,21 @@ fn wrong_finetune(found: String, name: &str) -> Error {
     Error::bad_input(format!("wrong value of `{FINETUNE}` for `{name}`")).found(found)
 }
 
-/// Returns the names of the recoveries whose operators can be trained.
+/// Returns the names of the recoveries whose operators can be fine-tuned.
 fn tunable() -> impl Iterator<Item = &'static str> {
     ENTRIES.iter().filter(|entry| is_tunable(entry)).map(|entry| entry.shown.name)
 }
 
-/// Returns whether the method, with default options, has an operator that can be trained.
+/// Returns whether the method with default options has an operator that can be fine-tuned.
 fn is_tunable(entry: &RecoveryEntry) -> bool {
     entry.build(&Options::new()).is_ok_and(|recovery| recovery.tunable())
 }
 
-/// Builds a recovery and resolves its options to the form that keys contain, with every default filled in.
-/// Also returns the training settings, if the operator is to be trained.
+/// Builds a recovery and returns it with its complete options, including defaults, as they appear in keys. Also returns
+/// the fine-tuning settings, if the operator is to be trained.
 ///
 /// # Errors
-/// Those of [`build`], or invalid training settings.
+/// Fails like [`build`], or if the fine-tuning settings are invalid.
 pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Recovery>, Options, Option<Finetune>)> {
     let recovery = build(name, options)?;
     let training = finetune(name, options)?;
@@ -133,7 +133,7 @@ pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Recovery>, Opt
     Ok((recovery, resolved, training))
 }
 
-/// Returns the spans of a cut that get an operator each.
+/// Returns the spans of a cut, each of which gets an operator.
 pub fn spans(recovery: &dyn Recovery, removed: &Cut) -> Vec<Span> {
     match recovery.sublayer() {
         None => {
@@ -147,17 +147,17 @@ pub fn spans(recovery: &dyn Recovery, removed: &Cut) -> Vec<Span> {
     }
 }
 
-/// Returns the version of a recovery's results, or 1 for an unknown name.
+/// Returns the result version of a recovery, or 1 if the name is unknown.
 pub fn version(name: &str) -> u32 {
     ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(1, |entry| entry.version)
 }
 
-/// Returns the deviations of a recovery's official code in a case.
+/// Returns the deviations between the official code and the paper that apply in a case.
 pub fn deviations(name: &str, case: &PruneCase<'_>) -> Vec<&'static str> {
     options::deviations(name, ENTRIES, case)
 }
 
-/// Describes all recoveries and their options, for the grid schema and the help.
+/// Describes all recoveries and their options, for the grid schema and the command-line help.
 pub fn described() -> Vec<Described> {
     ENTRIES.iter().map(describe).collect()
 }
@@ -170,17 +170,17 @@ fn describe(entry: &RecoveryEntry) -> Described {
     described
 }
 
-/// Returns the appearance of a recovery by its table name, such as `ghosted` or `ghosted:svd`.
+/// Returns the appearance of a recovery by its name in tables, such as `ghosted` or `ghosted:svd`.
 pub fn appearance(name: &str) -> Option<Appearance> {
     options::appearance(name, ENTRIES)
 }
 
-/// Returns the label that the paper prints for a recovery, or an unknown name unchanged.
+/// Returns the paper's label of a recovery. An unknown name is returned unchanged.
 pub fn label(name: &str) -> &str {
     appearance(name).map_or(name, |shown| shown.label)
 }
 
-/// Returns the label that tables print, followed by the option value in parentheses if the variant has no label.
+/// Returns the label for tables, followed by the option value in parentheses if the variant has no label.
 pub fn heading(name: &str) -> String {
     match options::further(name, ENTRIES) {
         Some(word) => format!("{} ({word})", label(name)),
@@ -198,7 +198,7 @@ pub fn ours() -> Option<Appearance> {
     ENTRIES.iter().map(|entry| entry.shown).find(|shown| shown.ours)
 }
 
-/// Returns the suffix that table names carry for the value of an option: the variant's word, or the value.
+/// Returns the suffix of table names for an option value: the word of the variant, or the value itself.
 pub fn word<'a>(name: &str, option: &str, value: &'a str) -> &'a str {
     let entry = ENTRIES.iter().find(|entry| entry.shown.name == name);
     let variants = entry.map_or(&[][..], |entry| entry.variants);

@@ -1,8 +1,10 @@
-//! Neural Block Linearization (arXiv 2505.21077), beyond the paper: an affine map in the place of a removed attention.
+//! Neural Block Linearization (arXiv 2505.21077), an extension beyond the paper: an affine map replaces a removed
+//! attention.
 //!
-//! The attention adds `a` to the stream. Its linear minimum mean square error estimate from `z` is `z·Wᵀ + b` with
-//! `W = C_az·C_zz⁻¹` and `b = E[a] − W·E[z]`, without a ridge. The published scripts estimate from the stream, `z = x`, and
-//! remove the norm of the attention too. `input: normed` estimates from `z = RMSNorm(x)`, as `layer_drop_norm False` does.
+//! The attention adds `a` to the stream. Its linear minimum mean square error estimate from `z` is `z·Wᵀ + b` with `W =
+//! C_az·C_zz⁻¹` and `b = E[a] − W·E[z]`, without a ridge. The published scripts estimate from the stream, `z = x`, and
+//! also remove the norm of the attention. `input: normed` estimates from `z = RMSNorm(x)`, like `layer_drop_norm
+//! False`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,11 +25,11 @@ pub(super) const ENTRY: RecoveryEntry =
 const VARIANTS: &[Variant] =
     &[Variant { option: "input", value: "normed", word: "normed", label: "NBL, normed input" }];
 
-/// `x ← x + z·Wᵀ + b` in the place of an attention, over the operator sequences.
+/// `x ← x + z·Wᵀ + b` in place of an attention, fitted on the operator sequences.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Nbl {
-    /// Input of the map: the stream, or its norm, which the attention reads.
+    /// Input of the map: the stream, or the normed stream that the attention reads.
     input: MapInput,
 }
 
@@ -51,7 +53,7 @@ impl Recovery for Nbl {
         let channels = boundary.channels();
         let norm = match self.input {
             MapInput::Stream => None,
-            // Without a norm before it the attention reads the stream.
+            // An attention without a preceding norm reads the stream itself.
             MapInput::Normed => {
                 Some(boundary.backbone.stream_norm(boundary.span.start)?).filter(|norm| norm.weight.is_some())
             }
@@ -79,7 +81,7 @@ mod tests {
 
     #[test]
     fn nbl_recovers_a_known_map_of_an_attention() {
-        // a = x·(1 0; 1 2) + (5, −1), on the corners of a square.
+        // a = x·(1 0; 1 2) + (5, −1) for the corners of a square.
         let pre = [0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0];
         let post = [5.0, -1.0, 7.0, -1.0, 6.0, 2.0, 8.0, 2.0];
         let sites = [(HookPoint::Stream(1), &pre[..]), (HookPoint::Middle(1), &post[..])];

@@ -1,4 +1,4 @@
-//! The places of repairs in the program of a pruned backbone.
+//! Placement of repairs in the program of a pruned backbone.
 
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use super::boundary::{Repair, Span};
 use crate::error::Result;
 use crate::model::{Cut, Operator, Repairs, Sublayer};
 
-/// Places the repairs of a cut. `None` if a map of an MLP branch has no layer before it.
+/// Places the repairs of a cut. Returns `None` if a map of an MLP branch has no layer before it.
 ///
 /// # Errors
-/// Two operators at one place that have no composition.
+/// Fails if two operators belong at the same place but cannot be composed.
 pub fn placed(removed: &Cut, repaired: &[(Span, Repair)]) -> Result<Option<Repairs>> {
     let mut repairs = Repairs::default();
     for (span, repair) in repaired {
@@ -24,7 +24,8 @@ pub fn placed(removed: &Cut, repaired: &[(Span, Repair)]) -> Result<Option<Repai
                 };
             }
             Repair::Branches { operator, attention } => match (layer_before(removed, span.start), attention) {
-                // Factors scale the embedding where no layer is left before; maps of a branch have nowhere to go.
+                // If no layer before the span remains, factors scale the embedding, while maps of a branch cannot be
+                // placed.
                 (None, false) => return Ok(None),
                 (None, true) => add(repairs.stream.entry(span.start), operator)?,
                 (Some(layer), false) => add(repairs.branches.entry((layer, Sublayer::Mlp)), operator)?,
@@ -39,12 +40,13 @@ pub fn placed(removed: &Cut, repaired: &[(Span, Repair)]) -> Result<Option<Repai
     Ok(Some(repairs))
 }
 
-/// Returns the last layer before `start` that is not removed as a whole.
+/// Returns the last layer before `start` that is not completely removed.
 pub(crate) fn layer_before(removed: &Cut, start: usize) -> Option<usize> {
     (0..start).rev().find(|&layer| !removed.contains_layer(layer))
 }
 
-/// Appends an operator to an existing one: the layer before a region absorbs the maps of all its layers.
+/// Inserts an operator, or composes it with an existing one. The layer before a region absorbs the maps of all layers
+/// in it.
 fn add<K: Ord>(entry: Entry<'_, K, Arc<Operator>>, operator: &Arc<Operator>) -> Result<()> {
     match entry {
         Entry::Vacant(free) => drop(free.insert(Arc::clone(operator))),

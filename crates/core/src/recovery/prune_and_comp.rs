@@ -33,7 +33,7 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<PruneAndCompOptions
 struct PruneAndCompOptions {
     /// One factor per channel, or one for all channels.
     granularity: Option<Granularity>,
-    /// The scaled weights. Follows from `granularity`.
+    /// Scaled weights. Determined by `granularity`.
     target: Option<Target>,
     /// Whether each region or each removed layer gets factors. Factors of several layers are multiplied.
     boundary: Placement,
@@ -58,7 +58,7 @@ struct PruneAndComp {
     placement: Placement,
 }
 
-/// Fills in granularity and target, which follow from each other. Defaults to the paper's form.
+/// Fills in granularity and target, each of which determines the other. Defaults to the paper's form.
 fn resolve(name: &str, options: &Options) -> Result<Options> {
     let mut settings: PruneAndCompOptions = options::read(name, options)?;
     let (granularity, target) = form(&settings)?;
@@ -95,7 +95,7 @@ impl Recovery for PruneAndComp {
     }
 
     fn step_form(&self, config: &Config) -> Option<StepForm> {
-        // One factor goes into the branches that follow, unless norms end them.
+        // A single factor is folded into the branches that follow, unless they end in norms.
         let is_step =
             self.granularity == Granularity::Scalar && Sublayer::BOTH.iter().any(|half| config.ends_in_norm(*half));
         is_step.then_some(StepForm::Stream)
@@ -109,7 +109,7 @@ impl Recovery for PruneAndComp {
         let around = [HookPoint::Stream(span.start), HookPoint::Stream(span.end)];
         match self.granularity {
             Granularity::Scalar => around.to_vec(),
-            // The input of the layer whose weights change, to recompute its output.
+            // The input of the layer whose weights change is needed to recompute its output.
             Granularity::Channel => {
                 span.start.checked_sub(1).map(HookPoint::Stream).into_iter().chain(around).collect()
             }
@@ -145,7 +145,7 @@ impl Recovery for PruneAndComp {
                 })
             }
             Granularity::Channel => {
-                // A factor cannot change a channel that is zero before the region.
+                // Scaling cannot change a channel that is zero before the region.
                 let silent = pre.iter().filter(|&&pre| pre == 0.0).count();
                 let operator = Operator::diagonal(
                     pre.into_iter()

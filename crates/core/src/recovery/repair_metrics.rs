@@ -13,10 +13,10 @@ use crate::files::number;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
 use crate::model::{Batch, Operator};
 
-/// Norms and errors at one boundary, over all calibration sequences.
+/// Norms and errors of a repair at one boundary, over all calibration sequences.
 ///
-/// `X̂` is the repair's estimate of `X_post` from the dense stream, even if the repair was solved on another stream.
-/// `M` is the matrix of the change that the operator makes besides its bias: `W − I`, or the map of the normed stream.
+/// `X̂` is the repair's estimate of `X_post` from the dense stream, even if the repair was fitted on another stream.
+/// `M` is the matrix of the update without its bias: `W − I`, or the map of the normed stream.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RepairMetrics {
     /// Mean of |X̂ − X_post| over tokens and channels.
@@ -37,10 +37,10 @@ pub struct RepairMetrics {
 }
 
 impl RepairMetrics {
-    /// Measures a repair.
+    /// Computes the metrics of a repair.
     ///
     /// # Errors
-    /// The activations cannot be read, or the layer before the span cannot be run.
+    /// Fails if the activations cannot be read, or the layer before the span cannot be run.
     pub fn of(boundary: &Boundary<'_>, repair: &Repair) -> Result<Self> {
         let channels = boundary.channels();
         let m = repair.operator().map_or_else(|| Ok(vec![0.0; channels * channels]), |operator| operator.change())?;
@@ -77,7 +77,7 @@ impl RepairMetrics {
     }
 }
 
-/// Computes `‖(M + sign·Mᵀ)/2‖`: the symmetric part for 1, the antisymmetric part for −1.
+/// Computes `‖(M + sign·Mᵀ)/2‖`: the norm of the symmetric part for 1, of the antisymmetric part for −1.
 fn part_norm(m: &[f64], channels: usize, sign: f64) -> f64 {
     let rows = (0..channels).map(|i| {
         let squares = (0..channels).map(|j| ((m[i * channels + j] + sign * m[j * channels + i]) / 2.0).powi(2));
@@ -86,7 +86,8 @@ fn part_norm(m: &[f64], channels: usize, sign: f64) -> f64 {
     rows.sum::<f64>().sqrt()
 }
 
-/// Returns blocks over all sequences. A block is a full sequence if a layer is run again, because attention needs it.
+/// Returns blocks of rows that cover all sequences. If the repair needs a layer to be run again, each block is a
+/// sequence, because attention needs all of its rows.
 fn blocks(boundary: &Boundary<'_>, repair: &Repair) -> Vec<Range<usize>> {
     match repair {
         Repair::Branches { attention: true, .. } => {
@@ -96,17 +97,19 @@ fn blocks(boundary: &Boundary<'_>, repair: &Repair) -> Vec<Range<usize>> {
     }
 }
 
-/// Computes `X̂ − X_post` of some rows, `[rows, C]`. Forms differences before products to avoid cancellation.
+/// Computes `X̂ − X_post` for the given rows, `[rows, C]`. Subtracts before it adds products, to avoid cancellation.
 fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>) -> Result<Vec<f64>> {
     let channels = boundary.channels();
     let pre = boundary.pre(rows.clone())?;
     let post = boundary.post(rows.clone())?;
     match repair {
-        // X̂ is X_pre plus a product: the errors are X_pre·M − Δ and A·M − Δ.
+        // X̂ is X_pre plus a product, so the error is X_pre·M − Δ or A·M − Δ.
         Repair::Cut => Ok(less(pre, post)),
         Repair::Stream(operator) if operator.is_bias_only() => plus_bias(less(pre, post), operator),
         Repair::Stream(operator) => {
-            let input = operator.norm()?.map_or_else(|| wide(pre), |norm| norm.apply(pre, channels));
+            let input = operator
+                .norm()?
+                .map_or_else(|| pre.iter().copied().map(f64::from).collect(), |norm| norm.apply(pre, channels));
             plus_bias(plus_product(less(pre, post), &input, m, channels), operator)
         }
         Repair::Branches { operator, attention: false } => {
@@ -124,10 +127,6 @@ fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>
     }
 }
 
-fn wide(x: &[f32]) -> Vec<f64> {
-    x.iter().map(|&v| f64::from(v)).collect()
-}
-
 fn less(x: &[f32], y: &[f32]) -> Vec<f64> {
     x.iter().zip(y).map(|(&x, &y)| f64::from(x) - f64::from(y)).collect()
 }
@@ -141,7 +140,7 @@ fn plus_product(mut sum: Vec<f64>, x: &[f64], m: &[f64], channels: usize) -> Vec
     sum
 }
 
-/// Adds the operator's bias, if it has one, to each row.
+/// Adds the operator's bias, if any, to each row.
 fn plus_bias(mut sum: Vec<f64>, operator: &Operator) -> Result<Vec<f64>> {
     if let Some(bias) = operator.bias()? {
         sum.iter_mut().zip(bias.iter().cycle()).for_each(|(sum, b)| *sum += f64::from(*b));

@@ -3,10 +3,10 @@
 use super::result::DocumentResult;
 use super::task::AccuracyKind;
 
-/// A change of a document's answer.
+/// A kind of change in a document's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flip {
-    /// Another choice is chosen.
+    /// A different choice is selected.
     Changed,
     /// Only the dense model is correct.
     RightToWrong,
@@ -15,7 +15,7 @@ pub enum Flip {
 }
 
 impl Flip {
-    /// Returns whether a document's answer changes in this way, by the choices that `kind` counts.
+    /// Returns whether the answer to a document changes in this way, by the predictions of the metric `kind`.
     pub fn holds(self, dense: &DocumentResult, variant: &DocumentResult, kind: AccuracyKind) -> bool {
         match self {
             Self::Changed => dense.chosen(kind) != variant.chosen(kind),
@@ -30,7 +30,7 @@ mod tests {
     use super::super::ChoiceResult;
     use super::*;
 
-    /// Returns a document whose right choice is 0.
+    /// Returns a document whose correct choice is 0.
     fn document(scores: [f64; 3]) -> DocumentResult {
         let choices = scores.map(|log_likelihood| ChoiceResult {
             log_likelihood,

@@ -3,7 +3,7 @@
 //! Splits, tokens and metrics follow lm-evaluation-harness 0.4.13, so that numbers are comparable. Documents and their
 //! texts come from definitions (the crate `ghostlab-definitions`). [`continuation`], [`rolling`] and [`prompt`] convert
 //! texts to token ids, a model returns a [`Score`] for each, [`Solutions`] and [`TaskResult::of`] convert scores to
-//! accuracies, and [`export`] writes the harness' format.
+//! accuracies.
 //!
 //! ```
 //! use ghostlab_core::tasks::{ChoiceResult, DocumentResult, Task, TaskResult};
@@ -25,7 +25,6 @@
 //! # }
 //! ```
 
-mod export;
 mod flip;
 mod length;
 mod limit;
@@ -36,7 +35,6 @@ mod solutions;
 mod split;
 mod task;
 
-pub use export::export;
 pub use flip::Flip;
 pub use length::max_length;
 pub use limit::DocumentLimit;

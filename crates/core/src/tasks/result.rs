@@ -1,4 +1,4 @@
-//! From the model's answers to accuracies.
+//! Conversion of a model's answers to accuracies.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,52 +6,53 @@ use super::task::{AccuracyKind, Task};
 use crate::error::{Error, Result};
 use crate::files::number;
 
-/// The model's answer to one request.
+/// Score of one request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Score {
-    /// Σ ln p of the continuation's tokens.
+    /// Sum of the log-probabilities of the continuation's tokens.
     pub log_likelihood: f64,
-    /// Whether each of them was the likeliest token.
+    /// Whether every continuation token was the most likely one.
     pub greedy: bool,
 }
 
-/// A scored choice, with raw values from which every metric can be derived.
+/// A scored choice, with the raw values from which all metrics are derived.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ChoiceResult {
-    /// Nats. Written as `"NaN"`, `"inf"` or `"-inf"` when it is not finite.
+    /// Log-likelihood in nats. Serialized as `"NaN"`, `"inf"` or `"-inf"` if it is not finite.
     #[serde(with = "number")]
     pub log_likelihood: f64,
-    /// Code points of the choice, without the space in front: what `acc_norm` divides by.
+    /// Number of code points of the choice without the leading space, the divisor of `acc_norm`.
     pub characters: usize,
-    /// UTF-8 bytes of the choice.
+    /// Number of UTF-8 bytes of the choice.
     pub bytes: usize,
-    /// Tokens of the continuation.
+    /// Number of tokens of the continuation.
     pub tokens: usize,
-    /// Tokens that were cut off at the left of the context.
+    /// Number of tokens removed from the start of the context.
     pub truncated_left: usize,
     pub greedy: bool,
 }
 
 /// A scored document.
 ///
-/// A document with a log-likelihood that is not finite (of a model that overflowed, say) has no prediction: it counts as
-/// wrong for both metrics, and in [`TaskResult::non_finite`]. (numpy's argmax would choose the first NaN, and the first
-/// of several −∞, which is chance dressed as an answer.)
+/// A document with a non-finite log-likelihood, for example after an overflow, has no prediction. It counts as wrong
+/// for both metrics, and in [`TaskResult::non_finite`]. (numpy's argmax would select the first NaN, or the first of
+/// several −∞, which could be correct by chance.)
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DocumentResult {
-    /// Its number in the split.
+    /// Index in the split.
     pub id: usize,
-    /// The right choice; an index that there is not is never matched.
+    /// Index of the correct choice. An invalid index never matches.
     pub gold: i64,
     pub choices: Vec<ChoiceResult>,
-    /// The choice of the highest log-likelihood, of equal ones the first.
+    /// Choice with the highest log-likelihood, the first one if several are equal.
     pub pred: Option<usize>,
-    /// The choice of the highest log-likelihood per character, of equal ones the first. An empty choice is −∞.
+    /// Choice with the highest log-likelihood per character, the first one if several are equal. An empty choice counts
+    /// as −∞.
     pub pred_norm: Option<usize>,
 }
 
 impl DocumentResult {
-    /// Judges one document.
+    /// Creates a document with the predictions that follow from its choices.
     pub fn new(id: usize, gold: i64, choices: Vec<ChoiceResult>) -> Self {
         let pred = first_highest(&choices, |choice: &ChoiceResult| choice.log_likelihood);
         let pred_norm = first_highest(&choices, per_character);
@@ -63,7 +64,7 @@ impl DocumentResult {
         self.chosen(metric).is_some_and(|pred| i64::try_from(pred) == Ok(self.gold))
     }
 
-    /// Returns the metric's prediction.
+    /// Returns the prediction of a metric.
     pub fn chosen(&self, metric: AccuracyKind) -> Option<usize> {
         match metric {
             AccuracyKind::Acc => self.pred,
@@ -76,7 +77,7 @@ impl DocumentResult {
         self.choices.iter().all(|choice| choice.log_likelihood.is_finite())
     }
 
-    /// Returns whether the gold choice exists.
+    /// Returns whether the index of the correct choice is valid.
     fn answered(&self) -> bool {
         usize::try_from(self.gold).is_ok_and(|gold| gold < self.choices.len())
     }
@@ -85,7 +86,7 @@ impl DocumentResult {
 #[allow(clippy::cast_precision_loss, reason = "no choice has 2⁵³ characters")]
 fn per_character(choice: &ChoiceResult) -> f64 {
     match choice.characters {
-        // −x / 0 is −∞; 0 / 0 would not be a number, and an empty choice is never an answer.
+        // −x / 0 is −∞, but 0 / 0 is NaN. An empty choice must never be selected.
         0 => f64::NEG_INFINITY,
         characters => choice.log_likelihood / characters as f64,
     }
@@ -104,32 +105,32 @@ fn first_highest(choices: &[ChoiceResult], value: impl Fn(&ChoiceResult) -> f64)
     highest.map(|(index, _)| index)
 }
 
-/// A task's accuracies.
+/// Accuracies of a task.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskResult {
     pub task: &'static Task,
-    /// Documents of the split.
+    /// Number of documents in the split.
     pub original: usize,
-    /// Documents that were scored.
+    /// Number of scored documents.
     pub effective: usize,
     pub acc: Measure,
-    /// Computed for every task; only some report it (see [`Task::metrics`]).
+    /// Computed for every task, but reported only for some (see [`Task::metrics`]).
     pub acc_norm: Measure,
-    /// Scored documents with a log-likelihood that is not finite. They count as wrong; more than none means that the
-    /// model is broken (overflow in half precision, for example).
+    /// Number of scored documents with a non-finite log-likelihood. They count as wrong. A nonzero count means that the
+    /// model is broken, for example by an overflow in half precision.
     pub non_finite: usize,
-    /// Scored documents whose right choice is not among the choices, as in a split with hidden answers. They count as
-    /// wrong.
+    /// Number of scored documents whose correct choice is not among the choices, as in a split with hidden answers.
+    /// They count as wrong.
     pub unanswered: usize,
-    /// Requests whose context was cut.
+    /// Number of requests with a truncated context.
     pub truncated: usize,
 }
 
 impl TaskResult {
-    /// Counts a task's documents; `original` is the number of documents of the split.
+    /// Computes the accuracies of a task. `original` is the number of documents in the split.
     ///
     /// # Errors
-    /// Without documents.
+    /// Fails if there are no documents.
     pub fn of(task: &'static Task, original: usize, documents: &[DocumentResult]) -> Result<Self> {
         let measure = |metric| {
             let values: Vec<f64> =
@@ -153,7 +154,7 @@ impl TaskResult {
         })
     }
 
-    /// Returns the value of one metric.
+    /// Returns the accuracy by one metric.
     pub fn measure(&self, metric: AccuracyKind) -> Measure {
         match metric {
             AccuracyKind::Acc => self.acc,
@@ -161,7 +162,7 @@ impl TaskResult {
         }
     }
 
-    /// Returns the value of the paper's column.
+    /// Returns the accuracy by the metric of the paper's column.
     pub fn column(&self) -> Measure {
         self.measure(self.task.column)
     }
@@ -171,41 +172,41 @@ fn count_documents(holds: &dyn Fn(&DocumentResult) -> bool, documents: &[Documen
     documents.iter().filter(|one| holds(one)).count()
 }
 
-/// Computes the paper's average: the unweighted mean of the paper's columns. Its standard error is sqrt(Σ se²) / tasks, for
-/// independent tasks. `None` without tasks.
+/// Computes the paper's average: the unweighted mean of the tasks' columns. Its standard error is sqrt(Σ se²) / tasks,
+/// assuming independent tasks. Returns `None` without tasks.
 #[allow(clippy::cast_precision_loss, reason = "there are ten tasks")]
-pub fn average(results: &[TaskResult]) -> Option<Measure> {
-    let columns: Vec<Measure> = results.iter().map(TaskResult::column).collect();
+pub fn average<'a>(results: impl IntoIterator<Item = &'a TaskResult>) -> Option<Measure> {
+    let columns: Vec<Measure> = results.into_iter().map(TaskResult::column).collect();
     let values: Vec<f64> = columns.iter().map(|column| column.value).collect();
     let value = Measure::of(&values)?.value;
     let squares: Option<f64> = columns.iter().map(|column| column.stderr.map(|stderr| stderr * stderr)).sum();
     Some(Measure { value, stderr: squares.map(|squares| squares.sqrt() / columns.len() as f64) })
 }
 
-/// A mean over documents, or over tasks.
+/// A mean over documents or tasks, with its standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
     pub value: f64,
-    /// The standard error of the mean; none can be told from one document.
+    /// Standard error of the mean. `None` for a single value.
     pub stderr: Option<f64>,
 }
 
 impl Measure {
-    /// Computes the mean and sqrt(Σ(x − mean)² / (n − 1)) / sqrt(n). `None` without values.
+    /// Computes the mean and its standard error, sqrt(Σ(x − mean)² / (n − 1)) / sqrt(n). Returns `None` without values.
     #[allow(clippy::cast_precision_loss, reason = "no task has 2⁵³ documents")]
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let count = values.len() as f64;
         if values.is_empty() {
             return None;
         }
-        // Summed in order, as the harness does, so that the last digit agrees.
+        // Sum sequentially like the harness, so that the last digit agrees.
         let value = values.iter().sum::<f64>() / count;
         let squares: f64 = values.iter().map(|x| (x - value) * (x - value)).sum();
         let stderr = (values.len() > 1).then(|| (squares / (count - 1.0)).sqrt() / count.sqrt());
         Some(Self { value, stderr })
     }
 
-    /// Converts a share to percent.
+    /// Converts a fraction to percent.
     pub(crate) fn in_percent(self) -> Self {
         Self { value: 100.0 * self.value, stderr: self.stderr.map(|error| 100.0 * error) }
     }
@@ -278,7 +279,7 @@ mod tests {
 
     #[test]
     fn the_average_weighs_each_task_alike() {
-        // arc_easy shows acc_norm (the first choice), rte acc (the second).
+        // The column of arc_easy is acc_norm (first choice), that of rte is acc (second choice).
         let easy = TaskResult::of(Task::find("arc_easy").unwrap(), 2, &[document_with_gold(0), document_with_gold(1)])
             .unwrap();
         let rte = TaskResult::of(
@@ -290,7 +291,7 @@ mod tests {
         assert_eq!((easy.column().value, rte.column().value), (0.5, 1.0));
         let both = average(&[easy.clone(), rte]).unwrap();
         assert_eq!((both.value, both.stderr), (0.75, Some(0.25)));
-        assert_eq!(average(&[]), None);
+        assert_eq!(average([]), None);
         let single = TaskResult::of(Task::find("rte").unwrap(), 1, &[document_with_gold(1)]).unwrap();
         assert_eq!(average(&[easy, single]).unwrap().stderr, None);
     }
@@ -303,7 +304,7 @@ mod tests {
     fn the_standard_error_has_its_closed_form() {
         let measure = Measure::of(&[1.0, 0.0, 0.0, 1.0]).unwrap();
         assert_eq!(measure.value, 0.5);
-        // For zeros and ones it is sqrt(p (1 − p) / (n − 1)).
+        // For zeros and ones, the standard error is sqrt(p (1 − p) / (n − 1)).
         assert!((measure.stderr.unwrap() - (0.25_f64 / 3.0).sqrt()).abs() < 1e-15);
         assert_eq!(Measure::of(&[1.0]), Some(Measure { value: 1.0, stderr: None }));
         assert_eq!(Measure::of(&[]), None);

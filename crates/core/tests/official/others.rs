@@ -1,4 +1,5 @@
-//! The repositories of the other methods: LinearPatch, ReplaceMe, and the scores of LLM-Streamline, ShortGPT and NBL.
+//! Comparison with the repositories of other methods: LinearPatch, ReplaceMe, and the scores of LLM-Streamline,
+//! ShortGPT and NBL.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::HashMap;
@@ -18,16 +19,16 @@ use ghostlab_core::options::Options;
 use ghostlab_core::recovery::{Recovery, Repair};
 use serde_json::{Value, json};
 
-/// Absolute, of mean cosines and of what is computed from them.
+/// Absolute tolerance of mean cosines and of scores computed from them.
 const COSINE_TOLERANCE: f64 = 1e-6;
-/// Relative, in the Frobenius norm.
+/// Relative tolerance of operators, in the Frobenius norm.
 const OPERATOR_TOLERANCE: f64 = 5e-6;
-/// Relative, of bounds that are computed in f64 from streams in f32.
+/// Relative tolerance of bounds, which are computed in f64 from f32 streams.
 const BOUND_TOLERANCE: f64 = 1e-7;
-/// Relative.
+/// Relative tolerance of perplexities.
 const PERPLEXITY_TOLERANCE: f64 = 2e-6;
 
-/// The numbers of all repositories, and the operators that were kept.
+/// Reference data of all repositories, with the stored operators.
 struct Others {
     settings: Value,
     official: Value,
@@ -50,7 +51,7 @@ struct Backbone {
     calibration: Windows,
 }
 
-/// Returns `None` and prints the reason if the backbone or its texts are absent.
+/// Loads a backbone. Prints the reason and returns `None` if it or its calibration text is missing.
 fn backbone(folder: &str, calibration: &Value) -> Option<Backbone> {
     if !available(&[folder, text(calibration, "file")]) {
         return None;
@@ -69,7 +70,7 @@ impl Backbone {
         calibrate(&self.decoder, &self.calibration, request)
     }
 
-    /// Returns the selection of the named rule with these options.
+    /// Runs a criterion, and returns the removed layers and the scores.
     fn scores(&self, name: &str, options: &Value, depth: usize) -> (Vec<usize>, Vec<(usize, f64)>) {
         let options: Options = options.as_object().unwrap().clone();
         let rule = criterion::build(name, &options).unwrap();
@@ -83,7 +84,7 @@ impl Backbone {
         (selection.removed.whole_layers(), selection.scores)
     }
 
-    /// Mean cosines of the tokens of the streams that enter the layers of each pair.
+    /// Returns the mean token-wise cosine of the streams that enter the two layers of each pair.
     fn token_cosines(&self, pairs: &[(usize, usize)]) -> Vec<f64> {
         let calibrated = self.calibrated(&pairs_only(pairs.iter().map(token_pair)));
         pairs.iter().map(|pair_of_layers| calibrated.similarities.get(token_pair(pair_of_layers)).unwrap()).collect()
@@ -99,8 +100,8 @@ fn assert_near(what: &str, ours: f64, theirs: f64) {
     assert!(error <= COSINE_TOLERANCE, "{what}: ours {ours}, theirs {theirs}, error {error:e}");
 }
 
-/// The windows of a text of LinearPatch's: those of the official settings on the same backbone, cut by its own rule and limit.
-/// None of a text that is not here.
+/// Returns LinearPatch's evaluation windows of a text: the text of the official settings on the same backbone, split by
+/// LinearPatch's own rule and limit. Returns `None` if the text is not available.
 fn perplexity_windows(tokenizer: &Tokenizer, others: &Others, setting: &Value, name: &str) -> Option<Windows> {
     let real = text(setting, "backbone").starts_with("shared/");
     let official = if real { "A.dense" } else { "D-tiny-qwen3.dense" };
@@ -108,7 +109,7 @@ fn perplexity_windows(tokenizer: &Tokenizer, others: &Others, setting: &Value, n
     if !available(&[file]) || file.starts_with("(outside)") {
         return None;
     }
-    // The official code has its own loader of C4, which reads all documents.
+    // LinearPatch has its own loader for C4, which reads all documents.
     let rule: Rule = if name == "c4" { Rule::C4 } else { name.parse().unwrap() };
     let length = count(setting, "ppl_length");
     let limit = count(&setting["limits"], name);
@@ -147,7 +148,8 @@ fn linearpatch_equals_its_own_repository() {
     }
 }
 
-/// The options that name what a setting of ReplaceMe's repository computed. None of its other orders and objectives.
+/// Returns the recovery that a ReplaceMe setting corresponds to, or `None` for orders and objectives that this program
+/// does not implement.
 fn replaceme(setting: &Value) -> Option<Box<dyn Recovery>> {
     let alpha = setting["alpha"].as_f64().unwrap();
     match (text(setting, "method"), text(setting, "order")) {
@@ -193,7 +195,7 @@ fn replaceme_equals_its_own_repository() {
     assert_eq!(compared, 4, "least squares on two backbones, with a ridge, and cosine");
 }
 
-/// The backbones of the score-only repositories, each with the numbers that `key` has of them.
+/// Returns the backbones of a repository that only computes scores, with the expected numbers of each.
 fn scored(others: &Others, repository: &str) -> Vec<(Backbone, Value)> {
     let settings = &others.settings[repository];
     [("real", "shared/real/backbone"), ("tiny", "data/tiny/llama")]
@@ -205,7 +207,8 @@ fn scored(others: &Others, repository: &str) -> Vec<(Backbone, Value)> {
         .collect()
 }
 
-/// The official code compares Hugging Face's hidden states, of which the last is behind the final norm: the last candidate is left out.
+/// The official code compares Hugging Face's hidden states, the last of which is taken after the final norm. The last
+/// candidate is therefore not compared.
 #[test]
 fn streamline_scores_equal_their_own_repository() {
     let Some(others) = others() else { return };

@@ -1,4 +1,4 @@
-//! One setting of the oracle: its texts, its calibration and what is computed from them.
+//! A setting of the reference data: its texts, its calibration, and the results computed from them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use ghostlab_core::model::{Cut, Engine, Operator, Program, Repairs, Trie};
 use ghostlab_core::recovery::{Boundary, Recovery, Repair, Solution, Span};
 use serde_json::Value;
 
-/// A path of the oracle: below the checkout, or below the shared folder next to it.
+/// Resolves a path of the reference data, which is relative to the checkout or to the shared folder next to it.
 pub(crate) fn input(path: &str) -> PathBuf {
     let root = checkout();
     if path.starts_with("shared/") { root.join("..").join(path) } else { root.join(path) }
@@ -32,7 +32,7 @@ pub(crate) fn layers(value: &Value) -> Vec<usize> {
     numbers(value).into_iter().map(|layer| layer as usize).collect()
 }
 
-/// SHA-256 of the ids as the oracle hashes them: 32-bit integers, little-endian.
+/// Hashes token ids like the reference data: SHA-256 over 32-bit little-endian integers.
 fn ids_hash(windows: &Windows) -> String {
     sha256::of_bytes(windows.ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>())
 }
@@ -41,7 +41,7 @@ fn rule(value: &Value) -> Rule {
     text(value, "rule").parse().unwrap()
 }
 
-/// The calibration windows of a setting, after their starts and ids were compared with the oracle's.
+/// Returns the calibration windows of a setting, and checks that their starts and ids match the reference data.
 pub(crate) fn calibration_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
     let rows = read_rows(input(text(expected, "file")), None).unwrap();
     let [sequences, length, seed] = ["sequences", "length", "seed"].map(|key| count(expected, key));
@@ -55,7 +55,7 @@ pub(crate) fn calibration_windows(tokenizer: &Tokenizer, expected: &Value) -> Wi
     windows
 }
 
-/// The evaluation windows of a text, after their number and ids were compared with the oracle's.
+/// Returns the evaluation windows of a text, and checks that their number and ids match the reference data.
 pub(crate) fn evaluation_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
     let rows = read_rows(input(text(expected, "file")), None).unwrap();
     let rule = rule(expected);
@@ -67,13 +67,13 @@ pub(crate) fn evaluation_windows(tokenizer: &Tokenizer, expected: &Value) -> Win
     windows
 }
 
-/// A dense pass over calibration windows.
+/// Result of a calibration pass.
 pub(crate) struct Calibrated {
     pub(crate) similarities: Similarities,
     pub(crate) activations: Activations,
 }
 
-/// Runs the dense backbone over the windows and keeps what `request` names.
+/// Runs the dense backbone over the windows and keeps the data in `request`.
 pub(crate) fn calibrate(engine: &dyn Engine, windows: &Windows, request: &PassRequest) -> Calibrated {
     let rows: Vec<&[u32]> = windows.iter().collect();
     let shape = ActivationShape { channels: engine.config().hidden, sequences: rows.len(), length: windows.length };
@@ -83,19 +83,19 @@ pub(crate) fn calibrate(engine: &dyn Engine, windows: &Windows, request: &PassRe
     Calibrated { similarities: similarities.remove(0), activations: kept.finish(shape).unwrap() }
 }
 
-/// A request for similarities alone.
+/// Creates a request for similarities only.
 pub(crate) fn pairs_only(pairs: impl IntoIterator<Item = Pair>) -> PassRequest {
     PassRequest { pairs: pairs.into_iter().collect(), sites: BTreeSet::new() }
 }
 
-/// The spans of removed layers that get an operator each.
+/// Returns the spans of removed layers, each of which gets an operator.
 pub(crate) fn spans(method: &dyn Recovery, removed: &[usize]) -> Vec<Span> {
     let regions = removed.chunk_by(|a, b| a + 1 == *b);
     regions.flat_map(|region| method.spans(Span::layers(region[0], region[region.len() - 1] + 1))).collect()
 }
 
 impl Calibrated {
-    /// The repair of one span, solved on the first `fitted` sequences.
+    /// Solves the repair of one span on the first `fitted` sequences.
     pub(crate) fn solve(&self, engine: &dyn Engine, method: &dyn Recovery, span: Span, fitted: usize) -> Solution {
         let boundary = Boundary {
             backbone: engine,
@@ -110,7 +110,7 @@ impl Calibrated {
     }
 }
 
-/// The program of a pruned backbone with operators on the stream.
+/// Returns the program of a pruned backbone with operators on the stream.
 pub(crate) fn pruned(layers: usize, removed: &[usize], solved: &[(Span, Solution)]) -> Program {
     let mut repairs = Repairs::default();
     for (span, solution) in solved {
@@ -121,17 +121,17 @@ pub(crate) fn pruned(layers: usize, removed: &[usize], solved: &[(Span, Solution
     Program::repaired(layers, &Cut::layers(removed.iter().copied()), &repairs)
 }
 
-/// The values of an operator in the oracle's form: a diagonal `[C]`, else `[C, C]`.
+/// Returns the values of an operator in the reference's layout: `[C]` for a diagonal, otherwise `[C, C]`.
 pub(crate) fn values(operator: &Operator) -> Vec<f64> {
     operator.parts().unwrap().1.into_iter().map(f64::from).collect()
 }
 
-/// Whether every file of the oracle is here. The reason is printed where one is absent, and in CI that fails.
+/// Returns whether all required files exist. Otherwise prints the reason, and panics in CI.
 pub(crate) fn available(paths: &[&str]) -> bool {
     paths.iter().filter_map(|path| path.strip_prefix("shared/")).all(|path| shared(path).is_some())
 }
 
-/// The window losses of each program.
+/// Returns the window losses of each program.
 pub(crate) fn losses(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Vec<Losses> {
     let trie = Trie::new(programs);
     let mut seconds = vec![0.0; trie.len()];

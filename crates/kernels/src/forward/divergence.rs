@@ -1,4 +1,4 @@
-//! Divergence of two models' predictions, computed without holding the logits of a whole vocabulary.
+//! Divergence between two models' predictions, computed without storing the logits of the complete vocabulary.
 
 use rayon::prelude::*;
 
@@ -9,10 +9,10 @@ use crate::linalg::gemm::{MatrixView, Update};
 use crate::linalg::panels::{Kind, Panels, columns};
 use crate::linalg::simd;
 
-/// Difference of two distributions of the next token: `p` of a reference model, `q` of a variant.
+/// Divergence between two next-token distributions: `p` of a reference model and `q` of a variant.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Divergence {
-    /// Prediction of the variant, with the same bits as [`super::predictions`].
+    /// Prediction of the variant, bit-identical to that of [`super::predictions`].
     pub prediction: Prediction,
     /// `ln p(token)`
     pub ln_p: f64,
@@ -22,15 +22,16 @@ pub struct Divergence {
     pub kl_pq: f64,
     /// `Σ q ln(q / p)`, in nats.
     pub kl_qp: f64,
-    /// Whether both have the same likeliest token. The lowest of equal logits counts.
+    /// Whether both distributions have the same most likely token. Ties go to the lowest token id.
     pub same_top: bool,
 }
 
-/// Computes the divergence of two models with one output projection at each target. Only a tile of both models' logits
-/// is held at a time.
+/// Computes the divergence at each target between two models with the same output projection. Only one tile of each
+/// model's logits is held at a time.
 ///
 /// # Shapes
-/// `reference [tokens, C]`, `variant [tokens, C]`, `weight [C, vocab]`; one value per target. Targets are in ascending rows.
+/// `reference [tokens, C]`, `variant [tokens, C]`, `weight [C, vocab]`; one value per target. Targets must be sorted by
+/// row.
 pub fn divergences(
     [reference, variant]: [&[f32]; 2],
     channels: usize,
@@ -45,10 +46,10 @@ pub fn divergences(
     }
 }
 
-/// Computes the divergence at each target from two models' logits.
+/// Computes the divergence at each target from the logits of two models.
 ///
 /// # Shapes
-/// `reference [rows, vocab]`, `variant [rows, vocab]`; one value per target. Targets are in ascending rows.
+/// `reference [rows, vocab]`, `variant [rows, vocab]`; one value per target. Targets must be sorted by row.
 pub fn divergences_of_logits(
     [reference, variant]: [&[f32]; 2],
     vocab: usize,
@@ -73,7 +74,7 @@ fn divergences_in<K: Kind>(
     weight: &Panels<K>,
     targets: &[ScoredRow],
 ) -> Vec<Divergence> {
-    // Targets of one row stay in one task, so that the row is projected once.
+    // All targets of a row stay in one task, so that the row is projected once.
     let rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
     let step = block_rows(rows.len(), 1, tile_rows()).max(1);
     rows.par_chunks(step).map(|rows| compare(streams, channels, ends, weight, rows)).flatten_iter().collect()
@@ -110,17 +111,19 @@ fn compare<K: Kind>(
     pairs.iter().flat_map(SoftmaxPair::finish).collect()
 }
 
-/// Sums over the vocabulary for one row, accumulated tile by tile. `z` are logits of the reference, `w` of the variant.
+/// Softmax statistics of one row for both models, accumulated tile by tile. `z` are the logits of the reference, `w`
+/// those of the variant.
 struct SoftmaxPair<'a> {
     targets: &'a [ScoredRow],
-    /// Logits `(z, w)` of each target.
+    /// Logits `[z, w]` of each target.
     picked: Vec<[f32; 2]>,
     p: Softmax,
     q: Softmax,
     sums: Sums,
 }
 
-/// Sums in f64. The exponentials are f32: their rounding errors are independent and relative to each term.
+/// Sums over the vocabulary in f64. The exponentials are f32, because their rounding errors are independent and
+/// relative to each term.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     /// `Σ e^(z − max z)`
@@ -139,7 +142,7 @@ impl<'a> SoftmaxPair<'a> {
         Self { targets, picked, p: Softmax::default(), q: Softmax::default(), sums: Sums::default() }
     }
 
-    /// Adds the logits of the tokens from `first` on.
+    /// Adds the logits of a tile that starts at token `first`.
     #[inline(always)]
     fn add(&mut self, first: usize, z: &[f32], w: &[f32]) {
         let before = [self.p.greatest, self.q.greatest];
@@ -237,7 +240,7 @@ mod tests {
         [(0, 5), (2, 0), (2, VOCAB as u32 - 1)].map(|(row, token)| ScoredRow { row, token }).into()
     }
 
-    /// Computes `ln p` of every token in f64.
+    /// Computes the log-probabilities of all tokens in f64.
     fn log_softmax(logits: &[f32]) -> Vec<f64> {
         let greatest = logits.iter().fold(f64::NEG_INFINITY, |top, &logit| top.max(f64::from(logit)));
         let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - greatest).exp()).sum();

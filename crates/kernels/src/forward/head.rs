@@ -1,4 +1,4 @@
-//! Final norm, output projection and log-softmax, only on the rows that are scored.
+//! Final norm, output projection and log-softmax, restricted to the scored rows.
 
 use rayon::prelude::*;
 
@@ -8,28 +8,29 @@ use crate::linalg::gemm::{MatrixView, Update, profile, second_level_cache};
 use crate::linalg::panels::{Kind, Panels, columns};
 use crate::linalg::simd;
 
-/// Vocabulary entries of one tile of logits, which stays in a core's cache whatever the vocabulary's size.
+/// Number of tokens per tile of logits, small enough for a core's cache with any vocabulary size.
 pub(super) const TILE_VOCAB: usize = 1024;
 
-/// Returns the rows of one tile of logits. More rows read the weights less often. Results do not depend on them.
+/// Returns the number of rows per tile of logits. With more rows, the weights are read less often. Results do not
+/// depend on it.
 pub(super) fn tile_rows() -> usize {
     const LARGE_SECOND_LEVEL: usize = 2 << 20;
     if second_level_cache() >= LARGE_SECOND_LEVEL { 256 } else { 128 }
 }
 
-/// The final norm before the output projection, and the cap of the logits after it.
+/// Final norm before the output projection, and cap of the logits after it.
 #[derive(Clone, Copy)]
 pub struct Ends<'a> {
     pub norm: Norm<'a>,
     pub cap: Option<f32>,
 }
 
-/// Denominator of a row's softmax, accumulated tile by tile.
+/// Softmax denominator of a row, accumulated tile by tile.
 #[derive(Clone, Copy)]
 pub(super) struct Softmax {
-    /// Greatest logit so far.
+    /// Maximum logit so far.
     pub(super) greatest: f32,
-    /// Lowest token with the greatest logit.
+    /// Lowest token id with the maximum logit.
     pub(super) likeliest: usize,
     /// `Σ e^(logit − greatest)`
     sum: f32,
@@ -42,22 +43,22 @@ impl Default for Softmax {
 }
 
 impl Softmax {
-    /// Adds the logits of the tokens from `first` on.
+    /// Adds the logits of a tile that starts at token `first`.
     #[inline(always)]
     pub(super) fn add(&mut self, first: usize, logits: &[f32]) {
         let of_tile = simd::max(logits);
         let top = if of_tile > self.greatest { of_tile } else { self.greatest };
         if of_tile > self.greatest {
-            // Seldom: the greatest logit moves on in few tiles.
+            // Rare: few tiles contain a new maximum.
             self.likeliest = first + logits.iter().position(|&logit| logit == of_tile).unwrap_or(0);
         }
-        // The first tile has no carried sum.
+        // The first tile has no previous sum.
         let carried = if first == 0 { 0.0 } else { self.sum * simd::exp(self.greatest - top) };
         self.sum = carried + simd::sum_exp(logits, top);
         self.greatest = top;
     }
 
-    /// Returns the prediction of a token with the given logit.
+    /// Returns the prediction for a token with the given logit.
     pub(super) fn predict(&self, token: u32, logit: f32) -> Prediction {
         Prediction {
             log_probability: logit - (self.greatest + self.sum.ln()),
@@ -66,11 +67,11 @@ impl Softmax {
     }
 }
 
-/// Computes `log p(token | row)` of each target by a log-softmax in f32 over the vocabulary, and whether it is the
-/// likeliest token. bf16 weights multiply bf16 rows; sums and everything after are f32.
+/// Computes the log-probability of each target by an f32 log-softmax over the vocabulary, and whether the target is the
+/// most likely token. With bf16 weights, rows are rounded to bf16 before the product; everything after it is f32.
 ///
 /// # Shapes
-/// `x [tokens, C]`, `weight [C, vocab]`; one value per target. Targets are in ascending rows.
+/// `x [tokens, C]`, `weight [C, vocab]`; one value per target. Targets must be sorted by row.
 pub fn predictions(
     x: &[f32],
     channels: usize,
@@ -93,9 +94,9 @@ fn predictions_of<K: Kind>(
     targets: &[ScoredRow],
 ) -> Vec<Prediction> {
     let vocab = weight.outer();
-    // Targets of one row stay in one task, so that the row is projected once.
+    // All targets of a row stay in one task, so that the row is projected once.
     let mut rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
-    // Few rows against a whole vocabulary are work enough for a task.
+    // A few rows are enough work for a task, because each is multiplied with the complete vocabulary.
     let step = block_rows(rows.len(), 1, tile_rows());
     rows.par_chunks_mut(step)
         .map(|rows| {
@@ -123,8 +124,8 @@ fn score<K: Kind>(
     let mut picked: Vec<Vec<f32>> = rows.iter().map(|targets| vec![f32::NAN; targets.len()]).collect();
     for first in (0..vocab).step_by(TILE_VOCAB) {
         let width = TILE_VOCAB.min(vocab - first);
-        // [rows, width]
         let started = profile::start();
+        // [rows, width]
         let logits = &mut tile[..rows.len() * width];
         columns(logits, Update::Replace, &ready, rows.len(), weight, first..first + width);
         profile::stop(started, 1);
@@ -146,7 +147,7 @@ fn score<K: Kind>(
     predictions
 }
 
-/// Computes every logit of the given rows.
+/// Computes the logits of the given rows.
 ///
 /// # Shapes
 /// `x [tokens, C]`, `weight [C, vocab]`; result `[rows, vocab]`.
@@ -203,7 +204,7 @@ mod tests {
 
     #[test]
     fn tiles_give_the_log_softmax_of_the_whole_vocabulary() {
-        // A vocabulary of two and a half tiles; one row asked for twice.
+        // A vocabulary of two and a half tiles; one row is requested twice.
         let channels = 8;
         let vocab = 2 * TILE_VOCAB + TILE_VOCAB / 2;
         let x: Vec<f32> = (0..3 * channels).map(|i| (i as f32 * 0.37).sin() * 4.0).collect();

@@ -1,8 +1,8 @@
-//! The forward pass on the CPU: matrix products with what surrounds them fused in, on blocks of rows.
+//! Forward pass on the CPU: matrix products fused with the surrounding operations, on blocks of rows.
 //!
-//! Each kernel splits the rows of a batch among rayon's threads; a thread carries its rows through norm, product,
-//! activation and residual addition while they are in its cache. A row's result depends on no other row of the block
-//! and on no thread count beyond rounding inside the product.
+//! Each kernel divides the rows of a batch among rayon's threads. A thread processes norm, product, activation and
+//! residual addition of its rows while they are in its cache. The result of a row does not depend on other rows, and
+//! depends on the number of threads only through rounding in the product.
 
 mod attention;
 mod cached;
@@ -36,13 +36,13 @@ pub struct Norm<'a> {
     pub eps: f32,
 }
 
-/// Weights `[inner, outer]` that stay while many rows are multiplied with them.
+/// Packed weights `[inner, outer]`.
 #[derive(Clone, Copy)]
 pub enum Laid<'a> {
     F32(&'a Panels<F32>),
-    /// The rows that they are multiplied with are rounded to bf16 as well.
+    /// Weights in bf16. Rows are rounded to bf16 before the product.
     Bf16(&'a Panels<Bf16>),
-    /// Weights in bf16, multiplied in the tile registers of Intel AMX.
+    /// Weights in bf16, multiplied with Intel AMX tiles.
     Bf16Amx(&'a Panels<Bf16Amx>),
 }
 
@@ -50,45 +50,45 @@ pub enum Laid<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     Silu,
-    /// GELU in its tanh form.
+    /// GELU with the tanh approximation.
     Gelu,
 }
 
-/// A token whose probability is asked for.
+/// A token whose probability is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScoredRow {
-    /// The row of the batch whose residual stream predicts it.
+    /// Row of the batch whose output predicts the token.
     pub row: usize,
     pub token: u32,
 }
 
-/// Prediction of a target.
+/// Prediction for a target token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prediction {
     /// `ln p(token | row)`
     pub log_probability: f32,
-    /// Whether no token is likelier; of equal ones the lowest counts.
+    /// Whether the token is the most likely one. Ties go to the lowest token id.
     pub likeliest: bool,
 }
 
 /// The segments of a ragged batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Segments<'a> {
-    /// Rows of each, in order and without gaps.
+    /// Rows of each segment, in order and without gaps.
     pub rows: &'a [Range<usize>],
-    /// For a segment that continues another one, that one's index: it sees all of the other one's rows as well. Segments with one
-    /// parent follow it directly; a parent has no parent itself.
+    /// Parent of a segment that continues another segment. The segment also attends to all rows of its parent. Children
+    /// directly follow their parent; a parent must not have a parent itself.
     pub parents: &'a [Option<usize>],
 }
 
 impl Segments<'_> {
-    /// Returns the rows before a segment that it attends to.
+    /// Returns the rows of the parent that a segment attends to.
     pub fn prefix(&self, segment: usize) -> Range<usize> {
         self.parents[segment].map_or(0..0, |parent| self.rows[parent].clone())
     }
 }
 
-/// Cosines and sines of the rotary position embedding, one row of half the channels that turn for each position.
+/// Cosines and sines of the rotary position embedding. Each position has one row with half of the rotated channels.
 #[derive(Debug, Clone, Default)]
 pub struct RotaryTable {
     pub cos: Vec<f32>,
@@ -97,14 +97,14 @@ pub struct RotaryTable {
 }
 
 impl RotaryTable {
-    /// Returns `(cos, sin)` of one row, for half of the rotating channels each.
+    /// Returns cosines and sines of one row, each for half of the rotated channels.
     pub fn at(&self, row: usize) -> (&[f32], &[f32]) {
         let range = row * self.half..(row + 1) * self.half;
         (&self.cos[range.clone()], &self.sin[range])
     }
 }
 
-/// Computes attention of all segments.
+/// Computes the attention of all segments.
 ///
 /// # Shapes
 /// `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side), `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
@@ -115,8 +115,8 @@ pub fn attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segm
     }
 }
 
-/// Returns the rows per task: enough tasks for all threads, blocks small enough for the cache, and at least `least` rows,
-/// below which preparing the weights costs as much as the product.
+/// Returns the number of rows per task. Tasks should keep all threads busy and fit into the cache, but have at least
+/// `least` rows, because preparing the weights would otherwise cost as much as the product.
 fn block_rows(rows: usize, least: usize, most: usize) -> usize {
     rows.div_ceil(rayon::current_num_threads()).clamp(least, most)
 }

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use crate::random::folder::Backbone;
 
-    /// Expected: the number of weights that the hub shows for each model.
+    /// The expected values are the numbers of weights that the hub shows for each model.
     #[test]
     fn each_shape_has_as_many_weights_as_the_real_one() {
         for (name, weights) in

@@ -1,5 +1,4 @@
-//! Steps between projection and attention: queries and keys are normalized if the architecture does so, rotated and
-//! scaled.
+//! Steps between projection and attention: optional normalization, rotation and scaling of queries and keys.
 
 use super::attention::Heads;
 use super::norm::{row_backward, row_forward};

@@ -168,7 +168,7 @@ impl Exam<'_> {
     /// Returns pairs of sentences that differ only in their ending, and therefore in the referent: half are resolved by
     /// an event, half by the properties of the two.
     fn winogrande(&mut self) -> Vec<Value> {
-        // `meant` is the index of the referent among the two names; `swapped` reverses the options.
+        // `meant` is the index of the name that the sentence refers to. `swapped` reverses the options.
         let row = |sentence: String, names: [&str; 2], swapped: bool, meant: usize| {
             let [first, second] = [0, 1].map(|index| names[index ^ usize::from(swapped)]);
             let answer = if (meant == 0) != swapped { "1" } else { "2" };

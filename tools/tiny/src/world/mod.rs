@@ -163,7 +163,7 @@ mod tests {
             assert_ne!(one.task(task), other.task(task));
         }
         assert_eq!(one.task("arc"), None);
-        // Golden text: it must be the same on every machine, and only change deliberately.
+        // This text must be the same on every machine, and may only change deliberately.
         let first = one.rows_of_size(Register::News, WorldSplit::Train, 1);
         assert_eq!(first, ["the tyre was flat therefore nora pushed the bike home"]);
         assert!("c4".parse::<Register>().is_err());

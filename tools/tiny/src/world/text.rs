@@ -1,6 +1,6 @@
 //! Text assembly: slots, capitals, lists, and the spellings of the registers.
 
-/// Replaces each `{key}` in the template with its value. Unknown keys are kept, and found by a test.
+/// Replaces each `{key}` in the template by its value. Unknown keys are kept, and a test detects them.
 pub(super) fn fill(template: &str, slots: &[(&str, &str)]) -> String {
     let mut text = String::with_capacity(template.len() + 24);
     let mut rest = template;

@@ -19,7 +19,7 @@ const GENRES: [Genre; 12] = [
     (9, forum),
     (8, product),
     (9, questions),
-    // Subjects with a common property.
+    // Paragraphs about subjects with a common property.
     (6, |voice| vec![voice.paragraph(story::common), voice.paragraph(story::common)]),
     (8, |voice| vec![voice.paragraph(story::journey)]),
     (10, |voice| vec![voice.paragraph(story::handovers), voice.paragraph(story::counts)]),
@@ -152,8 +152,8 @@ fn questions(voice: &mut Voice<'_>) -> Vec<String> {
     lines
 }
 
-/// Reprints part of a newswire. The web register must contain such text, like a real crawl, to represent other text in
-/// calibration.
+/// Reprints part of a newswire. Like a real crawl, the web register must contain text of other registers, so that it
+/// represents them if it is used for calibration.
 fn reprint(voice: &mut Voice<'_>) -> Vec<String> {
     let size = 50 + voice.draw.below(40);
     super::news::rows(voice, size)

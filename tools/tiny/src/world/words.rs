@@ -87,7 +87,7 @@ pub(super) struct Activity {
 
 pub(super) const STEPS: usize = 5;
 
-/// An event between `{x}` and `{y}`, with a reason that only fits the first and one that only fits the second.
+/// Event between `{x}` and `{y}`, with a reason that fits only `{x}` and one that fits only `{y}`.
 #[derive(Debug, Deserialize)]
 pub(super) struct PronounSchema {
     pub(super) people: bool,

@@ -1,4 +1,4 @@
-//! The engine itself: programs on a candle device.
+//! The candle engine, which runs programs on a candle device.
 
 mod cached;
 
@@ -36,15 +36,15 @@ use crate::model::tensor_name::FINAL_NORM;
 use crate::model::tensors::{self, checked};
 use crate::model::trie::{Model, Observer, Trie};
 
-/// The name of the engine in keys.
+/// Name of the engine in keys.
 pub(super) const NAME: &str = "candle";
 
-/// Tokens that run together. On the CPU a core's share, as candle's kernels but for the product use one core.
+/// Tokens per piece on the CPU. Pieces run in parallel, because most of candle's kernels use a single core.
 const CPU_PIECE: usize = 512;
-/// Numbers of an intermediate that grows with the square of something: scores of a group of blocks, logits of some rows.
+/// Maximum size of large intermediates on the CPU, in elements: attention scores and logits.
 const CPU_NUMBERS: usize = 1 << 22;
 
-/// Where an engine runs, and in which float type.
+/// Device and float type of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
     pub device: DeviceName,
@@ -52,7 +52,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Returns what the engine's numbers depend on.
+    /// Returns the engine properties that results depend on.
     pub fn id(self) -> EngineId {
         EngineId { name: NAME, dtype: self.dtype.name(), device: self.device.class() }
     }
@@ -67,21 +67,21 @@ pub struct CandleEngine {
     parts: Parts,
     final_norm: Tensor, // [C]
     rotaries: Rotaries,
-    /// The windows of its layers, each once.
+    /// Distinct attention windows of the layers.
     windows: Vec<Option<usize>>,
     operators: Operators,
-    /// Tokens that run together: fewer after the device's memory was full.
+    /// Maximum tokens per piece. Reduced if the device runs out of memory.
     piece_tokens: AtomicUsize,
     notes: Notes,
-    /// Stands for a device of little memory: fails where a piece has more tokens.
+    /// Simulated memory limit: pieces with more tokens fail.
     #[cfg(test)]
     room: usize,
 }
 
-/// A residual stream, and how its rows are laid out for attention.
+/// A residual stream with the layout of its rows for attention.
 #[derive(Clone)]
 pub struct Stream {
-    x: Tensor, // [tokens, C]; narrowed, [scored rows, C]
+    x: Tensor, // [tokens, C], or [scored rows, C] after `narrow`
     layout: Arc<Layout>,
     finite: bool,
 }
@@ -93,13 +93,13 @@ impl ResidualStream for Stream {
 }
 
 impl CandleEngine {
-    /// Reads a backbone's weights to a device, within `memory` bytes: on the CPU of weights, on another device of
-    /// everything, of which nine tenths of what is free are taken where none is given. What does not fit is read from the
-    /// weight files whenever a step needs it.
+    /// Loads a backbone onto a device within `memory` bytes. On the CPU the limit applies to weights only, on other
+    /// devices to all memory; there it defaults to 90 % of the free memory. Weights that do not fit are loaded from the
+    /// weight files when needed.
     ///
     /// # Errors
-    /// As [`Decoder::load_within`](crate::model::Decoder::load_within); a device that this build or machine has not; a
-    /// weight beyond the range of f16.
+    /// Fails like [`Decoder::load_within`](crate::model::Decoder::load_within). Also fails if this build or machine
+    /// does not have the device, or a weight exceeds the range of f16.
     pub fn load(config: Config, folder: &Path, placement: Placement, memory: Option<u64>) -> Result<Self> {
         let device = placement.device.open()?;
         let weights = checked(&config, folder)?;
@@ -162,7 +162,7 @@ impl CandleEngine {
         if self.is_cpu() { CPU_NUMBERS } else { DEVICE_NUMBERS }
     }
 
-    /// Returns the layout of a stream of `rows` rows: all rows of a batch, or the scored ones.
+    /// Returns the layout of a stream that has either all rows of a batch or only the scored rows.
     fn layout(&self, batch: &Batch, rows: usize) -> Result<Arc<Layout>> {
         let most_scores = self.numbers() / self.config.heads;
         let tokens = self.piece_tokens.load(Relaxed);
@@ -200,7 +200,7 @@ impl CandleEngine {
                 }
                 run(piece, &stream.x.narrow(0, piece.rows.start, piece.rows.len())?)
             };
-            // A device runs one thing after the other anyway, and would have to hold what several need.
+            // Other devices run operations sequentially anyway, and parallel pieces would only need more memory.
             let done: Result<Vec<Tensor>> = if self.is_cpu() {
                 layout.pieces.par_iter().map(of_piece).collect()
             } else {
@@ -218,7 +218,7 @@ impl CandleEngine {
         }
     }
 
-    /// Returns a layout with pieces of half the length.
+    /// Returns a layout with pieces of half the length, or an out-of-memory error if pieces cannot be split further.
     fn smaller(&self, batch: &Batch, stream: &Stream, layout: &Layout, error: &Error) -> Result<Arc<Layout>> {
         let longest = layout.pieces.iter().map(|piece| piece.rows.len()).max().unwrap_or(0);
         let half = longest / 2;
@@ -232,7 +232,7 @@ impl CandleEngine {
         Ok(next)
     }
 
-    /// Computes a sublayer of the rows of a piece, up to `end`.
+    /// Computes a sublayer for the rows of a piece, up to `end`.
     fn branch(&self, half: Sublayer, layer: &LayerTensors, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
         let scores = ops::Scores::of(&self.config);
         let turned = seen.turned(self.rotaries.number(layer.index));
@@ -253,7 +253,7 @@ impl CandleEngine {
             Step::Edited(half, layer, operator) => {
                 let part = self.parts.layer(*layer)?;
                 let layer = part.layer()?;
-                // A diagonal stands before a norm that the branch ends in, a dense map after it.
+                // A diagonal is applied before the norm at the end of a branch, a dense map after it.
                 let norm = layer.norm_after(*half).filter(|_| operator.is_diagonal());
                 let end = if norm.is_some() { End::Projection } else { End::Branch };
                 let mut branch = self.operators.apply(operator, &self.branch(*half, layer, piece, x, end)?)?;
@@ -267,13 +267,13 @@ impl CandleEngine {
         }
     }
 
-    /// Returns whether a stream is finite. Reports once where f16 overflows (at 65504) first.
+    /// Returns whether a stream is finite. Notes the first step whose f16 result overflows (above 65504).
     fn stays_finite(&self, step: &Step, x: &Tensor) -> Result<bool> {
         if self.dtype != FloatType::F16 {
             return Ok(true);
         }
-        // Zero times a nonfinite value is NaN. Sums rows first, because a GPU reduces everything to one number on a
-        // single processor.
+        // Zero times a non-finite value is NaN. Rows are summed first, because a full reduction runs on a single GPU
+        // processor.
         let zero = x.affine(0.0, 0.0)?.sum(D::Minus1)?.sum_all()?.to_dtype(DType::F32)?.to_scalar::<f32>()?;
         if zero == 0.0 {
             return Ok(true);
@@ -348,7 +348,7 @@ impl Compare for CandleEngine {
 
     fn compare(&self, batch: &Batch, reference: &Stream, stream: &Stream) -> Result<Vec<Divergence>> {
         let weight = self.parts.head()?;
-        // Only one of both may be narrowed to the scored rows.
+        // Possibly only one of the streams has been narrowed to the scored rows.
         let narrowed = reference.x.dim(0)?.min(stream.x.dim(0)?);
         let [reference, stream] = [reference, stream].map(|stream| match stream.x.dim(0)? == narrowed {
             true => Ok(stream.clone()),
@@ -356,7 +356,7 @@ impl Compare for CandleEngine {
         });
         let [reference, stream] = [reference?, stream?];
         let targets = batch.targets_among(narrowed);
-        // As many rows as without a comparison, because the bits of a product may depend on them.
+        // Use the same number of rows as without a comparison, because it may affect the bits of a product.
         let mut rows = self.numbers() / self.config.vocab;
         loop {
             let done = head::divergences([&reference.x, &stream.x], self.ends(), &weight, &targets, rows);
@@ -389,7 +389,7 @@ impl Engine for CandleEngine {
     }
 
     fn part_tokens(&self) -> usize {
-        // Pieces bound what runs at a time; all of a chunk on another device makes its products large.
+        // On the CPU, pieces limit the size. Other devices process the whole chunk, because large products are faster.
         if self.is_cpu() { CPU_PIECE } else { usize::MAX }
     }
 
@@ -397,7 +397,7 @@ impl Engine for CandleEngine {
         self.piece_tokens.load(Relaxed).max(PROMPT_TOKENS)
     }
 
-    /// Returns half of the free memory, because streams and logits need some and freed memory is not available at once.
+    /// Returns half of the free memory. Streams and logits need the rest, and freed memory is not reusable immediately.
     fn cache_bytes(&self) -> Option<u64> {
         memory::free(&self.device).map(|free| free / 2)
     }

@@ -1,4 +1,4 @@
-//! Final norm, output projection and log-softmax on a device, only on the rows that are scored.
+//! Final norm, output projection and log-softmax on a device, restricted to the scored rows.
 
 use candle_core::{D, DType, Tensor};
 use ghostlab_kernels::forward::{Divergence, denominators, divergences_of_logits};
@@ -10,10 +10,10 @@ use crate::error::Result;
 use crate::model::batch::{Prediction, ScoredRow};
 use crate::model::decoding;
 
-/// Numbers of the output projection that are held in f32 at a time.
+/// Number of elements of the output projection that are converted to f32 at a time.
 const TILE: usize = 1 << 24;
 
-/// The final norm `[C]` before the output projection, and the cap of the logits after it.
+/// Final norm `[C]` before the output projection, and cap of the logits after it.
 #[derive(Clone, Copy)]
 pub(super) struct Ends<'a> {
     pub(super) norm: &'a Tensor,
@@ -21,12 +21,12 @@ pub(super) struct Ends<'a> {
     pub(super) cap: Option<f32>,
 }
 
-/// Computes `ln p(token | row)` of each target by a log-softmax in f32 over the vocabulary, and whether the target is the
-/// likeliest token. Rows with all targets in one request are projected once.
+/// Computes the log-probability of each target by an f32 log-softmax over the vocabulary, and whether the target is the
+/// most likely token. A row with several targets is projected once.
 ///
 /// # Shapes
-/// `x [tokens, C]`, `weight [vocab, C]`; one value per target. Targets are in ascending rows; `most_rows` bounds the
-/// rows of logits held at a time.
+/// `x [tokens, C]`, `weight [vocab, C]`; one value per target. Targets must be sorted by row. At most `most_rows` rows
+/// of logits are held at a time.
 pub(super) fn predictions(
     x: &Tensor,
     ends: Ends<'_>,
@@ -51,11 +51,11 @@ pub(super) fn predictions(
     Ok(predictions)
 }
 
-/// Computes the divergence of two streams' predictions at each target. The reduction over the vocabulary runs in host
-/// memory in f64, on at most `most_rows` rows at a time.
+/// Computes the divergence between two streams' predictions at each target. The reduction over the vocabulary runs in
+/// f64 in host memory, on at most `most_rows` rows at a time.
 ///
 /// # Shapes
-/// As [`predictions`], for both streams.
+/// Like [`predictions`], for both streams.
 pub(super) fn divergences(
     [reference, variant]: [&Tensor; 2],
     ends: Ends<'_>,
@@ -77,7 +77,7 @@ pub(super) fn divergences(
         let q: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
         let mut done = divergences_of_logits([&p, &q], vocab, &of_rows);
         if !tensor.device().is_cpu() {
-            // A loss has the same bits as without a comparison.
+            // Losses must have the same bits as without a comparison.
             let (row, token): (Vec<u32>, Vec<u32>) =
                 of_rows.iter().map(|target| (target.row as u32, target.token)).unzip();
             let (values, likeliest) = scored(&tensor, &row, &token)?;
@@ -91,11 +91,11 @@ pub(super) fn divergences(
     Ok(divergences)
 }
 
-/// Computes the logits of the given rows in f32. Half-precision factors are multiplied and summed in f32 and not rounded
-/// again, because a softmax would amplify rounding.
+/// Computes the logits of the given rows in f32. Half-precision products are accumulated in f32 and not rounded back,
+/// because the softmax would amplify the rounding errors.
 ///
 /// # Shapes
-/// As [`predictions`]; result `[rows, vocab]`.
+/// Like [`predictions`]; result `[rows, vocab]`.
 pub(super) fn logits(x: &Tensor, ends: Ends<'_>, weight: &Tensor, rows: &[usize]) -> Result<Tensor> {
     let all = rows.len() == x.dim(0)? && rows.iter().enumerate().all(|(index, &row)| index == row);
     let x = if all {
@@ -112,7 +112,7 @@ pub(super) fn logits(x: &Tensor, ends: Ends<'_>, weight: &Tensor, rows: &[usize]
     if weight.dtype() == DType::F32 {
         return ops::capped(ops::linear(&x, weight)?, ends.cap);
     }
-    // A copy of the whole table in f32 would be twice as large as the table.
+    // Convert the table in tiles, because a complete f32 copy would take twice the memory of the table.
     let (vocab, channels) = weight.dims2()?;
     let tile = (TILE / channels).max(1);
     let tiles = (0..vocab)
@@ -127,14 +127,14 @@ pub(super) fn likeliest(logits: &Tensor) -> Result<Vec<Option<u32>>> {
     #[cfg(feature = "cuda")]
     if cuda::may_be(&[logits]) {
         let both: Vec<Vec<f32>> = cuda::head_rows(logits)?.to_vec2()?;
-        // A row of nothing but −∞, or with what is no number or infinite, has no finite sum.
+        // The sum is not finite if the row contains NaN or +∞, or only −∞.
         return Ok(both[0].iter().zip(&both[1]).map(|(sum, token)| sum.is_finite().then_some(*token as u32)).collect());
     }
     Ok(logits.to_vec2()?.iter().map(|row| decoding::likeliest(row)).collect())
 }
 
-/// Computes the log-probability of each target and the likeliest token of each row of `logits [rows, vocab]`. The lowest
-/// token of equal logits wins, which are frequent in half precision.
+/// Computes the log-probability of each target and the most likely token of each row of `logits [rows, vocab]`. Ties,
+/// which are frequent in half precision, go to the lowest token id.
 fn scored(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
     let device = logits.device();
     let vocab = logits.dim(1)?;
@@ -154,14 +154,14 @@ fn scored(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, V
     let greatest = logits.max_keepdim(D::Minus1)?; // [rows, 1]
     let sums = logits.broadcast_sub(&greatest)?.exp()?.sum_keepdim(D::Minus1)?;
     let denominators = (sums.log()? + &greatest)?.flatten_all()?; // [rows]
-    // Token ids are below 2^24: f32 holds them.
+    // Token ids are below 2^24, so f32 represents them exactly.
     let tokens = Tensor::arange(0f32, vocab as f32, device)?.reshape((1, vocab))?.broadcast_as(logits.shape())?;
     let none = tokens.ones_like()?.affine(0.0, f64::from(f32::MAX))?;
     let likeliest = logits.broadcast_eq(&greatest)?.where_cond(&tokens, &none)?.min(D::Minus1)?;
     Ok((picked(&denominators)?, likeliest.to_vec1()?))
 }
 
-/// Computes the same in host memory, in one pass.
+/// Computes [`scored`] in host memory in one pass.
 fn scored_here(logits: &[f32], vocab: usize, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
     let (denominators, likeliest) = denominators(logits, vocab);
     let likeliest = likeliest.into_iter().map(|token| token.map_or(f32::MAX, |token| token as f32)).collect();
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn logits_of_half_precision_are_not_rounded_before_the_softmax() {
-        // Logits near 100, where neighbours in bf16 are 0.5 apart and in f16 1/16; two tiles of vocabulary.
+        // Logits near 100, where adjacent values differ by 0.5 in bf16 and by 1/16 in f16; two tiles of vocabulary.
         let channels = 64;
         let vocab = TILE / 64 + 3;
         let x: Vec<f32> = (0..channels).map(|i| 1.0 + (i % 7) as f32 / 8.0).collect();
@@ -223,7 +223,7 @@ mod tests {
         let norm = Tensor::ones(1, DType::F32, &Device::Cpu).unwrap();
         let targets: Vec<ScoredRow> =
             [(0, 7), (0, 9), (0, 0), (2, 7)].map(|(row, token)| ScoredRow { row, token }).into();
-        // The norm makes each row 1: three logits of 1 and 61 of 0.
+        // The norm turns each row into 1, which gives three logits of 1 and 61 of 0.
         let denominator = (3.0 * 1f64.exp() + 61.0).ln();
         for most_rows in [1, 2, 100] {
             let ours =

@@ -1,4 +1,5 @@
-//! candle-transformers' own models, written by others than this program's: what a model is held to by `doctor --check`.
+//! Models of candle-transformers, an independent implementation that `doctor --check` compares this program's models
+//! with.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,19 +17,20 @@ use super::super::weights::Weights;
 use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
 
-/// Positions that no text here reaches.
+/// Maximum number of positions; the compared texts are shorter.
 const MAX_POSITIONS: usize = 1 << 12;
 
 type Forward = Box<dyn Fn(&Tensor) -> Candle<Tensor>>;
 
-/// A model of candle-transformers in f32 on the CPU.
+/// A candle-transformers model in f32 on the CPU.
 pub struct CandlesOwn(Forward);
 
 impl CandlesOwn {
-    /// Loads the model of a folder.
+    /// Loads the model of a backbone folder.
     ///
     /// # Errors
-    /// What that crate does not compute, by name; files that it cannot read.
+    /// Fails if candle-transformers does not support a property of the backbone, which is named, or cannot read the
+    /// files.
     pub fn load(config: &Config, folder: &Path) -> Result<Self> {
         if !config.attachments.is_empty() {
             return Err(lacks("operators next to the weights"));
@@ -61,15 +63,16 @@ impl CandlesOwn {
             "Phi3ForCausalLM" => own(from, phi3::Model::new, phi3::Model::forward),
             "MixtralForCausalLM" => own(from, mixtral::Model::new, mixtral::Model::forward),
             "SmolLM3ForCausalLM" => own(from, smollm3::ModelForCausalLM::new, smollm3::ModelForCausalLM::forward),
-            // The Gemma 3 model copies keys into its cache by an operation of other devices only.
+            // Gemma 3 is not supported on the CPU, because its model copies keys into the cache with an operation of
+            // other devices.
             other => return Err(lacks(other)),
         }?))
     }
 
-    /// Logits behind the last of a text's tokens, `[vocab]`.
+    /// Computes the logits `[vocab]` after the last token of a text.
     ///
     /// # Errors
-    /// What candle says.
+    /// Fails if candle does.
     pub fn logits(&self, ids: &[u32]) -> Result<Vec<f32>> {
         let ids = Tensor::new(ids, &Device::Cpu)?.unsqueeze(0)?; // [1, tokens]
         let logits = (self.0)(&ids)?; // [1, vocab] or [1, 1, vocab]
@@ -77,7 +80,7 @@ impl CandlesOwn {
     }
 }
 
-/// Builds a model of a config and weights. Each text gets a fresh one, because some cannot clear their cache.
+/// Creates a function that runs a model. Each text uses a new model, because some models cannot clear their cache.
 fn own<C: DeserializeOwned + 'static, M: 'static>(
     (entries, tensors): (Map<String, Value>, HashMap<String, Tensor>),
     new: fn(&C, VarBuilder<'_>) -> Candle<M>,
@@ -96,7 +99,7 @@ fn llama(config: &LlamaConfig, weights: VarBuilder<'_>) -> Candle<(Llama, Cache)
     Ok((Llama::load(weights, &config)?, Cache::new(false, DType::F32, &config, &Device::Cpu)?))
 }
 
-/// Returns the config as candle-transformers' structs read it. Settings that they ignore are refused.
+/// Converts the config to the form that candle-transformers' structs expect. Rejects settings that they would ignore.
 fn entries(config: &Config) -> Result<Map<String, Value>> {
     let class = config.architecture.class;
     let Config { heads, head_dim, hidden, layers, rope, biases, .. } = config;

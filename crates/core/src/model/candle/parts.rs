@@ -1,5 +1,5 @@
-//! The weights of a backbone on a device, part by part, within a number of bytes: made from the weight files when a step
-//! first needs them, the least recently used given up for others.
+//! Cache of a backbone's weights on a device, limited by a byte budget. Weights are loaded from files when a step first
+//! needs them, and the least recently used are evicted.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,18 +20,19 @@ use crate::model::tensor_name::{
 use crate::model::tensors::{self, embedding_factor, parts};
 use crate::model::weights::Weights;
 
-/// Matrices stand as weight files store them, `[out, in]`, in the engine's float type; norms and biases in f32.
+/// A cached part of the weights. Matrices have the layout of weight files, `[out, in]`, and the engine's float type;
+/// norms and biases are f32.
 pub(super) enum TensorPart {
     Layer(Box<LayerTensors>),
-    /// The output projection, or the embedding: `[vocab, C]`
+    /// The output projection or the embedding, `[vocab, C]`.
     Table(Tensor),
 }
 
-/// A layer's weights as tensors, matrices `[out, in]`.
+/// Weights of a layer as tensors, with matrices `[out, in]`.
 pub struct LayerTensors {
-    /// Its index.
+    /// Layer index.
     pub index: usize,
-    /// Before and after attention, before and after the MLP; each `[C]`.
+    /// Norms before and after attention, and before and after the MLP, each `[C]`.
     pub norms: [Option<Tensor>; 4],
     pub query_norm: Option<Tensor>,
     pub key_norm: Option<Tensor>,
@@ -42,35 +43,35 @@ pub struct LayerTensors {
     /// Biases of queries, keys, values and output: `[H·D]`, `[K·D]`, `[K·D]`, `[C]`.
     pub biases: [Option<Tensor>; 4],
     pub mlp: MlpTensors,
-    /// How many tokens a query sees.
+    /// Sliding-window size in tokens. `None` if the layer attends to all earlier tokens.
     pub window: Option<usize>,
 }
 
 /// The MLP of a layer.
 pub enum MlpTensors {
     Dense(GatedTensors),
-    /// The router, `[E, C]`, and the experts.
+    /// Experts, with router `[E, C]`.
     Experts(Experts, Tensor, Vec<GatedTensors>),
 }
 
-/// An MLP with a gate.
+/// A gated MLP.
 pub struct GatedTensors {
     pub gate: Tensor, // [F, C]
     pub up: Tensor,   // [F, C]
     pub down: Tensor, // [C, F]
-    /// `[F]`, `[F]`, `[C]`
+    /// Biases of gate, up and down: `[F]`, `[F]`, `[C]`.
     pub biases: [Option<Tensor>; 3],
 }
 
-/// The layers in order, the head, and the embedding where it is not the head.
+/// Cached weights: the layers in order, the head, and the embedding unless it is tied to the head.
 pub(super) struct Parts {
     cache: Cache<TensorPart>,
     place: Arc<WeightSource>,
-    /// Whether everything fits at once.
+    /// Whether all weights fit into the budget.
     keeps_all: bool,
 }
 
-/// Where the weights come from and where they go.
+/// Loader of weights from files onto a device.
 struct WeightSource {
     config: Config,
     weights: Weights,
@@ -90,19 +91,21 @@ fn sizes(config: &Config, dtype: FloatType) -> Vec<u64> {
     sizes
 }
 
-/// The config counts in f32.
+/// Converts a size in f32 to the size in a float type.
 fn stored_bytes(bytes: u64, dtype: FloatType) -> u64 {
     bytes / 4 * dtype.bytes()
 }
 
-/// Returns the size of all weights on a device.
+/// Returns the size of all weights on a device in bytes.
 pub(in crate::model) fn weight_bytes(config: &Config, dtype: FloatType) -> u64 {
     sizes(config, dtype).iter().sum()
 }
 
 impl Parts {
+    /// Creates an empty cache with `budget` bytes.
+    ///
     /// # Errors
-    /// No threads can be started.
+    /// Fails if no threads can be started.
     pub(super) fn new(
         config: &Config,
         weights: Weights,
@@ -120,20 +123,20 @@ impl Parts {
         self.keeps_all
     }
 
-    /// Reads whatever fits before anybody needs it.
+    /// Loads all weights in advance if they fit into the budget.
     ///
     /// # Errors
-    /// A tensor that cannot be read, or the device's memory is full.
+    /// Fails if a tensor cannot be read or the device runs out of memory.
     pub(super) fn fill(&self) -> Result<()> {
         let count = sizes(&self.place.config, self.place.dtype).len();
         let count = if self.keeps_all { count } else { 0 };
         (0..count).try_for_each(|part| self.cache.get(part).map(drop))
     }
 
-    /// Announces which weights are needed now and next. The next are loaded in the background.
+    /// Announces the weights needed now and next. The latter are loaded in the background.
     pub(super) fn expect(&self, now: Option<usize>, next: Option<usize>) {
         if let (false, Some(next)) = (self.keeps_all, next) {
-            // The head stands after the last layer.
+            // The head comes after the last layer.
             let head = self.place.config.layers;
             self.cache.ahead(now.map(|weights| weights.min(head)), next.min(head));
         }
@@ -148,7 +151,7 @@ impl Parts {
         self.table(self.place.config.layers)
     }
 
-    /// Returns the embeddings of existing tokens, `[tokens, C]`.
+    /// Returns the embeddings `[tokens, C]` of valid token ids.
     pub(super) fn embeddings(&self, ids: &[u32]) -> Result<Tensor> {
         let WeightSource { config, weights, device, dtype } = &*self.place;
         if self.keeps_all {
@@ -159,7 +162,7 @@ impl Parts {
                 None => Ok(rows),
             };
         }
-        // A table that is asked for once a batch would drive layers out.
+        // Read rows from the file, because caching a table that is used once per batch would evict layers.
         let mut rows = weights.rows(EMBEDDING, [config.vocab, config.hidden], ids)?;
         if let Some(factor) = embedding_factor(config, weights) {
             rows.iter_mut().for_each(|x| *x *= factor);
@@ -187,7 +190,7 @@ impl WeightSource {
     /// Returns the output projection, `[vocab, C]`.
     ///
     /// # Errors
-    /// As [`Self::layer`].
+    /// See [`Self::layer`].
     fn head(&self) -> Result<Tensor> {
         self.table(if self.config.tied_embeddings { EMBEDDING } else { HEAD })
     }
@@ -196,18 +199,20 @@ impl WeightSource {
         self.tensor(name, &[self.config.vocab, self.config.hidden], self.dtype)
     }
 
+    /// Loads a layer.
+    ///
     /// # Errors
-    /// A tensor that cannot be read, named with file and place.
+    /// Fails if a tensor cannot be read. The message names the file and the tensor.
     fn layer(&self, index: usize) -> Result<LayerTensors> {
         let config = &self.config;
         let parts = parts(config, index);
         let shape = |part: &str| parts.iter().find(|(known, _)| known == part).map(|(_, shape)| shape.as_slice());
-        // A dropped sublayer has empty matrices, which no step reads.
+        // A dropped sublayer has empty matrices, which no step uses.
         let matrix = |part: &str| match shape(part) {
             Some(dims) => self.tensor(&name(index, part), dims, self.dtype),
             None => Ok(Tensor::zeros(0, self.dtype.tensors(), &self.device)?),
         };
-        // Biases and norms, if the architecture has them.
+        // Biases and norms exist only in some architectures.
         let vector =
             |part: &str| shape(part).map(|dims| self.tensor(&name(index, part), dims, FloatType::F32)).transpose();
         let norm = |part: &str| shape(part).map(|dims| self.norm(&name(index, part), dims)).transpose();
@@ -245,7 +250,7 @@ impl WeightSource {
     /// Returns the weights of a norm in f32.
     ///
     /// # Errors
-    /// As [`Self::layer`].
+    /// See [`Self::layer`].
     fn norm(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
         Ok(Tensor::from_vec(tensors::norm(&self.config, &self.weights, name, shape)?, shape, &self.device)?)
     }
@@ -264,7 +269,7 @@ impl WeightSource {
     }
 }
 
-/// The last layers of a backbone with all that follows them, in f32 on a device: for passes that are differentiated.
+/// Last layers of a backbone and the head, in f32 on a device, for passes with gradients.
 pub struct FrozenWeights {
     pub layers: Vec<LayerTensors>,
     pub final_norm: Tensor, // [C]
@@ -274,10 +279,11 @@ pub struct FrozenWeights {
 }
 
 impl FrozenWeights {
-    /// Reads the layers from `first` on.
+    /// Loads the layers from `first` on.
     ///
     /// # Errors
-    /// As [`check_weights`](crate::model::check_weights); a tensor that cannot be read, named with file and place.
+    /// Fails like [`check_weights`](crate::model::check_weights), or if a tensor cannot be read. The message names the
+    /// file and the tensor.
     pub fn read(config: &Config, folder: &Path, first: usize, device: &Device) -> Result<Self> {
         let weights = tensors::checked(config, folder)?;
         let source = WeightSource { config: config.clone(), weights, device: device.clone(), dtype: FloatType::F32 };
@@ -289,11 +295,11 @@ impl FrozenWeights {
         })
     }
 
-    /// Cosines and sines of the first `positions` positions, `[positions, R/2]` each, for each rotary embedding of the
-    /// backbone. `None` for layers without one.
+    /// Returns cosines and sines of the first `positions` positions, `[positions, R/2]` each, for each rotary embedding
+    /// of the backbone. `None` for layers without one.
     ///
     /// # Errors
-    /// None that a caller could mend.
+    /// Fails if a tensor operation fails.
     pub fn rotary(&self, positions: usize) -> Result<Vec<Option<(Tensor, Tensor)>>> {
         let rows: Vec<usize> = (0..positions).collect();
         self.rotaries.turned(|rotary| rope::tensors(&rotary.table(positions), &rows, self.head.device()))

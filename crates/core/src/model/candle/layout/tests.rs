@@ -1,4 +1,4 @@
-//! Tests that every row sees the right rows for any division of a batch.
+//! Tests that every row attends to the correct rows, however a batch is divided.
 
 use super::*;
 use crate::model::config::Config;
