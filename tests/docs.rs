@@ -9,14 +9,9 @@ mod rules;
 
 use std::fs;
 use std::path::Path;
-<<<<<<< ours
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::Value;
-||||||| base
-use std::process::Output;
-=======
->>>>>>> theirs
 
 use crate::common::output::stderr;
 use crate::common::world::World;

@@ -178,12 +178,9 @@ fn a_figure_is_drawn_without_scoring_and_is_valid_xml() {
 #[test]
 fn figure_never_labels_one_of_several_cells_as_all() {
     let world = experiments("mine");
-    let figure = |kind: &str, metrics: &str| {
-        let text = format!("artifact:\n  title: A figure\n  figure: {{kind: {kind}, {metrics}axis: Error}}\n");
-        world.write("experiments/figure1.yaml", format!("{text}{}", GRID.replace("NAME", "mine")));
-    };
     for (kind, metrics) in [("bars", "metrics: [boundary_mae], "), ("channels", "")] {
-        figure(kind, metrics);
+        let artifact = format!("artifact:\n  title: A figure\n  figure: {{kind: {kind}, {metrics}axis: Error}}\n");
+        world.write("experiments/figure1.yaml", format!("{artifact}{}", GRID.replace("NAME", "mine")));
         made(&world, &["reproduce", "figure1"]);
         let two = ["--set", "calibration=[{corpus: train-train, sequences: 8, length: 64, seed: [0, 1]}]"];
         let output = world.ghostlab(&[&["reproduce", "figure1"], &two[..]].concat());

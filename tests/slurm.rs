@@ -238,10 +238,9 @@ fn only_the_named_array_task_is_requeued() {
         [a, b] => (b[1].clone(), a.clone()),
         other => panic!("{other:?}"),
     };
-    let task = |task: &str| format!("{}_{task}", submitted.array);
-    told("scancel", &["--batch", "--signal=TERM", &task(&other)]);
+    told("scancel", &["--batch", "--signal=TERM", &format!("{}_{other}", submitted.array)]);
     until("it does not end", || task_state(&submitted.array, &other) == Some(("FAILED".to_owned(), "0".to_owned())));
-    told("scancel", &["--batch", "--signal=USR1", &task(&named)]);
+    told("scancel", &["--batch", "--signal=USR1", &format!("{}_{named}", submitted.array)]);
     until("it is not queued again", || {
         task_state(&submitted.array, &named).is_some_and(|(_, restarts)| restarts == "1")
     });

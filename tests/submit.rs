@@ -255,21 +255,16 @@ fn worker_runs_the_submitted_grid_despite_later_edits() {
 fn worker_refuses_other_program_or_inputs_with_reason() {
     let world = World::new();
     let (file, frozen) = submitted(&world);
-    let refused = |words: &[&str]| {
-        let output = world.ghostlab(&["worker", &frozen]);
-        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-        words.iter().for_each(|word| assert!(stderr(&output).contains(word), "`{word}` is not in {}", stderr(&output)));
-    };
     let text = fs::read_to_string(&file).unwrap();
     let mut record: Value = serde_json::from_str(&text).unwrap();
     let other = "0".repeat(64);
     record["binary"]["sha256"] = other.clone().into();
     fs::write(&file, record.to_string()).unwrap();
-    refused(&["not the one that the grid was submitted with", &other]);
+    assert_worker_refused(&world, &frozen, &["not the one that the grid was submitted with", &other]);
     fs::write(&file, &text).unwrap();
     let corpus = fs::read_to_string(world.path("train.txt")).unwrap();
     fs::write(world.path("train.txt"), corpus + " w1").unwrap();
-    refused(&["an input has changed since the grid was submitted", "train.txt"]);
+    assert_worker_refused(&world, &frozen, &["an input has changed since the grid was submitted", "train.txt"]);
 }
 
 /// Creates a world with an artifact `mini`, a table of its backbone.
@@ -358,11 +353,10 @@ fn odd_paths_reach_slurm_intact_and_line_breaks_are_refused() {
     alone.runs(&[]);
     let slurm = FakeSlurm::new(&world);
     let store = world.path("a b%j #'\"$(touch x)/store");
-    let arguments = |store: &Path| {
+    let run = |store: &Path| {
         let store = store.display().to_string();
-        ["submit", "slurm", "grid.yaml", "--store", &store, "--", "--mail-user=a b"].map(str::to_owned)
+        slurm.run(&world, &["submit", "slurm", "grid.yaml", "--store", &store, "--", "--mail-user=a b"])
     };
-    let run = |store: &Path| slurm.run(&world, &arguments(store).each_ref().map(String::as_str));
     let output = run(&store);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let folder = submission_in(&store);
@@ -532,14 +526,11 @@ fn frozen_program_stays_while_a_job_may_run_it() {
     }
     assert_eq!(collect_garbage(&slurm, &world, &[]), 0, "all are new");
     assert!(stdout(&slurm.run(&world, &["cache", "ls"])).contains("programs of submitted jobs: 2"));
-    let age = || {
-        aged(&programs, 48);
-        aged(&submission(&world), 48);
-    };
     let id = submission(&world).file_name().unwrap().to_string_lossy().into_owned();
     let record: Value = serde_json::from_slice(&fs::read(submission(&world).join("submission.json")).unwrap()).unwrap();
     let queued = format!("42|a|PENDING|Dependency|ghostlab:{}:{id}\n", record["plan"].as_str().unwrap());
-    age();
+    aged(&programs, 48);
+    aged(&submission(&world), 48);
     fs::write(slurm.0.join("squeue.out"), queued).unwrap();
     assert_eq!(collect_garbage(&slurm, &world, &["--kind", "scores"]), 0, "it is of no kind");
     assert_eq!(collect_garbage(&slurm, &world, &["--older", "3"]), 0);
@@ -563,7 +554,8 @@ fn frozen_program_stays_while_a_job_may_run_it() {
     // A job that ended recently may be queued again.
     fs::write(submission(&world).join("logs/41_0.log"), "done").unwrap();
     assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (0.into(), 2));
-    age();
+    aged(&programs, 48);
+    aged(&submission(&world), 48);
     assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (1.into(), 1));
     // The program is frozen again when needed.
     let output = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--again"]);
@@ -574,4 +566,10 @@ fn collect_garbage(slurm: &FakeSlurm, world: &World, more: &[&str]) -> Value {
     let output = slurm.run(world, &[&["cache", "gc", "--yes", "--json"], more].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     serde_json::from_str::<Value>(&stdout(&output)).unwrap()["answer"]["programs"]["count"].clone()
+}
+
+fn assert_worker_refused(world: &World, frozen: &str, words: &[&str]) {
+    let output = world.ghostlab(&["worker", frozen]);
+    assert_eq!(output.status.code(), Some(2), "{}", log(&output));
+    words.iter().for_each(|word| assert!(log(&output).contains(word), "`{word}` is not in {}", log(&output)));
 }

@@ -71,23 +71,28 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
     for index in 0..archive.len() {
         let mut entry = archive.by_index(index).map_err(|error| of_zip(&error))?;
         let name = entry.name().map_err(|error| of_zip(&error))?.into_owned();
-        let refused = |expected: &str, found: &str| {
-            Err(Error::bad_input("an archive is refused").at(name.clone()).expected(expected).found(found))
-        };
         if entry.is_dir() && is_inside(name.trim_end_matches('/')) {
             let folder = to.join(&name);
             std::fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
             continue;
         }
         if !is_inside(&name) || !entry.is_file() {
-            return refused("an ordinary file below the archive's root", "a name or a kind that leads elsewhere");
+            return refused(
+                &name,
+                "an ordinary file below the archive's root",
+                "a name or a kind that leads elsewhere",
+            );
         }
         if names.contains(&name) {
-            return refused("each name once", "an entry of the same name before it");
+            return refused(&name, "each name once", "an entry of the same name before it");
         }
         // Entries are uncompressed, so their total size is less than that of the archive.
         let Some(left) = room.checked_sub(entry.size()) else {
-            return refused("stored entries, which together are smaller than the archive", "more bytes than it has");
+            return refused(
+                &name,
+                "stored entries, which together are smaller than the archive",
+                "more bytes than it has",
+            );
         };
         room = left;
         let path = to.join(&name);
@@ -97,12 +102,16 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
         let size = entry.size();
         (&mut entry).take(size + 1).read_to_end(&mut content).map_err(|error| broken(&error.to_string()).at(&name))?;
         if content.len() as u64 != size {
-            return refused("as many bytes as the entry says", "others");
+            return refused(&name, "as many bytes as the entry says", "others");
         }
         std::fs::write(&path, content).map_err(|error| Error::io("write", &path, &error))?;
         names.insert(name);
     }
     Ok(names)
+}
+
+fn refused<T>(name: &str, expected: &str, found: &str) -> Result<T> {
+    Err(Error::bad_input("an archive is refused").at(name).expected(expected).found(found))
 }
 
 fn of_zip(error: &ZipError) -> Error {

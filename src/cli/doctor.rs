@@ -272,11 +272,6 @@ mod tests {
 
     #[test]
     fn the_gpus_of_a_machine_are_told_whether_or_not_they_compute() {
-        let line = |best, found, gpus: &str| {
-            let gpus = Some(gpus.to_owned()).filter(|gpus| !gpus.is_empty());
-            let Thing { mark, found, todo, .. } = device_line(best, found, gpus, "EPYC, 8 threads");
-            (mark == Mark::Good, found, todo.is_empty())
-        };
         assert_eq!(line(DeviceName::Cpu, None, ""), (true, "EPYC, 8 threads; no GPU".into(), true));
         let unused = (false, "EPYC, 8 threads; NVIDIA H100 is not used".into(), false);
         assert_eq!(line(DeviceName::Cpu, None, "NVIDIA H100"), unused);
@@ -290,5 +285,11 @@ mod tests {
             used
         );
         assert_eq!(line(DeviceName::Metal, None, ""), (true, "a GPU (metal); EPYC, 8 threads".into(), true));
+    }
+
+    fn line(best: DeviceName, found: Option<Gpu>, gpus: &str) -> (bool, String, bool) {
+        let gpus = Some(gpus.to_owned()).filter(|gpus| !gpus.is_empty());
+        let Thing { mark, found, todo, .. } = device_line(best, found, gpus, "EPYC, 8 threads");
+        (mark == Mark::Good, found, todo.is_empty())
     }
 }

@@ -253,7 +253,6 @@ impl Description {
 
     /// Checks constraints that the types cannot express.
     fn check(&self, has_grid: bool) -> Result<()> {
-        let wrong = |what: &str, expected: &str| Err(Error::bad_input(what).expected(expected));
         let pareto = self.figure.as_ref().filter(|figure| figure.kind == FigureKind::Pareto);
         let has_figure = self.figure.is_some() && !(pareto.is_some() && self.table.is_some());
         let parts = [self.table.is_some(), has_figure, self.list.is_some(), self.races.is_some()];
@@ -277,6 +276,10 @@ impl Description {
         }
         Ok(())
     }
+}
+
+fn wrong(what: &str, expected: &str) -> Result<()> {
+    Err(Error::bad_input(what).expected(expected))
 }
 
 /// Removes the artifact description from a grid's tree, because the grid does not use it.

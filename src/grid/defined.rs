@@ -249,14 +249,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
     let Data { path, options, .. } = &definition.data;
     match &entry.data {
         Some(DataEntry::Splits(splits)) => {
-            let files = |entry: &OneOrMore| -> Vec<PathBuf> {
-                let files = match entry {
-                    OneOrMore::One(file) => std::slice::from_ref(file),
-                    OneOrMore::More(files) => files.as_slice(),
-                };
-                files.iter().map(|file| from_here(file, &at).value).collect()
-            };
-            let splits = splits.iter().map(|(split, entry)| (split.clone(), files(entry))).collect();
+            let splits = splits.iter().map(|(split, entry)| (split.clone(), files_from_here(&at, entry))).collect();
             return Ok(RowsOrigin::OneOrMore(splits, at.place().to_string()));
         }
         Some(DataEntry::Place(folder)) => {
@@ -303,6 +296,15 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
     })?;
     let want = Want { source, files: Vec::new() };
     Ok(RowsOrigin::Folder(Box::new(Need::of_rows(name, None, Some(want), at.place()))))
+}
+
+/// Returns the files of one split relative to the working directory.
+fn files_from_here(at: &At<'_>, entry: &OneOrMore) -> Vec<PathBuf> {
+    let files = match entry {
+        OneOrMore::One(file) => std::slice::from_ref(file),
+        OneOrMore::More(files) => files.as_slice(),
+    };
+    files.iter().map(|file| from_here(file, at).value).collect()
 }
 
 /// Builders of `datasets` whose local files are supported.

@@ -202,7 +202,6 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TaskUseEntry, A::Error> {
         let task_use = TaskUseMap::deserialize(de::value::MapAccessDeserializer::new(map))?;
         let TaskUseMap { limit, bos, max_length, .. } = task_use;
-        let only = |key: &str| de::Error::custom(format!("`{key}` belongs to `definition`, which is not there"));
         match (task_use.name, task_use.definition) {
             (Some(name), None) => {
                 let written = [
@@ -217,7 +216,9 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                     ("system", task_use.system.is_some()),
                 ];
                 match written.into_iter().find(|(_, written)| *written) {
-                    Some((key, _)) => Err(only(key)),
+                    Some((key, _)) => {
+                        Err(de::Error::custom(format!("`{key}` belongs to `definition`, which is not there")))
+                    }
                     None => {
                         let how = Asking { limit, bos, max_length, ..Asking::default() };
                         Ok(TaskUseEntry::Known(EvalTask { name, how, defined: false }))

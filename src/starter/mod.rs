@@ -332,9 +332,10 @@ mod tests {
     fn paths_start_from_the_grids_folder() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("a/b")).unwrap();
-        let path = |text: &str| folder.path().join(text);
-        assert_eq!(relative(&path("a/b"), &path("grid.yaml")), "a/b");
-        assert_eq!(relative(&path("a"), &path("a/b/grid.yaml")), "..");
-        assert_eq!(relative(&path("a/b"), &path("a/b/grid.yaml")), ".");
+        for (path, grid, expected) in
+            [("a/b", "grid.yaml", "a/b"), ("a", "a/b/grid.yaml", ".."), ("a/b", "a/b/grid.yaml", ".")]
+        {
+            assert_eq!(relative(&folder.path().join(path), &folder.path().join(grid)), expected);
+        }
     }
 }

@@ -70,21 +70,20 @@ fn the_lock_of_the_experiments_in_use_is_written() {
     write_experiments(&world, "others");
     world.write("experiments/hub.lock", "{\"version\": 1, \"repositories\": {}}\n");
     let before = fs::read(world.path("experiments/hub.lock")).unwrap();
-    let run = |arguments: &[&str], more: &[(&str, &str)]| {
-        ended(&world, &ghostlab(&world, &server.address, arguments, more), 0)
-    };
     for (target, named, more) in [
         ("table3", &["--experiments", "others"][..], &[][..]),
         ("table3", &[], &[("GHOSTLAB_EXPERIMENTS", "others")]),
         (MODEL, &["--experiments", "others"], &[]),
     ] {
         fs::remove_file(world.path("others/hub.lock")).ok();
-        let log = run(&[&["fetch", target, "--lock"], named].concat(), more);
+        let arguments = [&["fetch", target, "--lock"], named].concat();
+        let log = ended(&world, &ghostlab(&world, &server.address, &arguments, more), 0);
         assert!(log.contains("written: others/hub.lock"), "{target} {named:?}: {log}");
         assert!(fs::read_to_string(world.path("others/hub.lock")).unwrap().contains(COMMIT));
         assert_eq!(fs::read(world.path("experiments/hub.lock")).unwrap(), before);
     }
-    assert!(run(&["fetch", "table3", "--lock"], &[]).contains("written: experiments/hub.lock"));
+    let log = ended(&world, &ghostlab(&world, &server.address, &["fetch", "table3", "--lock"], &[]), 0);
+    assert!(log.contains("written: experiments/hub.lock"));
 }
 
 fn write_experiments(world: &World, name: &str) {

@@ -100,18 +100,11 @@ fn limit_above_all_documents_is_the_unlimited_cell() {
         )
     }).collect::<String>());
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
-    let with = |task: &str| {
-        let scored = "evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n";
-        let grid =
-            grid.replace(scored, &format!("tasks:\n  copa: {{path: copa.jsonl}}\nevaluate: {{tasks: [{task}]}}\n"));
-        world.write("grid.yaml", grid);
-        both(&world.run(&["--set", "depth=1", "--set", "recovery=none", "--set", "name=limited"]))
-    };
-    with("copa");
-    let same = with("{name: copa, limit: 12}");
+    run_with_task(&world, &grid, "copa");
+    let same = run_with_task(&world, &grid, "{name: copa, limit: 12}");
     assert!(same.contains("2 of 2 cells are stored already"), "{same}");
     assert!(same.contains("all 12 documents (a limit of 12 leaves none out)"), "{same}");
-    let fewer = with("{name: copa, limit: 11}");
+    let fewer = run_with_task(&world, &grid, "{name: copa, limit: 11}");
     assert!(!fewer.contains("2 of 2 cells are stored already") && fewer.contains("11 of 12 documents"), "{fewer}");
 }
 
@@ -143,4 +136,11 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
 fn judged(output: &str) -> String {
     let line = output.lines().find(|line| line.starts_with("tableA7-corpus")).unwrap();
     line.split_once("ours (tiny) ").unwrap().1.to_owned()
+}
+
+fn run_with_task(world: &World, grid: &str, task: &str) -> String {
+    let scored = "evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n";
+    let grid = grid.replace(scored, &format!("tasks:\n  copa: {{path: copa.jsonl}}\nevaluate: {{tasks: [{task}]}}\n"));
+    world.write("grid.yaml", grid);
+    text(&world.run(&["--set", "depth=1", "--set", "recovery=none", "--set", "name=limited"]))
 }

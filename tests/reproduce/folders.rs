@@ -99,8 +99,11 @@ fn folders_in_mini(world: &World) -> Vec<String> {
 }
 
 fn tables_of(files: &std::collections::BTreeMap<String, Vec<u8>>) -> Vec<(String, Vec<u8>)> {
-    let is_table = |name: &str| [".csv", ".md", "numbers.json"].iter().any(|end| name.ends_with(end));
-    files.iter().filter(|(name, _)| is_table(name)).map(|(name, content)| (name.clone(), content.clone())).collect()
+    files
+        .iter()
+        .filter(|(name, _)| [".csv", ".md", "numbers.json"].iter().any(|end| name.ends_with(end)))
+        .map(|(name, content)| (name.clone(), content.clone()))
+        .collect()
 }
 
 #[test]
