@@ -570,6 +570,6 @@ fn collect_garbage(slurm: &FakeSlurm, world: &World, more: &[&str]) -> Value {
 
 fn assert_worker_refused(world: &World, frozen: &str, words: &[&str]) {
     let output = world.ghostlab(&["worker", frozen]);
-    assert_eq!(output.status.code(), Some(2), "{}", log(&output));
-    words.iter().for_each(|word| assert!(log(&output).contains(word), "`{word}` is not in {}", log(&output)));
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    words.iter().for_each(|word| assert!(stderr(&output).contains(word), "`{word}` is not in {}", stderr(&output)));
 }

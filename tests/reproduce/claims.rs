@@ -142,5 +142,5 @@ fn run_with_task(world: &World, grid: &str, task: &str) -> String {
     let scored = "evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n";
     let grid = grid.replace(scored, &format!("tasks:\n  copa: {{path: copa.jsonl}}\nevaluate: {{tasks: [{task}]}}\n"));
     world.write("grid.yaml", grid);
-    text(&world.run(&["--set", "depth=1", "--set", "recovery=none", "--set", "name=limited"]))
+    both(&world.run(&["--set", "depth=1", "--set", "recovery=none", "--set", "name=limited"]))
 }
