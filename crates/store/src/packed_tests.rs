@@ -141,15 +141,15 @@ fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
             spoilt(&sound[..length]);
         }
         // Check a store with a cached index and a new store.
-        for store in [&store, &look_at(folder.path())] {
+        for reader in [&store, &look_at(folder.path())] {
             let mut bytes = sound.clone();
             let last = bytes.len() - 9;
             bytes[last] ^= 4;
             fs::write(&path, &bytes).unwrap();
             assert!(
-                matches!(store.get(&key(2)), Lookup::Damaged(_)) || matches!(store.get(&single), Lookup::Damaged(_))
+                matches!(reader.get(&key(2)), Lookup::Damaged(_)) || matches!(reader.get(&single), Lookup::Damaged(_))
             );
-            write_both(store, &single);
+            write_both(&store, &single);
             assert_eq!(damaged(&look_at(folder.path())), 0);
             assert!(
                 (0..3).all(|value| whole(&look_at(folder.path()), value))
@@ -159,8 +159,8 @@ fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
                 continue;
             }
             // The other members of the pack have moved to a new file.
-            store.remove_all(&store.entries()).unwrap();
-            write_both(store, &single);
+            reader.remove_all(&reader.entries()).unwrap();
+            write_both(&store, &single);
         }
     }
 }
