@@ -34,7 +34,7 @@ pub struct Asking {
     pub bos: Bos,
     /// Context length in tokens; that of the backbone's config if absent.
     pub max_length: Option<usize>,
-    /// Only some of the documents; no file says so, a search does.
+    /// Subset of the documents. Only searches set it; grid files cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draw: Option<Draw>,
 }

@@ -8,14 +8,14 @@ use super::scene::{Anchor, Scene, ScenePoint};
 use crate::error::{Error, Result};
 use crate::style::Dash;
 
-/// A variant of a model.
+/// Variant of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParetoPoint {
     /// Size; smaller is better.
     pub x: f64,
     /// Quality in each panel; `None` if it is missing.
     pub values: Vec<Option<f64>>,
-    /// Text next to the point where it is on the frontier.
+    /// Label, drawn if the point is on the frontier.
     pub label: String,
 }
 
@@ -52,7 +52,7 @@ const PANEL_GAP: f64 = 8.0;
 /// Distance within which one label serves for several points, in points (1/72 inch).
 const SAME_LABEL: f64 = 14.0;
 
-/// A rectangle that is taken: its upper left and its lower right corner.
+/// Occupied rectangle, by its upper left and lower right corners.
 type Taken = (ScenePoint, ScenePoint);
 
 /// Returns the indices of the points that no other point dominates, by ascending x. Smaller is better in both numbers.
@@ -162,10 +162,10 @@ impl Pareto {
         taken.extend(stairs.windows(2).map(|pair| around_line(pair[0], pair[1])));
         for (rank, &at) in best.iter().enumerate() {
             let label = &points[at].1.label;
-            let is_said = best[..rank]
+            let is_labelled = best[..rank]
                 .iter()
                 .any(|&other| points[other].1.label == *label && distance(places[other], places[at]) < SAME_LABEL);
-            if is_said {
+            if is_labelled {
                 continue;
             }
             if let Some((corner, anchor)) = free_place(label, places[at], frame, &taken) {
@@ -180,7 +180,7 @@ fn nothing() -> Error {
     Error::bad_input("a Pareto figure has nothing to draw").expected("a variant with a size and a value in each panel")
 }
 
-/// Returns the line of what is attainable: each value up to the size at which the next one is attainable.
+/// Returns the step line through the frontier: each value extends to the next point.
 fn stairs(places: &[ScenePoint]) -> Vec<ScenePoint> {
     let mut line: Vec<ScenePoint> = Vec::new();
     for place in places {
@@ -213,7 +213,7 @@ fn overlaps(one: Taken, other: Taken) -> bool {
     one.0.0 < other.1.0 && other.0.0 < one.1.0 && one.0.1 < other.1.1 && other.0.1 < one.1.1
 }
 
-/// Finds a place for a label near a point that overlaps nothing, within the frame.
+/// Finds a position within the frame for the label of a point, where it overlaps nothing.
 fn free_place(label: &str, (x, y): ScenePoint, frame: &Frame, taken: &[Taken]) -> Option<(ScenePoint, Anchor)> {
     let aside = MARKER + LABEL_GAP;
     let heights = [aside + font::ABOVE * font::SIZE, HALF, -aside, 2.0 * aside + font::LINE, -aside - font::LINE];

@@ -11,21 +11,21 @@ const OF_SIZE: MetricEntry = MetricEntry {
     ..BARE
 };
 
-/// `parameters_removed`: parameters that the variant does not store; its operators count as stored.
+/// Share of parameters that the variant does not store. Its operators count as stored.
 pub static PARAMETERS_REMOVED: MetricEntry = MetricEntry {
     note: "parameters that the variant does not store, in % of the dense model's; operators count as stored",
     of: Of::Size(|savings| 100.0 * savings.parameters),
     ..OF_SIZE.called("parameters_removed", "Params removed")
 };
 
-/// `kv_cache_removed`: the part of the KV cache that the variant does not need.
+/// Share of the KV cache that the variant does not need.
 pub(super) static KV_CACHE: MetricEntry = MetricEntry {
     note: "KV cache that the variant does not need, in % of the dense model's",
     of: Of::Size(|savings| 100.0 * savings.kv_cache),
     ..OF_SIZE.called("kv_cache_removed", "KV removed")
 };
 
-/// `operations_removed`: operations of a prompt that the variant does not make, by the cost model.
+/// Share of the operations for a prompt that the variant does not perform, by the cost model.
 pub(super) static OPERATIONS: MetricEntry = MetricEntry {
     note: "operations for a prompt of 512 tokens that the variant does not make, in % of the dense model's, by the cost model",
     of: Of::Size(|savings| 100.0 * savings.operations),
