@@ -4,7 +4,7 @@
 //! use ghostlab_core::linalg::solve::NormalEquations;
 //!
 //! # fn main() -> ghostlab_core::error::Result<()> {
-//! y = 2·x₀ and 3·x₁ for two tokens and two channels, so M is diagonal.
+//! // y = 2·x₀ and 3·x₁ for two tokens and two channels, so M is diagonal.
 //! let mut equations = NormalEquations::new(2);
 //! equations.add(&[1.0, 0.0, 0.0, 1.0], &[2.0, 0.0, 0.0, 3.0]);
 //! let solved = equations.solve(0.0)?;

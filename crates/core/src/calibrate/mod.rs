@@ -15,7 +15,7 @@
 //! let tokenizer = Tokenizer::load(data.join("llama/tokenizer.json"))?;
 //! let rows = read_rows(data.join("corpora/wiki-validation.jsonl.gz"), None)?;
 //! let windows = evaluation(Rule::Wikitext2, &rows, &tokenizer, 32, Some(2))?;
-//! The residual stream that enters layer 3: one row of channels for each of 2 · 32 tokens.
+//! // The residual stream that enters layer 3: one row of channels for each of 2 · 32 tokens.
 //! let activations = in_memory(&decoder, &windows, [HookPoint::Stream(3)])?;
 //! let stream = activations.rows(HookPoint::Stream(3), 0..64)?;
 //! assert_eq!(stream.len(), 64 * decoder.config().hidden);

@@ -6,7 +6,7 @@
 //! use ghostlab_core::criterion::{described, resolved};
 //!
 //! # fn main() -> ghostlab_core::error::Result<()> {
-//! Missing options are filled with their defaults, so that the options identify the result.
+//! // Missing options are filled with their defaults, so that the options identify the result.
 //! let (_, options) = resolved("llm-streamline", &Default::default())?;
 //! assert_eq!(options["cosine"], "channel-series");
 //! assert!(described().iter().any(|criterion| criterion.name == "shortgpt"));
