@@ -667,10 +667,10 @@ fn what_cannot_be_scored_is_said_before_anything_runs() {
     fs::create_dir(world.path("empty")).unwrap();
     for (arguments, code, words) in [
         (&["score", "backbone"][..], 2, &["nothing to score", "--perplexity"][..]),
-        (&["score", "../nowhere/at/all", "--tasks", "copa"], 3, &["the model is not there"]),
+        (&["score", "../nowhere/at/all", "--tasks", "copa"], 3, &["model not found"]),
         (&["score", "backbone", "--tasks", "copy.jsonl"], 2, &["copy.jsonl"]),
-        (&["score", "backbone", "--tasks", "tasks/copa.jsonl"], 2, &["there is no such file", "tasks/copa.jsonl"]),
-        (&["score", "backbone", "--perplexity", "texts/test.txt@64"], 2, &["there is no such file", "texts/test.txt"]),
+        (&["score", "backbone", "--tasks", "tasks/copa.jsonl"], 2, &["file not found", "tasks/copa.jsonl"]),
+        (&["score", "backbone", "--perplexity", "texts/test.txt@64"], 2, &["file not found", "texts/test.txt"]),
         (&["score", "org/name", "--perplexity", "test.jsonl"], 3, &["--fetch"]),
         (
             &["score", "empty", "--tasks", "copa"],
@@ -692,18 +692,14 @@ fn what_cannot_be_scored_is_said_before_anything_runs() {
             2,
             &["unknown task `nosuch`", "NAME=FILE", "where:    --tasks"],
         ),
-        (&["score", "backbone", "--perplexity", "test.jsonl@nan"], 2, &["tokens of a window cannot be used", "`nan`"]),
+        (&["score", "backbone", "--perplexity", "test.jsonl@nan"], 2, &["invalid window length", "`nan`"]),
         (&["score", "backbone", "--perplexity", "test.jsonl@1"], 2, &["--perplexity test.jsonl@1", "2 to 1073741824"]),
         (
             &["score", "backbone", "--perplexity", "nosuch"],
             2,
             &["unknown text `nosuch`", "FILE@TOKENS", "--perplexity"],
         ),
-        (
-            &["score", "backbone", "--tasks", "copa", "--profile", "none"],
-            3,
-            &["no profile of that name", "profiles/none.yaml"],
-        ),
+        (&["score", "backbone", "--tasks", "copa", "--profile", "none"], 3, &["unknown profile", "profiles/none.yaml"]),
     ] {
         let output = world.command(arguments).env("HF_HUB_CACHE", world.path("hub")).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
@@ -789,7 +785,7 @@ fn doctor_describes_a_model_and_compares_engines() {
     world.write("broken/model.safetensors", &weights[..weights.len() / 2]);
     for (arguments, code, words) in [
         (&["doctor", "broken", "--check"][..], 2, &["model.safetensors"][..]),
-        (&["doctor", "grid.yaml", "--check"], 2, &["--check is for models", "grid.yaml"]),
+        (&["doctor", "grid.yaml", "--check"], 2, &["--check applies only to models", "grid.yaml"]),
         (&["doctor", "nowhere.gguf"], 3, &["nowhere.gguf"]),
     ] {
         let output = world.ghostlab(arguments);

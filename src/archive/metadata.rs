@@ -244,9 +244,9 @@ pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> 
 }
 
 fn altered(hash: &str, path: &Path, found: String) -> Error {
-    Error::bad_input("a file is not as the run wrote it")
+    Error::bad_input("the file differs from the one that the run wrote")
         .at(path.display().to_string())
         .expected(format!("SHA-256 {hash}"))
         .found(found)
-        .hint("only a whole folder is packed: `ghostlab verify` tells what else differs")
+        .hint("only unchanged folders can be packed; `ghostlab verify` lists all differences")
 }

@@ -36,9 +36,9 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked>
     // The zip reader may panic on damaged bytes.
     let names = caught::catch(|| written(from, bytes, to)).map_err(|panic| broken(&panic))??;
     let listed = listed(&to.join(MANIFEST))?.ok_or_else(|| {
-        Error::bad_input("a file is no packed record")
+        Error::bad_input("the file is not a packed record")
             .expected(format!("an archive with {MANIFEST}, as `ghostlab record pack` writes it"))
-            .found(format!("{}, none of that name", counted(names.len(), "file")))
+            .found(format!("{}, none with that name", counted(names.len(), "file")))
     })?;
     let mut unlisted: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| *name != MANIFEST).collect();
     let mut sound = 0;
@@ -58,7 +58,7 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked>
     altered.extend(unlisted.into_iter().map(|name| Altered {
         name: name.to_owned(),
         listed: "nothing".to_owned(),
-        found: "an entry that the list does not have".to_owned(),
+        found: "an entry that is not in the list".to_owned(),
     }));
     Ok(Unpacked { sound, altered })
 }
@@ -72,7 +72,7 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
         let mut entry = archive.by_index(index).map_err(|error| of_zip(&error))?;
         let name = entry.name().map_err(|error| of_zip(&error))?.into_owned();
         let refused = |expected: &str, found: &str| {
-            Err(Error::bad_input("an archive is refused").at(name.clone()).expected(expected).found(found))
+            Err(Error::bad_input("unsafe archive").at(name.clone()).expected(expected).found(found))
         };
         if entry.is_dir() && is_inside(name.trim_end_matches('/')) {
             let folder = to.join(&name);
@@ -83,7 +83,7 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
             return refused("an ordinary file below the archive's root", "a name or a kind that leads elsewhere");
         }
         if names.contains(&name) {
-            return refused("each name once", "an entry of the same name before it");
+            return refused("each name once", "a duplicate entry");
         }
         // Entries are uncompressed, so their total size is less than that of the archive.
         let Some(left) = room.checked_sub(entry.size()) else {
@@ -115,10 +115,10 @@ fn of_entry(name: &str, error: &std::io::Error) -> Error {
 }
 
 fn broken(found: &str) -> Error {
-    Error::bad_input("an archive is damaged")
-        .expected("a whole zip of stored entries, as `ghostlab record pack` writes it")
+    Error::bad_input("the archive is damaged")
+        .expected("a complete zip file of uncompressed entries, as `ghostlab record pack` writes it")
         .found(found)
-        .hint("get it again: nothing in a damaged one can be trusted")
+        .hint("download it again; no part of a damaged archive can be trusted")
 }
 
 #[cfg(test)]

@@ -159,14 +159,14 @@ pub fn make(
     }
     if target.records() && outcome.failed() + outcome.unmade() > 0 {
         let found = format!("{} failed, {} not made", counted(outcome.failed(), "cell"), outcome.unmade());
-        return Err(Error::job("a run that is not whole is not recorded")
+        return Err(Error::job("an incomplete run cannot be recorded")
             .at(artifact.name.clone())
             .expected("every cell")
             .found(found)
-            .hint("the same command without --record shows which, and why"));
+            .hint("run the same command without --record to see which cells failed, and why"));
     }
     if let Some(noisy) = NoisyTimes::of(&outcome).filter(|_| target.needs_quiet_times()) {
-        return Err(Error::job("unstable times are not recorded")
+        return Err(Error::job("unstable times cannot be recorded")
             .at(artifact.name.clone())
             .expected("an idle machine")
             .found(noisy.sentence())
@@ -194,11 +194,11 @@ pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
 fn refuse_sublayers(artifact: &Artifact, grid: &Grid) -> Result<()> {
     match grid.cells.iter().find(|cell| !cell.depth.is_in_layers()) {
         None => Ok(()),
-        Some(cell) => Err(Error::bad_input("tables and figures of the paper count whole layers")
+        Some(cell) => Err(Error::bad_input("tables and figures of the paper remove whole layers")
             .at(format!("{}, {cell}", artifact.name))
             .expected("depths in layers")
             .found(format!("a depth of {}", cell.depth))
-            .hint("leave `artifact` out: `ghostlab run` has a table of its own for every grid")),
+            .hint("leave out `artifact`: `ghostlab run` writes a table for every grid")),
     }
 }
 

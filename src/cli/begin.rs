@@ -77,7 +77,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let begun = Begun { file: shown(target), models: starter.models().map(str::to_owned).collect(), left_out };
     answer::show(begun, Answer::Init, |answer| println!("{}: a grid of {}", answer.file, answer.models.join(", ")))?;
-    note!("`ghostlab plan {0}` tells what it would do and cost, `ghostlab run {0}` does it", target.display());
+    note!("`ghostlab plan {0}` shows the jobs and their cost, `ghostlab run {0}` runs them", target.display());
     Ok(ExitCode::SUCCESS)
 }
 

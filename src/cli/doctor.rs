@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         _ => Vec::new(),
     };
     if arguments.check && model.is_none() {
-        let error = Error::bad_input("--check is for models").at(arguments.target.clone().unwrap_or_default());
+        let error = Error::bad_input("--check applies only to models").at(arguments.target.clone().unwrap_or_default());
         return Err(error.expected("the folder of a model, or a .gguf file"));
     }
     let mut lines = model.map_or_else(|| Ok(Vec::new()), |model| doctor_model::lines(model, arguments.check))?;
@@ -101,11 +101,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             let token = settings.token.is_some();
             lines.extend(hub_lines(settings, &needs));
             lines.push(match token {
-                true => Thing::good("token", "one is set; the hub alone knows what it may read"),
+                true => Thing::good("token", "set; access to gated models is not checked"),
                 false => Thing::note("token", "none", "gated models need one: HF_TOKEN, or `hf auth login`"),
             });
         }
-        Err(error) => lines.push(Thing::lacks("the hub's variables", error)),
+        Err(error) => lines.push(Thing::lacks("the hub's environment variables", error)),
     }
     lines.extend(machine_lines(&needs));
     lines.push(match &looked {
@@ -119,7 +119,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         note!("nothing is missing");
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("{}", if lacking == 1 { "1 thing lacks".to_owned() } else { format!("{lacking} things lack") });
+    eprintln!(
+        "{}",
+        if lacking == 1 {
+            "1 requirement is missing".to_owned()
+        } else {
+            format!("{lacking} requirements are missing")
+        }
+    );
     Ok(ExitCode::from(3))
 }
 
@@ -165,7 +172,7 @@ fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<Thing> {
     let offline = if settings.offline { ", and HF_HUB_OFFLINE is set" } else { "" };
     let found = format!("{}: {shown}, {} of what is pinned to fetch{offline}", root.display(), bytes(left));
     let lacks = free.is_some_and(|free| free < left);
-    let todo = if lacks { "free some room, or name a folder on another disk with HF_HUB_CACHE" } else { "" };
+    let todo = if lacks { "free some disk space, or set HF_HUB_CACHE to a folder on another disk" } else { "" };
     vec![Thing::new(if lacks { Mark::Lacks } else { Mark::Good }, "hub's cache", found, todo)]
 }
 
@@ -181,8 +188,8 @@ fn machine_lines(needs: &[InputList]) -> Vec<Thing> {
     let memory = match largest.max() {
         None => Thing::good("memory", format!("{} free", bytes(free))),
         Some(weights) => {
-            let found = format!("{} free; the largest backbone's weights have {}", bytes(free), bytes(weights));
-            let todo = "it still runs, with layers loaded on demand; `plan` has the figures";
+            let found = format!("{} free; the weights of the largest backbone take {}", bytes(free), bytes(weights));
+            let todo = "the grid still runs, with layers loaded on demand; `ghostlab plan` shows the memory it needs";
             if weights <= free { Thing::good("memory", found) } else { Thing::note("memory", found, todo) }
         }
     };
@@ -212,7 +219,7 @@ fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: 
         (DeviceName::Cpu, None) => Thing::good("device", format!("{cpu}; no GPU")),
         (DeviceName::Cpu, Some(gpus)) => {
             let todo = match DeviceName::Cuda(0).is_built() {
-                true => "its driver does not answer: `nvidia-smi` says more",
+                true => "the GPU driver does not respond: run `nvidia-smi`",
                 false => "this build computes on the CPU: tools/cuda_build.sh makes one for GPUs",
             };
             Thing::note("device", format!("{cpu}; {gpus} is not used"), todo)
@@ -226,7 +233,7 @@ fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: 
 
 fn store_line(store: Option<&Store>) -> Thing {
     let Some(store) = store else {
-        return Thing::note("store", "none here", "run it in a checkout, or name one with --store");
+        return Thing::note("store", "none found", "run it in a checkout, or name one with --store");
     };
     // Make the path absolute: a relative path of nonexistent directories has no existing ancestor.
     let root = &std::path::absolute(store.root()).unwrap_or_else(|_| store.root().to_owned());

@@ -68,7 +68,7 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
         lines.push(Thing::or_note(format!("recovery {}", method.name), fits.map(applies)));
     }
     if config.ends_in_norm(Sublayer::Mlp) {
-        let found = "the MLP's branch ends in a norm: ReplaceMe's map comes after it, and no weight can absorb it";
+        let found = "the MLP ends in a norm: ReplaceMe's map comes after the norm and cannot be folded into a weight";
         lines.push(Thing::note("folding", found, ""));
     }
     lines.extend(exports(&config, &layout, model));
@@ -159,7 +159,7 @@ fn logits(choice: EngineChoice, config: &Config, model: &Path, program: &Program
     let steps = program.0.iter().filter(|step| !matches!(step, Step::Head)).cloned().collect();
     let mut last = LastStream(None);
     engine.run(&Trie::new(&[Program(steps)]), &Batch::windows([ids]), &mut last)?;
-    let stream = last.0.ok_or_else(|| Error::job("a program without a step gives no stream"))?;
+    let stream = last.0.ok_or_else(|| Error::job("a program without steps has no output"))?;
     let rows: Vec<usize> = (0..ids.len()).collect();
     Ok(engine.logits(&stream.values()?, &rows)?.values()?.to_vec())
 }

@@ -93,7 +93,7 @@ impl Provenance {
     pub fn read<T: DeserializeOwned>(folder: &Path) -> Result<T> {
         let path = folder.join(Self::FILE);
         serde_json::from_slice(&regular::read(&path)?).map_err(|error| {
-            Error::damaged("the record of a run cannot be read").at(path.display().to_string()).found(error.to_string())
+            Error::damaged("cannot read the record of the run").at(path.display().to_string()).found(error.to_string())
         })
     }
 

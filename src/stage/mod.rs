@@ -194,7 +194,7 @@ impl Family {
 /// # Errors
 /// Fails with kind `Job` if the value cannot be represented in JSON.
 fn to_json(value: &impl Serialize) -> Result<Vec<u8>> {
-    serde_json::to_vec(value).map_err(|error| Error::job("an artifact has no JSON form").found(error.to_string()))
+    serde_json::to_vec(value).map_err(|error| Error::job("cannot write the artifact as JSON").found(error.to_string()))
 }
 
 /// Reads a JSON payload.

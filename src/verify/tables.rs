@@ -267,7 +267,7 @@ fn printed(text: &str) -> Option<(f64, f64)> {
 /// Checks the page's table against the CSV table, and the Markdown and LaTeX tables against the page.
 fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &Path, check: &mut Check) -> Result<()> {
     let value: Value = serde_json::from_slice(&regular::read(page)?).map_err(|error| {
-        Error::damaged("an artifact of the page cannot be read").at(page.display().to_string()).found(error.to_string())
+        Error::damaged("cannot read an artifact of the page").at(page.display().to_string()).found(error.to_string())
     })?;
     let Some(view) = value["artifact"]["tables"].get(0) else { return Ok(()) };
     let lines = view["rows"].as_array().into_iter().flatten();

@@ -206,7 +206,7 @@ fn older_results_are_compared_under_their_names() {
     let output = world.ghostlab(&["compare", "results/before", "results/grid"]);
     let output = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.contains("that both have are the same") && !output.contains("only in"), "{output}");
-    assert!(output.contains("settings: the same") && !output.contains("identity: one of the two"), "{output}");
+    assert!(output.contains("settings: the same") && !output.contains("identity: one of the runs"), "{output}");
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn artifacts_of_another_stage_version_are_not_used() {
     let log = world.runs(&[]);
     assert!(!log.contains("cells are stored already"), "{log}");
     let list = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
-    assert!(list.contains("scores-v999") && list.contains("of a later program, left alone"), "{list}");
+    assert!(list.contains("scores-v999") && list.contains("written by a newer version, kept"), "{list}");
 }
 
 #[cfg(target_os = "linux")]

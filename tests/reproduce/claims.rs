@@ -128,7 +128,7 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
     let both = judged(&made(&world, &["reproduce", "tableA7"]));
     assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "they may be read together");
     let open = judged(&made(&world, &["reproduce", "tableA7", "--no-gate"]));
-    assert_eq!(open, "tableA7 was made with --no-gate, and the other not: UNKNOWN");
+    assert_eq!(open, "tableA7 was made with --no-gate, the other without: UNKNOWN");
     let text = fs::read_to_string(world.path("test.jsonl")).unwrap();
     world.write("test.jsonl", text.repeat(2));
     let other = judged(&made(&world, &["reproduce", "tableA7"]));

@@ -117,7 +117,7 @@ impl Hub {
         }
         let name = shown(&repo.source, &file.name);
         if self.settings.offline {
-            return Err(Error::damaged("a cached file is not the one that is pinned")
+            return Err(Error::damaged("the cached file differs from the pinned one")
                 .at(path.display())
                 .expected(format!("SHA-256 {expected}"))
                 .found(format!("SHA-256 {found}"))
@@ -143,7 +143,7 @@ impl Hub {
             .at(root.display())
             .expected(format!("{all} free: {} to come, and {spare} that are left free", show_gigabytes(needed)))
             .found(show_gigabytes(free))
-            .hint("free some room, or name a folder on another disk with HF_HUB_CACHE"))
+            .hint("free some disk space, or set HF_HUB_CACHE to a folder on another disk"))
     }
 
     /// Pins a plan, i.e. the commit, and the size and SHA-256 of each file. Small files for which the Hub has no

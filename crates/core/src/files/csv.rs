@@ -54,7 +54,7 @@ fn broken(file: &str, error: &csv::Error) -> Error {
         ErrorKind::UnequalLengths { expected_len, len, .. } => {
             Error::damaged("the line has another number of columns").expected(expected_len).found(len)
         }
-        _ => Error::damaged("the table cannot be read").found(error),
+        _ => Error::damaged("cannot read the table").found(error),
     }
     .at(format!("{file}:{line}"))
 }
