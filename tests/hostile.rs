@@ -220,11 +220,11 @@ fn impossible_sizes_are_refused_before_reading_text() {
         (
             format!("calibration.sequences={many}"),
             "0.5",
-            &["more tokens than memory holds", "by --memory", "finetune"][..],
+            &["not enough memory for the tokens", "by --memory", "finetune"][..],
         ),
-        (fine_tuned(many), "0.5", &["more tokens than memory holds", "0.50 GB by --memory"]),
-        (format!("calibration.sequences={most}"), "100", &["the store's disk has not enough room", "GB free"]),
-        (fine_tuned(most), "100", &["the store's disk has not enough room"]),
+        (fine_tuned(many), "0.5", &["not enough memory for the tokens", "0.50 GB by --memory"]),
+        (format!("calibration.sequences={most}"), "100", &["not enough disk space in the store", "GB free"]),
+        (fine_tuned(most), "100", &["not enough disk space in the store"]),
     ] {
         let world = World::new();
         let given = ["--set", &set, "--memory", memory];

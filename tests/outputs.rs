@@ -153,7 +153,7 @@ fn user_files_in_an_export_stay_and_changes_are_named() {
     done(&world, &export("depth/1/none"));
     // Exports of earlier versions have no list of files.
     fs::remove_file(world.path("out/.ghostlab.sha256")).unwrap();
-    refuses(&world, &export("depth/1/none"), &["an earlier version"]);
+    refuses(&world, &export("depth/1/none"), &["earlier versions wrote none"]);
     done(&world, &["run", "grid.yaml"]);
     refuses(&world, &["export", "grid.yaml", "depth/1/none", "--to", "results/grid"], &["a folder for: results"]);
 }

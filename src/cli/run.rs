@@ -137,7 +137,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         eprintln!("{unmade} of {all} are not complete; without --stored they are computed");
     }
     if failed > 0 {
-        eprintln!("{failed} of {all} failed; the table tells why");
+        eprintln!("{failed} of {all} failed; the table shows why");
     }
     Ok(match (failed, unmade) {
         (0, 0) => 0,

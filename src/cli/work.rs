@@ -189,7 +189,7 @@ pub(super) fn noted(file: Option<&Path>, done: impl FnOnce() -> Result<u8>) -> R
     if let Some(file) = file.filter(|file| Submission::is_one(file)) {
         let bad = match &result {
             Ok(0 | AGAIN) => None,
-            Ok(code) => Some((*code, "some cells have no result; the table tells why".to_owned())),
+            Ok(code) => Some((*code, "some cells have no result; the table shows why".to_owned())),
             Err(error) => Some((error.exit_code(), error.one_line())),
         };
         JobEnd::note(file, bad);
@@ -217,7 +217,7 @@ pub(super) fn of_target(
     }
     if file.is_dir() || file.components().count() > 1 || file.extension().is_some() {
         let found = if file.is_dir() { "a folder without config.json" } else { "nothing" };
-        return Err(Error::missing("nothing there can be checked")
+        return Err(Error::missing("nothing to check")
             .at(target)
             .expected("an artifact's name, a grid file, the folder of a model, or a .gguf file")
             .found(found));

@@ -185,7 +185,7 @@ impl Binary {
             .at(self.path.display().to_string())
             .expected(format!("SHA-256 {}", self.sha256))
             .found(found)
-            .hint("submit again when it is built"))
+            .hint("submit again after the build"))
     }
 }
 

@@ -358,7 +358,7 @@ fn tried(
             Err(error) => error,
         };
         if left > 0 {
-            context.note(format!("{}; trying again, {left} more at most", error.one_line()));
+            context.note(format!("{}; retrying (at most {left} more)", error.one_line()));
             continue;
         }
         match error.kind() {

@@ -337,7 +337,9 @@ fn items(
         }
         (Subject::Defined(used), _) => {
             let Lookup::Whole(object) = context.store.look(&evaluation.tokens) else {
-                return Err(Error::job("a task's documents are not in the store").at(evaluation.subject.to_string()));
+                return Err(
+                    Error::job("the documents of a task are missing from the store").at(evaluation.subject.to_string())
+                );
             };
             let (documents, definition) =
                 (defined::documents(&object)?, &context.grid.definitions[&used.name].definition);
@@ -373,7 +375,7 @@ fn items(
             Ok((SampledItems::Defined(all), documents.len()))
         }
         (Subject::Task(_), None) => {
-            Err(Error::job("a task's documents are not in the store").at(evaluation.subject.to_string()))
+            Err(Error::job("the documents of a task are missing from the store").at(evaluation.subject.to_string()))
         }
     }
 }

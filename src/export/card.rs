@@ -86,7 +86,7 @@ pub(super) fn card(
     numbers: Option<String>,
 ) -> Result<String> {
     let values = values(exporter, grid, made, numbers);
-    let failed = |error: minijinja::Error| Error::job("the model card cannot be made").found(format!("{error:#}"));
+    let failed = |error: minijinja::Error| Error::job("cannot write the model card").found(format!("{error:#}"));
     let mut templates = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(failed)?;
     templates.set_syntax(syntax);

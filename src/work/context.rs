@@ -270,7 +270,7 @@ impl<'a> Context<'a> {
         idle.pause = pause;
         if self.terms.and_then(|terms| terms.idle_exit).is_some_and(|most| self.store.now() - idle.since >= most) {
             idle.left = true;
-            return Err(Error::interrupted("nothing was left to do for this worker"));
+            return Err(Error::interrupted("no work left for this worker"));
         }
         Ok(())
     }
