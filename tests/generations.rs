@@ -178,7 +178,7 @@ fn what_cannot_be_generated_is_refused_before_anything_runs() {
     }
     let world = generating("");
     std::fs::remove_file(world.path("rows.jsonl")).unwrap();
-    world.refuses(&[], 3, &["rows are not there", "answers.yaml", "score --rows"]);
+    world.refuses(&[], 3, &["the rows of a task are missing", "answers.yaml", "pass `--rows`"]);
 }
 
 /// Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with `lm_eval`, which `.ci/run` installs.

@@ -188,7 +188,7 @@ fn absurd_number_is_refused_before_use() {
         (&format!("corpora.test.limit={huge}"), &["the limit on evaluation windows is too large"]),
         (&format!("recovery={{name: replaceme-cos, epochs: {huge}}}"), &["at most 100000 `epochs`"]),
         (&format!("recovery={{name: replaceme-cos, batch: {huge}}}"), &["a `batch` of 1 to"]),
-        (&format!("depth={huge}"), &["would leave nothing"]),
+        (&format!("depth={huge}"), &["removes all layers"]),
         (
             "recovery={name: ghosted, finetune: {sequences: 1000000, length: 1000000}}",
             &["wrong value of `finetune`", "sequences × length of 4294967296 or less"],
@@ -203,7 +203,7 @@ fn absurd_number_is_refused_before_use() {
     let seeds: Vec<String> = (1..=400).map(|seed| seed.to_string()).collect();
     let seeds = seeds.join(",");
     let many = format!("calibration=[{{corpus: train, sequences: [{seeds}], length: 64, seed: [{seeds}]}}]");
-    world.refuses(&["--set", &many], 2, &["multiply out to too many cells", "1 × 400 × 1 × 400 × 1"]);
+    world.refuses(&["--set", &many], 2, &["the grid has too many cells", "1 × 400 × 1 × 400 × 1"]);
     for (key, value) in [("num_hidden_layers", 10_000_000), ("num_hidden_layers", 9_999), ("hidden_size", 1 << 19)] {
         let world = World::new();
         world.change_config(key, json!(value));
@@ -374,7 +374,7 @@ fn names_of_any_kind_get_files_or_are_refused_first() {
         String::from_utf8_lossy(&printed).escape_debug()
     );
 
-    for (bad, words) in [("a\\e[2Jb", "cannot be shown"), (&"y".repeat(201), "cannot be shown"), ("a/b", "without `/`")]
+    for (bad, words) in [("a\\e[2Jb", "invalid name of a"), (&"y".repeat(201), "invalid name of a"), ("a/b", "without `/`")]
     {
         let world = World::new();
         let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();

@@ -94,7 +94,7 @@ fn grid_with_hub_model_names_the_command_and_then_runs() {
     let server = FakeHub::start(MODEL, files, no_fault());
     let lacking = run(&world, &server, &["run", "grid.yaml"], 3);
     assert!(
-        lacking.contains("the backbone `tiny` is not here") && lacking.contains("`ghostlab fetch grid.yaml`"),
+        lacking.contains("the backbone `tiny` is missing") && lacking.contains("`ghostlab fetch grid.yaml`"),
         "{lacking}"
     );
     assert!(run(&world, &server, &["doctor", "grid.yaml"], 3).contains("LACKS"), "the doctor says so, too");
@@ -200,7 +200,7 @@ fn dataset_is_fetched_by_name_configuration_and_split() {
     world.write("backbone/tokenizer_config.json", "{\"bos_token\": \"w1\"}");
     let lacking = run(&world, &server, &["run", "grid.yaml"], 3);
     assert!(
-        lacking.contains("the task `made` is not here") && lacking.contains("`ghostlab fetch grid.yaml`"),
+        lacking.contains("the task `made` is missing") && lacking.contains("`ghostlab fetch grid.yaml`"),
         "{lacking}"
     );
     let fetched = run(&world, &server, &["fetch", "grid.yaml"], 0);
@@ -235,5 +235,5 @@ fn a_corpus_is_one_file_of_a_dataset_at_a_branch() {
     assert_eq!(fs::read_to_string(reference).unwrap(), COMMIT);
     world
         .write("grid.yaml", fs::read_to_string(world.path("grid.yaml")).unwrap().replace(", files: en/test.jsonl", ""));
-    assert!(run(&world, &server, &["run", "grid.yaml"], 2).contains("says not which file of the hub's it is"));
+    assert!(run(&world, &server, &["run", "grid.yaml"], 2).contains("does not say which file of the repository it is"));
 }

@@ -337,7 +337,7 @@ fn unscorable_definition_is_refused_with_its_place() {
             &["the continuation is longer", "test.jsonl:1, choice 1"],
         ),
         (MADE.to_owned(), ", chat: true", 2, &["no chat template"]),
-        (MADE.to_owned(), ", multiturn: true", 2, &["`multiturn` belongs to `chat: true`", "grid.yaml:6"]),
+        (MADE.to_owned(), ", multiturn: true", 2, &["`multiturn` requires `chat: true`", "grid.yaml:6"]),
         (MADE.to_owned(), ", name: copa", 2, &["either `name` or `definition`", "grid.yaml:6"]),
     ] {
         defined(&definition, options).refuses(&[], code, words);

@@ -113,7 +113,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     if let Some(limit) = time_limit(&script.options).filter(|&limit| limit < SHORTEST) {
         eprintln!(
             "warning: a time limit of {} leaves a worker little or no time: it stops two minutes before its limit and is \
-requeued; use {} or more",
+             requeued; use {} or more",
             seconds(limit.as_secs_f64()),
             seconds(SHORTEST.as_secs_f64()),
         );

@@ -224,7 +224,7 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TaskUseEntry, A::Error> {
         let task_use = TaskUseMap::deserialize(de::value::MapAccessDeserializer::new(map))?;
         let TaskUseMap { limit, bos, max_length, .. } = task_use;
-        let only = |key: &str| de::Error::custom(format!("`{key}` belongs to `definition`, which is not there"));
+        let only = |key: &str| de::Error::custom(format!("`{key}` requires `definition`"));
         match (task_use.name, task_use.definition) {
             (Some(name), None) => {
                 let written = [
@@ -245,7 +245,7 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
             }
             (None, Some(definition)) => {
                 if task_use.multiturn.is_some() && !task_use.chat {
-                    return Err(de::Error::custom("`multiturn` belongs to `chat: true`, which is not there"));
+                    return Err(de::Error::custom("`multiturn` requires `chat: true`"));
                 }
                 let chat = task_use.chat.then(|| task_use.multiturn.unwrap_or(true));
                 let seed = task_use.seed.unwrap_or(SEED);

@@ -55,8 +55,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     // Another seed starts with another shard (5). Interleaving reads each of the eight groups.
     let seed = ["--set", "calibration.seed=1"];
     assert!(
-        run(&world, &server, &[&["run", "grid.yaml"][..], &seed].concat(), 3)
-            .contains("the corpus `train` is not here")
+        run(&world, &server, &[&["run", "grid.yaml"][..], &seed].concat(), 3).contains("the corpus `train` is missing")
     );
     run(&world, &server, &[&["fetch", "grid.yaml"][..], &seed].concat(), 0);
     assert_eq!(cached_parts(&world), ["part-2-of-8.jsonl", "part-5-of-8.jsonl"]);
@@ -84,7 +83,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     for (set, found) in [
         ("corpora.test.rule=c4", "the corpus is not there"),
         ("corpora.test.shards=sideways", "sideways"),
-        ("corpora.test.shards_read=0", "a stream without a shard"),
+        ("corpora.test.shards_read=0", "a stream needs at least one shard"),
     ] {
         let log = said(&ghostlab(&world, &server.address, &["run", "grid.yaml", "--set", set], &[]));
         assert!(log.contains(found) && log.contains("error:"), "{set}: {log}");

@@ -96,7 +96,7 @@ fn inner_folder(base: &Path, part: &str) -> Option<PathBuf> {
 impl Rows for FileRows {
     fn rows(&self, data: &Data, split: &str) -> Result<Vec<Row>> {
         let files = self.splits.get(split).ok_or_else(|| {
-            Error::missing(format!("no file is given for the split `{split}`"))
+            Error::missing(format!("no file for the split `{split}`"))
                 .found(self.splits.keys().cloned().collect::<Vec<_>>().join(", "))
         })?;
         let mut rows = Vec::new();

@@ -290,7 +290,7 @@ impl EventReader {
         parser.next_event().transpose().map_err(|error| {
             Error::bad_input(format!("this is not valid YAML: {}", error.info()))
                 .at(format!("{}:{}", self.file, error.marker().line()))
-                .hint("check the indentation, the brackets and the quotes up to this place")
+                .hint("check the indentation, brackets and quotes before this position")
         })
     }
 

@@ -176,7 +176,7 @@ fn changed(path: &Path, input: &Input, found: &str) -> Error {
         .at(path.display())
         .expected(format!("SHA-256 {}", input.sha256))
         .found(found)
-        .hint("nothing of it was stored: start the run again when the file is no longer written")
+        .hint("no files of it was stored: start the run again when the file is no longer written")
 }
 
 fn read_stamps(files: &[(&Path, &Input)]) -> Vec<Option<Stamp>> {
