@@ -149,5 +149,5 @@ fn untrainable_setting_is_refused_with_reason_upfront() {
     let scattered = world(&tuned("ghosted"));
     let grid = std::fs::read_to_string(scattered.path("grid.yaml")).unwrap();
     scattered.write("grid.yaml", grid.replace("depth: 1", "depth: 2").replace("[llm-streamline]", "[shortgpt]"));
-    scattered.refuses(&[], 2, &["only fine-tuned at a contiguous cut", "shortgpt"]);
+    scattered.refuses(&[], 2, &["fine-tuning requires one contiguous block", "shortgpt"]);
 }

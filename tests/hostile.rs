@@ -374,7 +374,8 @@ fn names_of_any_kind_get_files_or_are_refused_first() {
         String::from_utf8_lossy(&printed).escape_debug()
     );
 
-    for (bad, words) in [("a\\e[2Jb", "invalid name of a"), (&"y".repeat(201), "invalid name of a"), ("a/b", "without `/`")]
+    for (bad, words) in
+        [("a\\e[2Jb", "invalid name of a"), (&"y".repeat(201), "invalid name of a"), ("a/b", "without `/`")]
     {
         let world = World::new();
         let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();

@@ -161,14 +161,14 @@ fn gguf_file_is_taken_as_a_model() {
     let (_, log) = said(&world, &["init", "tiny.gguf", "--corpus", "train.txt", "--to", "tiny.gguf", "--force"], 2);
     assert!(log.contains("which is read"), "{log}");
     let (_, log) = said(&world, &["init", "train.txt", "--to", "x.yaml"], 3);
-    assert!(log.contains("there is no model") && log.contains(".gguf"), "{log}");
+    assert!(log.contains("no model found") && log.contains(".gguf"), "{log}");
 }
 
 #[test]
 fn folder_without_model_is_refused_with_reasons() {
     let world = world();
     let (_, log) = said(&world, &["init", "models/empty"], 3);
-    assert!(log.contains("there is no model"), "{log}");
+    assert!(log.contains("no model found"), "{log}");
     let (_, log) = said(&world, &["init", "models/cut"], 2);
     assert!(log.contains("truncated or damaged"), "{log}");
     let (_, log) = said(&world, &["init", "nosuch"], 3);

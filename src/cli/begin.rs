@@ -73,7 +73,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if let Some((text, split)) = &split {
         let [calibration, scored] = split.files().map(|file| file.display());
-        note!("{} is split: {calibration} is calibrated on, {scored} is scored", text.display());
+        note!("{} is split: {calibration} for calibration, {scored} for scoring", text.display());
     }
     let begun = Begun { file: shown(target), models: starter.models().map(str::to_owned).collect(), left_out };
     answer::show(begun, Answer::Init, |answer| println!("{}: a grid of {}", answer.file, answer.models.join(", ")))?;

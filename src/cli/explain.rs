@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some((plan, cell)) = found else { return Err(Error::bad_input("the grid has no cells")) };
     let index = cell?;
     let Some(planned) = plan.variants().find(|(_, variant)| variant.cell == index) else {
-        return Err(Error::job("a cell is not planned").at(plan.grid.cells[index].to_string()));
+        return Err(Error::job("the plan does not contain the cell").at(plan.grid.cells[index].to_string()));
     };
     answer::show(Explanation::of(&plan, planned, &store), Answer::Explain, text)
 }

@@ -144,7 +144,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         // The embedded hash marks the file as written by this command.
         file[SEAL] = json!(UNSEALED);
         let text = serde_json::to_string_pretty(&file)
-            .map_err(|error| Error::job("the results have no JSON form").found(error.to_string()))?;
+            .map_err(|error| Error::job("cannot write the results as JSON").found(error.to_string()))?;
         output.write(sealed(&format!("{text}\n")).as_bytes())?;
         file.as_object_mut().map(|file| file.remove(SEAL));
     }

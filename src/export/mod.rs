@@ -79,7 +79,7 @@ impl Exporter<'_> {
         result.ok()?;
         let plan = Plan::new(&export_grid, store, settings.engine, settings.batch_tokens)?;
         let Some((backbone, variant)) = plan.variants().next() else {
-            return Err(Error::job("a cell is not planned").at(cell.to_string()));
+            return Err(Error::job("the plan does not contain the cell").at(cell.to_string()));
         };
         let deployed = deployed(&stored_program(store, backbone, variant)?, &backbone.config);
         let deployed = merged(deployed, &backbone.config)?;

@@ -45,7 +45,7 @@ impl<'a> ModelScores<'a> {
     /// # Errors
     /// Fails if the cell failed, with its reason.
     pub fn of(grid: &'a Grid, outcome: &'a GridOutcome) -> Result<Self> {
-        let [result] = outcome.cells.as_slice() else { return Err(Error::job("a model is scored by itself")) };
+        let [result] = outcome.cells.as_slice() else { return Err(Error::job("exactly one model can be scored")) };
         result.ok()?;
         let mut scores = Vec::new();
         for text in &grid.evaluate.perplexity {
@@ -108,7 +108,7 @@ impl<'a> ModelScores<'a> {
         let mut files = with_definitions(vec![file.clone()], self.grid, self.result, model).into_iter();
         file = files.next().unwrap_or(file);
         if files.next().is_some() {
-            return Err(Error::bad_input("a task is there twice").expected("each task once in a results file"));
+            return Err(Error::bad_input("duplicate task").expected("each task once in a results file"));
         }
         for score in self.scores.iter().filter(|score| score.windows) {
             let name = &score.label;

@@ -218,9 +218,9 @@ fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, second
     let (end_of_text, end) = end_tokens(to.tokenizer, &tokenizer_config, generation.end_of_text)?;
     let Generating { until, max_tokens, sampling } = Generating::read(&task.definition.generation)?;
     if max_tokens >= context {
-        return Err(Error::bad_input("new tokens leave no room for a prompt")
+        return Err(Error::bad_input("the new tokens leave no room for a prompt")
             .at(format!("task {}", used.name))
-            .expected(format!("fewer new tokens than the backbone sees, which are {context}"))
+            .expected(format!("fewer new tokens than the context of the backbone, {context}"))
             .found(format!("{max_tokens} new tokens"))
             .hint("set `max_gen_toks` in `generation_kwargs` of the definition"));
     }
@@ -228,7 +228,7 @@ fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, second
         .par_iter()
         .map(|request: &Request| -> Result<Vec<u32>> {
             let Ask::Generate { context, .. } = &request.ask else {
-                return Err(Error::job("a likelihood is not generated"));
+                return Err(Error::job("a likelihood request cannot be generated"));
             };
             tasks::prompt(context, &encoder, used.how.bos).map_err(|error| error.at(task.place(request.document)))
         })
@@ -299,7 +299,7 @@ impl Documents {
     /// Fails if the number of scores differs from the number of texts.
     pub fn answers(&self, output: Output, values: &[f64]) -> Result<Vec<Vec<Answer>>> {
         let scored = scored(values);
-        self.fits(scored.len(), "scores", Error::job("the answers do not fit the questions"))?;
+        self.fits(scored.len(), "scores", Error::job("the answers do not match the questions"))?;
         let each = self.spans().map(|span| match (output, &scored[span]) {
             (Output::Rolling, scores) => vec![Answer::Rolling(scores.iter().map(|score| score.log_likelihood).sum())],
             (_, scores) => {
@@ -328,7 +328,7 @@ impl Documents {
             return Ok((answers, non_finite));
         }
         let texts = generations::read(object)?;
-        let damaged = Error::damaged("stored answers do not fit their questions");
+        let damaged = Error::damaged("stored answers do not match their questions");
         self.fits(texts.len(), "texts", damaged.at(object.folder().display().to_string()))?;
         let non_finite = texts.iter().filter(|generated| generated.end == End::NotFinite).count();
         let texts: Vec<&str> = texts.iter().map(|generated| generated.text.as_str()).collect();
@@ -340,7 +340,7 @@ impl Documents {
     /// # Errors
     /// Fails if the number of texts differs from the number of prompts.
     pub fn generated(&self, definition: &Definition, texts: &[&str]) -> Result<Vec<Vec<Answer>>> {
-        self.fits(texts.len(), "texts", Error::job("the answers do not fit the questions"))?;
+        self.fits(texts.len(), "texts", Error::job("the answers do not match the questions"))?;
         let each = self.spans().map(|span| {
             let count = definition.repeats.max(span.len());
             vec![Answer::Texts(texts[span].iter().map(|text| (*text).to_owned()).cycle().take(count).collect())]

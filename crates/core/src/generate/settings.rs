@@ -64,7 +64,11 @@ impl Settings {
         }
         if self.context <= self.max_new_tokens {
             let found = format!("a context of {} and {} new tokens", self.context, self.max_new_tokens);
-            return wrong_setting("new tokens leave no room for a prompt", "a longer context than new tokens", found);
+            return wrong_setting(
+                "the new tokens leave no room for a prompt",
+                "a longer context than new tokens",
+                found,
+            );
         }
         if self.batch == 0 {
             return wrong_setting("no prompt could run", "one prompt at a time at least", "0".into());

@@ -28,7 +28,7 @@ pub fn export(results: &[TaskResult], config: Value) -> Result<Value> {
         let mut of_tasks = Map::new();
         for result in results {
             if of_tasks.insert(result.task.name.to_owned(), value(result)).is_some() {
-                return Err(Error::bad_input("a task is there twice")
+                return Err(Error::bad_input("duplicate task")
                     .at(format!("task {}", result.task.name))
                     .expected("each task once in a results file"));
             }
