@@ -191,7 +191,7 @@ fn absurd_number_is_refused_before_use() {
         (&format!("depth={huge}"), &["removes all layers"]),
         (
             "recovery={name: ghosted, finetune: {sequences: 1000000, length: 1000000}}",
-            &["wrong value of `finetune`", "sequences × length of 4294967296 or less"],
+            &["invalid value of `finetune`", "sequences × length of 4294967296 or less"],
         ),
         (
             &format!("recovery={{name: ghosted, finetune: {{sequences: {huge}, length: {huge}}}}}"),
@@ -263,7 +263,7 @@ fn oversized_unpacked_file_is_refused_until_limit_is_raised() {
         let path = format!("{set}={}", world.path(name).display());
         let small = ["--set", "depth=1", "--set", "recovery=none", "--set", "criterion=llm-streamline"];
         let given = [&small[..], &["--set", &path, "--text", "0.002"]].concat();
-        world.refuses(&given, 2, &["more text than is read", name, "--text GB"]);
+        world.refuses(&given, 2, &["exceeds the size limit of text", name, "--text GB"]);
     }
     let path = format!("corpora.test.path={}", world.path("many.jsonl.gz").display());
     world.runs(&["--set", "depth=1", "--set", "recovery=none", "--set", "criterion=llm-streamline", "--set", &path]);

@@ -334,7 +334,7 @@ fn unscorable_definition_is_refused_with_its_place() {
             (MADE.replace("doc_to_choice: list", "doc_to_choice: ['w1 w2 w3', 'w2']")),
             ", max_length: 2",
             2,
-            &["the continuation is longer", "test.jsonl:1, choice 1"],
+            &["the continuation exceeds the model's context", "test.jsonl:1, choice 1"],
         ),
         (MADE.to_owned(), ", chat: true", 2, &["no chat template"]),
         (MADE.to_owned(), ", multiturn: true", 2, &["`multiturn` requires `chat: true`", "grid.yaml:6"]),

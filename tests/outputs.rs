@@ -107,7 +107,7 @@ fn no_output_folder_takes_the_place_of_what_is_read() {
     world.write("grid.yaml", grid.replace("path: train.txt", "path: texts/train.txt"));
     std::os::unix::fs::symlink(world.path("backbone"), world.path("link")).unwrap();
     fs::create_dir(world.path("experiments")).unwrap();
-    let apart = "what is written may not replace what is read";
+    let apart = "the output must not overlap with an input";
     for to in [
         "backbone",
         "backbone/",
@@ -420,10 +420,10 @@ fn column(rows: &[Vec<String>], name: &str) -> Vec<String> {
 fn plan_refuses_a_results_folder_in_the_words_of_run() {
     for (name, more, code, words) in [
         ("results/grid/results.csv", &[][..], 2, "results/grid/results.csv"),
-        ("results/grid", &[], 3, "something that is no folder"),
+        ("results/grid", &[], 3, "something else"),
         ("results", &[], 3, "a folder in which files can be created"),
         ("out/grid/results.md", &["--results", "out"], 2, "out/grid/results.md"),
-        ("mine", &["--results", "backbone"], 2, "may not replace what is read"),
+        ("mine", &["--results", "backbone"], 2, "must not overlap with an input"),
     ] {
         let world = World::new();
         write_mine(&world, name);

@@ -137,7 +137,7 @@ fn expected_in_words(expected: &dyn Expected) -> String {
 
 fn found_in_words(found: Unexpected<'_>) -> String {
     match found {
-        Unexpected::Bool(value) => format!("the truth value `{value}`"),
+        Unexpected::Bool(value) => format!("the boolean `{value}`"),
         Unexpected::Unsigned(value) => format!("the number {value}"),
         Unexpected::Signed(value) => format!("the number {value}"),
         Unexpected::Float(value) => format!("the number {value}"),

@@ -171,10 +171,9 @@ fn row(value: Value, location: String) -> Result<Row> {
             check_row(&value, &location)?;
             Ok(Row { place: location, value })
         }
-        other => Err(Error::bad_input("this is not a row")
-            .at(location)
-            .expected("a JSON object")
-            .found(describe(&json!(other)))),
+        other => {
+            Err(Error::bad_input("invalid row").at(location).expected("a JSON object").found(describe(&json!(other))))
+        }
     }
 }
 

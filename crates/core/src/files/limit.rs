@@ -55,7 +55,7 @@ impl TextLimit {
 
     /// Creates the error for a file above the limit.
     pub fn exceeded(self, path: &Path) -> Error {
-        Error::bad_input("the file holds or unpacks to more text than is read")
+        Error::bad_input("the file exceeds the size limit of text")
             .at(path.display())
             .expected(format!("at most {} GB", self.0 as f64 / 1e9))
             .found("more")

@@ -50,7 +50,7 @@ pub fn read<T>(
         reader.set_metadata(Arc::new(as_stored(&metadata)));
         take(&reader.with_columns(Some(wanted)).finish().map_err(broken)?, &schema)
     };
-    caught::catch(columns).unwrap_or_else(|_| Err(unreadable(path, "a table that the reader cannot make sense of")))
+    caught::catch(columns).unwrap_or_else(|_| Err(unreadable(path, "an invalid table")))
 }
 
 /// Returns the footer with logical types removed, except text and unsigned integers.
@@ -109,5 +109,5 @@ pub fn broken(path: &Path, error: &PolarsError) -> Error {
 }
 
 fn unreadable(path: &Path, found: &str) -> Error {
-    Error::bad_input("the parquet file cannot be read").at(path.display()).found(found).hint("download the file again")
+    Error::bad_input("cannot read the parquet file").at(path.display()).found(found).hint("download the file again")
 }

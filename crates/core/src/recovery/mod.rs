@@ -105,7 +105,7 @@ fn finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
 }
 
 fn wrong_finetune(found: String, name: &str) -> Error {
-    Error::bad_input(format!("wrong value of `{FINETUNE}` for `{name}`")).found(found)
+    Error::bad_input(format!("invalid value of `{FINETUNE}` for `{name}`")).found(found)
 }
 
 /// Returns the names of the recoveries whose operators can be fine-tuned.

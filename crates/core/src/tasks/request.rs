@@ -194,7 +194,7 @@ impl<E: Encoder> Coder<'_, E> {
                 .found(format!("the continuation {:?}", texts.1)));
         }
         if continuation_ids.len() > self.max_length {
-            return Err(Error::bad_input("the continuation is longer than what the model can see")
+            return Err(Error::bad_input("the continuation exceeds the model's context")
                 .expected(format!("at most {} tokens", self.max_length))
                 .found(format!("{} tokens", continuation_ids.len())));
         }
