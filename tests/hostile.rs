@@ -288,7 +288,7 @@ fn truncated_weights_while_reading_name_the_file() {
         .map(|error| error.to_string())
         .collect();
     assert!(
-        errors.iter().any(|error| error.contains("became shorter") && error.contains("model.safetensors")),
+        errors.iter().any(|error| error.contains("was truncated") && error.contains("model.safetensors")),
         "{errors:?}"
     );
 }

@@ -31,7 +31,7 @@ pub(crate) fn caught<T>(job: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| {
         let message = panic.downcast_ref::<&str>().map(ToString::to_string);
         let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
-        Err(Error::job("a job panicked, which is a fault of the program")
+        Err(Error::job("a job panicked; this is a bug")
             .found(message.unwrap_or_else(|| "a panic without a message".to_string())))
     })
 }

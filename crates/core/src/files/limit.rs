@@ -60,8 +60,8 @@ impl TextLimit {
             .expected(format!("at most {} GB", self.0 as f64 / 1e9))
             .found("more")
             .hint(
-                "a larger text is read with `--text GB`, as far as memory holds it; a small file that unpacks to so much is \
-                 damaged or hostile",
+                "raise the limit with `--text GB` if memory allows; a small file that unpacks to this much is damaged or \
+                 malicious",
             )
     }
 

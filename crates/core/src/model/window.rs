@@ -134,7 +134,7 @@ fn width(entries: &Entries<'_>, notes: &mut Vec<String>) -> Result<Option<usize>
 }
 
 fn taken(key: &str, value: usize, notes: &mut Vec<String>) -> usize {
-    notes.push(format!("config.json does not say {key}: taken as {value}, as in transformers"));
+    notes.push(format!("config.json does not set {key}: using {value}, as in transformers"));
     value
 }
 
@@ -218,10 +218,10 @@ mod tests {
     fn a_width_that_the_config_leaves_out_is_said() {
         let (found, notes) = windows("mistral", &json!({})).unwrap();
         assert_eq!(found, vec![Some(4096); 3]);
-        assert!(notes[0].contains("sliding_window: taken as 4096"), "{notes:?}");
+        assert!(notes[0].contains("sliding_window: using 4096"), "{notes:?}");
         let (found, notes) = windows("qwen2", &json!({"use_sliding_window": true, "sliding_window": 8})).unwrap();
         assert_eq!(found, vec![None; 3]);
-        assert!(notes[0].contains("max_window_layers: taken as 28"), "{notes:?}");
+        assert!(notes[0].contains("max_window_layers: using 28"), "{notes:?}");
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl Recovery for Ghosted {
         if self.input.is_stream() || self.boundary == Placement::Region {
             return Ok(());
         }
-        Err(Error::bad_input("a checkpoint has one operator between two layers")
+        Err(Error::bad_input("a checkpoint can store only one operator between two layers")
             .at(format!("`{NAME}`"))
             .expected("`boundary: region` together with `input: normed`")
             .found("`boundary: layer`: maps of the normed stream at adjacent layers have no product"))

@@ -262,7 +262,7 @@ impl CandleEngine {
                 ops::sum(x, &branch)
             }
             Step::Apply(operator) => self.operators.apply(operator, x),
-            Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
+            Step::Embed | Step::Head => Err(Error::job("an embedding or a head in the middle of a program")),
         }
     }
 
