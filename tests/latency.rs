@@ -188,7 +188,7 @@ fn times_in_an_older_form_are_reported_never_read() {
     let [now, before] = ["latency-v4", "latency-v3"].map(|name| world.path("data/store").join(name));
     std::fs::rename(&now, &before).unwrap();
     let again = world.runs(&grid);
-    assert!(again.contains("5 stored artifacts are of an older form and left alone"), "{again}");
+    assert!(again.contains("5 stored artifacts are in an older format and kept"), "{again}");
     assert!(again.contains("time tiny over 16×1"), "{again}");
     assert!(before.is_dir() && now.is_dir());
 }

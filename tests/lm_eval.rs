@@ -300,7 +300,7 @@ fn unscorable_definition_is_refused_with_its_place() {
             definition_with("doc_to_txt: a\n"),
             "",
             2,
-            &["`doc_to_txt` is no key", "made.yaml:11", "is `doc_to_text` meant?"],
+            &["`doc_to_txt` is not a key", "made.yaml:11", "did you mean `doc_to_text`?"],
         ),
         (
             definition_with("process_results: !function utils.f\n"),
@@ -313,7 +313,7 @@ fn unscorable_definition_is_refused_with_its_place() {
             (MADE.replace("{{text}}", "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}")),
             "",
             2,
-            &["does not come to an end"],
+            &["exceeds the step limit"],
         ),
         (
             (MADE.replace("{{text}}", "{% set x = text * 1000000 %}{% for a in range(999) %}{{ x }}{% endfor %}")),

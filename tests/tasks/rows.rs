@@ -51,7 +51,7 @@ fn a_split_without_labels_is_refused_with_its_row() {
     let output = world.ghostlab(&["score", "backbone", "--tasks", "boolq=boolq.jsonl"]);
     let message = error_text(&output);
     assert_eq!(output.status.code(), Some(2), "{message}");
-    assert!(message.contains("boolq.jsonl:1") && message.contains("take validation"), "{message}");
+    assert!(message.contains("boolq.jsonl:1") && message.contains("use the validation split"), "{message}");
 }
 
 #[test]

@@ -82,10 +82,10 @@ fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
         }
     }
     let looked: Vec<String> = places.iter().map(|folder_of_split| folder_of_split.display().to_string()).collect();
-    Err(Error::missing(format!("the data set has no split `{split}` here"))
+    Err(Error::missing(format!("the dataset has no split `{split}`"))
         .at(looked.join(", "))
         .expected(format!("{split}.jsonl, {split}.parquet, or {split}-00000-of-00001.parquet"))
-        .hint("`data: {SPLIT: FILE}` names the files of splits one by one"))
+        .hint("set the files of splits with `data: {SPLIT: FILE}`"))
 }
 
 fn inner_folder(base: &Path, part: &str) -> Option<PathBuf> {
@@ -254,7 +254,7 @@ pub(crate) fn kept(definition: &Definition, rows: &dyn Rows, split: &str) -> Res
     let mut documents = rows.rows(&definition.data, split).map_err(|error| name_task(error, definition))?;
     for (column, wanted) in &definition.keep_rows {
         if let Some(odd) = documents.iter().find(|row| row.value.get(column).is_none()) {
-            let bad = Error::bad_input(format!("`keep_rows` names the column `{column}`, which a row does not have"));
+            let bad = Error::bad_input(format!("`keep_rows` uses the column `{column}`, which a row does not have"));
             return Err(name_task(bad.at(&odd.place).found(odd.value.repr()), definition));
         }
         documents.retain(|row| row.value.get(column).is_some_and(|value| wanted.contains(value)));
