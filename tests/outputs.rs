@@ -374,7 +374,7 @@ fn doctor_in_an_empty_folder_creates_nothing() {
     fs::create_dir(folder.path().join("newer")).unwrap();
     fs::write(folder.path().join("newer/store.json"), "{\"format\": 99}").unwrap();
     let (code, output) = doctor(&world, home.path(), folder.path(), &["--store", "newer"]);
-    assert!(code == Some(3) && output.contains("LACKS store") && output.contains("another version"), "{output}");
+    assert!(code == Some(3) && output.contains("LACKS store") && output.contains("a different version"), "{output}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was made");
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing was made");
 }

@@ -87,7 +87,7 @@ pub fn check(folder: &Path) -> Result<OutputFolder> {
             true => error.hint(
                 "the folder has no list of exported files (earlier versions wrote none): move it, or choose another one with --to",
             ),
-            false => error.hint("name another folder with --to"),
+            false => error.hint("use another folder with --to"),
         });
     }
     let output = OutputFolder::new(folder, KIND);

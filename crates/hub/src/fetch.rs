@@ -121,10 +121,10 @@ impl Hub {
                 .at(path.display())
                 .expected(format!("SHA-256 {expected}"))
                 .found(format!("SHA-256 {found}"))
-                .hint("without HF_HUB_OFFLINE it would be fetched again"));
+                .hint("unset HF_HUB_OFFLINE to download it again"));
         }
         watch.reporter.event(Event::FetchNote {
-            text: format!("{name} in the cache is damaged or altered: it is fetched again"),
+            text: format!("{name} in the cache is damaged or altered; downloading it again"),
         });
         self.cache.forget(&repo.source.repo, path)?;
         Ok(false)
@@ -139,9 +139,9 @@ impl Hub {
         }
         let all = show_gigabytes(needed.saturating_add(SPARE));
         let spare = show_gigabytes(SPARE);
-        Err(Error::missing("the disk has no room for what is to be fetched")
+        Err(Error::missing("not enough disk space for the download")
             .at(root.display())
-            .expected(format!("{all} free: {} to come, and {spare} that are left free", show_gigabytes(needed)))
+            .expected(format!("{all} free: {} to download, and {spare} to keep free", show_gigabytes(needed)))
             .found(show_gigabytes(free))
             .hint("free some disk space, or set HF_HUB_CACHE to a folder on another disk"))
     }
@@ -165,7 +165,7 @@ impl Hub {
                 return Ok(LockedFile { bytes, sha256: sha256.clone() });
             }
             let path = self.cache.file(&repo.source.repo, &repo.commit, &file.name, file.bytes).ok_or_else(|| {
-                Error::missing("a fetched file is not in the cache").at(shown(&repo.source, &file.name))
+                Error::missing("a downloaded file is missing from the cache").at(shown(&repo.source, &file.name))
             })?;
             let (sha256, bytes) =
                 ghostlab_core::files::sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?;

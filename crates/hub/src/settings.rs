@@ -78,17 +78,18 @@ impl HubSettings {
             (path("XDG_CACHE_HOME").unwrap_or_else(|| expanded("~/.cache", variable))).join("huggingface")
         });
         let cache = path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE")).unwrap_or_else(|| home.join("hub"));
-        let seconds = |name: &str, default: Duration| match variable_text(name, variable)
-            .filter(|value| !value.is_empty())
-        {
-            None => Ok(default),
-            Some(value) => match value.parse::<u32>() {
-                // 0 selects the default, as in `huggingface_hub`.
-                Ok(0) => Ok(default),
-                Ok(seconds) => Ok(Duration::from_secs(u64::from(seconds))),
-                Err(_) => Err(Error::bad_input(format!("{name} is no number of seconds")).found(format!("`{value}`"))),
-            },
-        };
+        let seconds =
+            |name: &str, default: Duration| match variable_text(name, variable).filter(|value| !value.is_empty()) {
+                None => Ok(default),
+                Some(value) => match value.parse::<u32>() {
+                    // 0 selects the default, as in `huggingface_hub`.
+                    Ok(0) => Ok(default),
+                    Ok(seconds) => Ok(Duration::from_secs(u64::from(seconds))),
+                    Err(_) => {
+                        Err(Error::bad_input(format!("{name} is not a number of seconds")).found(format!("`{value}`")))
+                    }
+                },
+            };
         let offline = variable_text("HF_HUB_OFFLINE", variable)
             .filter(|value| !value.is_empty())
             .or_else(|| variable_text("TRANSFORMERS_OFFLINE", variable));
@@ -127,9 +128,9 @@ fn endpoint(text: &str) -> Result<Url> {
     // Messages include the URL, so it must not contain credentials.
     let url = url.filter(|url| url.username().is_empty() && url.password().is_none());
     url.ok_or_else(|| {
-        Error::bad_input("HF_ENDPOINT is no address of a hub")
-            .expected("https://host, without a name and a password in it")
-            .hint(format!("without the variable it is {HUB}"))
+        Error::bad_input("HF_ENDPOINT is not the address of a hub")
+            .expected("https://host, without user name and password")
+            .hint(format!("unset the variable to use {HUB}"))
     })
 }
 
@@ -142,7 +143,7 @@ fn token(text: &dyn Fn(&str) -> Option<String>, file: &Path) -> Result<Option<To
     match std::fs::read_to_string(file) {
         Ok(text) => Token::new(&text, &file.display().to_string()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io("read", file, &error).hint("it should hold the hub's token")),
+        Err(error) => Err(Error::io("read", file, &error).hint("it should contain the token for the hub")),
     }
 }
 

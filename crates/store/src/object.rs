@@ -191,7 +191,9 @@ fn of_key(path: &Path, meta: &Meta, hash: Option<&str>) -> Result<()> {
 }
 
 pub(super) fn damaged(path: &Path) -> Error {
-    Error::damaged("a stored artifact is damaged").at(path.display()).hint("it is not used; a run makes it again")
+    Error::damaged("a stored artifact is damaged")
+        .at(path.display())
+        .hint("the artifact is ignored and recomputed by the next run")
 }
 
 fn same(path: &Path, stored: &StoredFile, found: &StoredFile) -> Result<()> {
