@@ -229,7 +229,7 @@ fn inputs_are_found_by_hash_and_missing_ones_named() {
     assert_eq!(code, 3, "{folder:#}");
     let output = world.ghostlab(&["verify", "nowhere"]);
     assert_eq!(output.status.code(), Some(3));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("there are no results to check"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("no results to check"));
 }
 
 #[test]

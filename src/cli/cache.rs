@@ -224,7 +224,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let store = gc.store.store(None)?;
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
-    let clearing_up = exec::claim(&store, Store::CLEARING, "clearing up the store", &*reporter, &stop)?;
+    let clearing_up = exec::claim(&store, Store::CLEARING, "cleaning up the store", &*reporter, &stop)?;
     for some in going.chunks(64) {
         // Runs may have started or reserved other objects in the meantime.
         let in_use = store.reserved();

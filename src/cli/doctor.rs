@@ -116,7 +116,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let lacking = lines.iter().filter(|line| line.mark == Mark::Lacks).count();
     answer::show(Diagnosis { lacking, things: lines }, Answer::Doctor, |answer| answer.things.iter().for_each(say))?;
     if lacking == 0 {
-        note!("nothing is missing");
+        note!("all requirements met");
         return Ok(ExitCode::SUCCESS);
     }
     eprintln!(
@@ -249,10 +249,10 @@ fn store_line(store: Option<&Store>) -> Thing {
     match (writable, system) {
         (Err(error), _) => Thing::lacks("store", &error),
         (Ok(_), Some(system)) if system.shared => {
-            Thing::note("store", found, "shared: another machine's dead jobs are taken over after three minutes")
+            Thing::note("store", found, "shared: dead jobs of other machines are taken over after three minutes")
         }
         (Ok(_), Some(system)) if system.memory => {
-            Thing::note("store", found, "it is in memory and will be lost at the next reboot")
+            Thing::note("store", found, "the store is in memory and will be lost at the next reboot")
         }
         _ => Thing::good("store", found),
     }

@@ -86,7 +86,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     for target in &arguments.targets {
         requests.extend(requested(target, arguments)?);
     }
-    let stop = stop::on_ctrl_c("stopping; what came is kept")?;
+    let stop = stop::on_ctrl_c("stopping; downloaded data is kept")?;
     if let Some(file) = &arguments.from {
         return adopt_file(file, &requests);
     }
@@ -425,7 +425,7 @@ fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn Reporter, stop: 
     for (source, repo) in pinned {
         let files = counted(repo.files.len(), "file");
         match lock.get(&source).map(|known| known.commit.clone()) {
-            Some(known) if known == repo.commit => note!("{source}: {files} at {known}, as before"),
+            Some(known) if known == repo.commit => note!("{source}: {files} unchanged at {known}"),
             Some(known) => note!("{source}: {files}, {known} → {}", repo.commit),
             None => note!("{source}: {files} at {}", repo.commit),
         }

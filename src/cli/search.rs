@@ -85,7 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Error::bad_input("the grid has no `search`")
             .at(grid.file.display().to_string())
             .expected("`search:` with a budget, instead of `evaluate:`")
-            .found("a grid that is scored")
+            .found("a grid with `evaluate`")
             .hint("`ghostlab run` runs it")
     })?;
     let searches = parts(&grid);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-const APART: &str = "it distinguishes workers and report";
+const APART: &str = "it is set for workers and report";
 const LOGS: &str = "each job's log is next to its submission; `ghostlab status` shows its path";
 const AGAIN: &str = "it controls how workers are requeued two minutes before their time limit";
 const ONE: &str = "a worker is one process on one machine";

@@ -226,7 +226,7 @@ pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &Conditions<'_>) -> 
     let note = |text| reporter.event(Event::Note { text });
     let mut quota = look()?;
     if !quota.going.is_empty() {
-        let clearing = progress::claim(store, Store::CLEARING, "clearing up the store", reporter, stop)?;
+        let clearing = progress::claim(store, Store::CLEARING, "cleaning up the store", reporter, stop)?;
         // A run that started since then has reserved its objects.
         quota = look()?;
         for some in quota.going.chunks(64) {
@@ -242,12 +242,12 @@ pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &Conditions<'_>) -> 
         let limit = gigabytes(limit);
         let bytes = gigabytes(bytes);
         note(format!(
-            "the store's limit of {limit}: removed {} of {bytes}, which took {seconds:.0} s to make",
+            "store limit {limit}: removed {} of {bytes}, which took {seconds:.0} s to compute",
             counted(count, "artifact")
         ));
     }
     if quota.beyond() > 0 {
-        note(format!("the store exceeds its limit by {}: this grid needs that much", gigabytes(quota.beyond())));
+        note(format!("the store exceeds its limit by {}, because this grid needs it", gigabytes(quota.beyond())));
     }
     Ok(())
 }

@@ -196,7 +196,7 @@ fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
 /// cannot disappear.
 fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     store.reserve(plan.keys().map(|key| key.hash()))?;
-    progress::claim(store, Store::CLEARING, "clearing up the store", reporter, stop).map(drop)
+    progress::claim(store, Store::CLEARING, "cleaning up the store", reporter, stop).map(drop)
 }
 
 pub(super) fn context<'a>(plan: &'a Plan<'_>, state: &StoreState, conditions: Conditions<'a>) -> Context<'a> {

@@ -321,7 +321,7 @@ impl<'a> Hold<'a> {
     /// # Errors
     /// Fails if the lease is lost after a pause of this process ([`Self::is_lost`]).
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_lost() { Err(Error::interrupted("its claim is not held any more")) } else { Ok(()) }
+        if self.is_lost() { Err(Error::interrupted("its lease was lost")) } else { Ok(()) }
     }
 
     pub(crate) fn name(&self) -> &str {

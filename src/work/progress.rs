@@ -89,7 +89,7 @@ pub fn claim(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, sto
                 ClaimResult::Mine(lease) => return Ok(lease),
                 ClaimResult::Theirs(process) => {
                     if !std::mem::replace(&mut warned, true) {
-                        let text = format!("{what}: process {} works on it; waiting", process.owner.pid);
+                        let text = format!("{what}: waiting for process {}", process.owner.pid);
                         reporter.event(Event::Note { text });
                     }
                 }

@@ -51,7 +51,7 @@ fn a_verdict_stands_only_where_the_protocol_is_the_papers() {
     let world = as_in_the_paper(64);
     let output = made(&world, &["reproduce", "table3"]);
     assert!(output.contains("other protocol: windows of 64 tokens, not 2048"), "{output}");
-    assert!(output.contains("whether it is the paper's is not known"), "{output}");
+    assert!(output.contains("cannot check whether it is the paper's model"), "{output}");
     assert!(column(&world, "verdict").iter().all(String::is_empty), "{:?}", column(&world, "verdict"));
     assert!(column(&world, "other_protocol")[0].contains("windows of 64 tokens"));
     assert!(!column(&world, "paper")[0].is_empty() && !column(&world, "difference")[0].is_empty());
