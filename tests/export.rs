@@ -651,7 +651,10 @@ fn texts_and_tasks_come_from_the_entrys_profile() {
         (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
     };
     let (code, output) = table(&["backbone"]);
-    assert!(code == Some(3) && output.contains("super_glue") && output.contains("--fetch brings it"), "{output}");
+    assert!(
+        code == Some(3) && output.contains("super_glue") && output.contains("with --fetch to download it"),
+        "{output}"
+    );
     let (code, named) = table(&["backbone", "--profile", "mine"]);
     assert!(code == Some(0) && named.contains("3 windows") && named.contains("40 documents"), "{named}");
     world.write("experiments/backbones/little.yaml", "path: ../../backbone\nprofile: mine\n");

@@ -171,7 +171,7 @@ fn a_local_path_wins_and_a_named_one_has_to_be_there() {
     assert!(run(&world, &server, &["fetch", "grid.yaml"], 0).contains("nothing to fetch"));
     run(&world, &server, &["run", "grid.yaml"], 0);
     let elsewhere = run(&world, &server, &["run", "grid.yaml", "--set", "backbones.tiny.path=none"], 3);
-    assert!(elsewhere.contains("the backbone's folder is not there") && elsewhere.contains("--set"), "{elsewhere}");
+    assert!(elsewhere.contains("the backbone's folder is missing") && elsewhere.contains("--set"), "{elsewhere}");
     assert!(server.requests().is_empty());
     fs::rename(world.path("backbone"), world.path("moved")).unwrap();
     assert!(run(&world, &server, &["plan", "grid.yaml"], 3).contains("or a folder at backbone"));

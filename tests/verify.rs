@@ -106,7 +106,7 @@ fn an_untouched_folder_agrees_whole_and_in_part() {
     assert_eq!(code, 0, "{bare:#}");
     assert_eq!(check(&bare, "documents")["agreed"], 7 * 40);
     assert_eq!(check(&bare, "log_likelihoods")["all"], 0);
-    assert!(bare["notes"][0].as_str().unwrap().contains("left out"), "{bare:#}");
+    assert!(bare["notes"][0].as_str().unwrap().contains("not in the folder"), "{bare:#}");
 }
 
 #[test]

@@ -220,7 +220,7 @@ pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> 
             continue;
         }
         if !is_inside(&name) {
-            return Err(altered(&hash, &path, "a name that leads out of the folder".to_owned()));
+            return Err(altered(&hash, &path, "a path outside of the folder".to_owned()));
         }
         if !path.is_file() {
             return Err(altered(&hash, &path, "no such file".to_owned()));

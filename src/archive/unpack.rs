@@ -80,14 +80,17 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
             continue;
         }
         if !is_inside(&name) || !entry.is_file() {
-            return refused("an ordinary file below the archive's root", "a name or a kind that leads elsewhere");
+            return refused(
+                "a regular file inside the archive",
+                "a path outside the archive, or another kind of entry",
+            );
         }
         if names.contains(&name) {
             return refused("each name once", "a duplicate entry");
         }
         // Entries are uncompressed, so their total size is less than that of the archive.
         let Some(left) = room.checked_sub(entry.size()) else {
-            return refused("stored entries, which together are smaller than the archive", "more bytes than it has");
+            return refused("uncompressed entries, in total smaller than the archive", "more bytes than the archive");
         };
         room = left;
         let path = to.join(&name);
@@ -97,7 +100,7 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
         let size = entry.size();
         (&mut entry).take(size + 1).read_to_end(&mut content).map_err(|error| of_entry(&name, &error))?;
         if content.len() as u64 != size {
-            return refused("as many bytes as the entry says", "others");
+            return refused("as many bytes as the entry declares", "others");
         }
         std::fs::write(&path, content).map_err(|error| Error::io("write", &path, &error))?;
         names.insert(name);
@@ -152,7 +155,7 @@ mod tests {
         for name in ["../evil.txt", "/evil.txt", "a/../../evil.txt", "C:\\evil.txt", "a\\..\\evil.txt"] {
             let (found, folder) = unpacked(&archive(&[("good.txt", "x"), (name, "evil")]));
             let error = found.unwrap_err();
-            assert!(error.exit_code() == 2 && error.to_string().contains("refused"), "{name}: {error}");
+            assert!(error.exit_code() == 2 && error.to_string().contains("unsafe"), "{name}: {error}");
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "{name}");
         }
         let zip = archive(&[("a.txt", "some text that is long enough to be found")]);

@@ -169,7 +169,7 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
         answer.strays.iter().chain(&answer.records).for_each(|file| println!("{}", file.text));
         let verb = if answer.artifacts == 1 { "is" } else { "are" };
         let whole = answer.artifacts - answer.damaged.len();
-        println!("{whole} of {} {verb} whole", counted(answer.artifacts, "artifact"));
+        println!("{whole} of {} {verb} intact", counted(answer.artifacts, "artifact"));
         if repair {
             let count = answer.damaged.len();
             println!("removed {}; the next run that needs them recomputes them", counted(count, "damaged artifact"));

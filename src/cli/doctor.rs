@@ -102,7 +102,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             lines.extend(hub_lines(settings, &needs));
             lines.push(match token {
                 true => Thing::good("token", "set; access to gated models is not checked"),
-                false => Thing::note("token", "none", "gated models need one: HF_TOKEN, or `hf auth login`"),
+                false => Thing::note("token", "none", "gated models need one: set HF_TOKEN, or run `hf auth login`"),
             });
         }
         Err(error) => lines.push(Thing::lacks("the hub's environment variables", error)),
@@ -168,7 +168,7 @@ fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<Thing> {
     let root = hub.cache().root();
     let free = root.ancestors().find(|folder| folder.is_dir()).and_then(disk::free);
     let (left, shown) =
-        (plan.left(), free.map_or("the system does not tell".to_owned(), |free| format!("{} free", bytes(free))));
+        (plan.left(), free.map_or("unknown free space".to_owned(), |free| format!("{} free", bytes(free))));
     let offline = if settings.offline { ", and HF_HUB_OFFLINE is set" } else { "" };
     let found = format!("{}: {shown}, {} of what is pinned to fetch{offline}", root.display(), bytes(left));
     let lacks = free.is_some_and(|free| free < left);
@@ -201,7 +201,7 @@ fn machine_lines(needs: &[InputList]) -> Vec<Thing> {
 
 /// Reports the kernel family that `--kernels auto` selects, and the reason if it is not AMX.
 fn kernels_line(status: AmxStatus) -> Thing {
-    let portable = format!("portable, in bf16 as in f32; {status}");
+    let portable = format!("portable in bf16 and f32; {status}");
     match status {
         AmxStatus::Ready => Thing::good("kernels", "amx in bf16, portable in f32"),
         AmxStatus::Absent => Thing::good("kernels", portable),
@@ -220,7 +220,7 @@ fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: 
         (DeviceName::Cpu, Some(gpus)) => {
             let todo = match DeviceName::Cuda(0).is_built() {
                 true => "the GPU driver does not respond: run `nvidia-smi`",
-                false => "this build computes on the CPU: tools/cuda_build.sh makes one for GPUs",
+                false => "this build only supports the CPU: tools/cuda_build.sh builds one for GPUs",
             };
             Thing::note("device", format!("{cpu}; {gpus} is not used"), todo)
         }
@@ -266,7 +266,7 @@ mod tests {
     fn kernels_line_names_the_family_and_why_amx_is_not_used() {
         for (status, good, found) in [
             (AmxStatus::Ready, true, "amx in bf16, portable in f32"),
-            (AmxStatus::Absent, true, "portable, in bf16 as in f32; the processor has no AMX-BF16"),
+            (AmxStatus::Absent, true, "portable in bf16 and f32; the processor has no AMX-BF16"),
             (AmxStatus::Refused(1), false, "the kernel refused permission: Operation not permitted"),
             (AmxStatus::Disabled, false, "the operating system does not enable it"),
             (AmxStatus::Deviates, false, "differ from their documented arithmetic"),

@@ -114,12 +114,12 @@ fn checks(config: &Config, model: &Path) -> Result<Vec<Thing>> {
         vec![agree("check, engines", &format!("logits of {length} tokens by both engines"), &ours, &theirs?)];
     let free = machine::free_memory();
     lines.push(if EngineChoice::Cpu(Products::F32).weight_bytes(config) > free {
-        Thing::note(ELSEWHERE, "it does not fit into memory there", "")
+        Thing::note(ELSEWHERE, "not enough memory for the check", "")
     } else {
         match CandlesOwn::load(config, model).and_then(|model| model.logits(&ids)) {
             Ok(theirs) => {
                 let last = &ours[ours.len() - config.vocab..];
-                agree(ELSEWHERE, "logits of the last of them by that crate's own model", last, &theirs)
+                agree(ELSEWHERE, "logits of the last token by the model of that crate", last, &theirs)
             }
             Err(error) => Thing::or_note(ELSEWHERE, Err(error)),
         }

@@ -130,8 +130,8 @@ impl StoreArgs {
     fn path(&self, near: Option<&Path>) -> Result<PathBuf> {
         let path = self.sought(near)?;
         let how = match (&self.store, self.named()) {
-            (Some(_), _) => "as --store says".to_owned(),
-            (None, Some(_)) => format!("as {STORE} says"),
+            (Some(_), _) => "given by --store".to_owned(),
+            (None, Some(_)) => format!("given by {STORE}"),
             (None, None) if checkout(near).is_none() => "of the user, because there is no checkout".to_owned(),
             (None, None) => "of the checkout around the grid or the current folder".to_owned(),
         };

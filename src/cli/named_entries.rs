@@ -21,7 +21,7 @@ const FILE: &str = "command line";
 pub(super) fn fetchable(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Missing if error.advice().is_some_and(|advice| advice.contains("ghostlab fetch")) => {
-            error.hint("the same command with --fetch brings it")
+            error.hint("run the same command with --fetch to download it")
         }
         _ => error,
     }

@@ -156,9 +156,9 @@ pub(super) fn not_over_a_later_one(
     if differs.is_empty() {
         return Ok(());
     }
-    Err(Error::bad_input("the results folder holds a later run with other settings")
+    Err(Error::bad_input("the results folder contains a later run with other settings")
         .at(target.path().display().to_string())
-        .expected("nothing, results from before the submission, or results with its settings")
+        .expected("no results, results from before the submission, or results with its settings")
         .found(format!("other {}", differs.join(", ")))
         .hint(format!(
             "the report's command, in {}, writes elsewhere with another `--results` folder",

@@ -467,7 +467,7 @@ fn single(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRows> {
 /// Checks the document limit and the context length.
 pub(super) fn check(at: &At<'_>, max_length: Option<usize>, limit: Option<f64>) -> Result<()> {
     if let Some(length) = max_length {
-        limits::count(1, length, "the number of tokens that a backbone sees", &at.key("max_length").place())?;
+        limits::count(1, length, "the context length of a backbone", &at.key("max_length").place())?;
     }
     let limit = limit.map(DocumentLimit::new).transpose();
     limit.map(drop).map_err(|error| error.at(at.key("limit").place().to_string()))

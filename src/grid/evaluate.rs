@@ -257,7 +257,7 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                 let entry = DefinitionEntry { definition, folder, data, revision, generated, how };
                 Ok(TaskUseEntry::Defined(Box::new(entry)))
             }
-            _ => Err(de::Error::custom("a task has either `name` or `definition`")),
+            _ => Err(de::Error::custom("a task needs either `name` or `definition`")),
         }
     }
 }

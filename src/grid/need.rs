@@ -422,7 +422,7 @@ fn same_file(one: &YamlPosition, other: &YamlPosition) -> bool {
 
 fn absent(what: &str, kind: &str, path: &Path, position: &YamlPosition, grid: &Path) -> Error {
     let found = if path.exists() { "something else with that name" } else { "nothing" };
-    Error::missing(format!("{what} is not there"))
+    Error::missing(format!("{what} is missing"))
         .at(position.to_string())
         .expected(format!("{kind} at {}", path.display()))
         .found(found)

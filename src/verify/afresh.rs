@@ -107,7 +107,7 @@ pub(super) fn draw(
     let grid = match Grid::thawed(&recorded.numbers.settings) {
         Ok(grid) => grid,
         Err(error) => {
-            drawn.inputs.lack("the grid as it ran", error.one_line());
+            drawn.inputs.lack("the grid of the run", error.one_line());
             return drawn;
         }
     };

@@ -95,7 +95,7 @@ pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Chec
         all += 1;
         let file = folder.join(&name);
         if !archive::is_inside(&name) {
-            check_files.differ(name, ["a file of this folder", "a path that leads out of it"], None);
+            check_files.differ(name, ["a file of this folder", "a path outside of it"], None);
         } else if !file.exists() && may_be_left_out(&name) {
             left_out += 1;
         } else if !file.exists() {

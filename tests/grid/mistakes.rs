@@ -144,7 +144,7 @@ fn all_that_is_not_there_is_told_at_once() {
     }
     // A single error keeps its specific message, without a count.
     let (message, _) = folder.refusal(GOOD.replace("c4.txt", "c5.txt"), &[]);
-    assert!(message.contains("the corpus is not there") && !message.contains("things"), "{message}");
+    assert!(message.contains("the corpus is missing") && !message.contains("inputs of the grid"), "{message}");
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     world.write("grid.yaml", grid.replace("test: {path", "test: {generated: true, path"));
     run(&world, &server, &["run", "grid.yaml", "--stored"], 0);
     for (set, found) in [
-        ("corpora.test.rule=c4", "the corpus is not there"),
+        ("corpora.test.rule=c4", "the corpus is missing"),
         ("corpora.test.shards=sideways", "sideways"),
         ("corpora.test.shards_read=0", "a stream needs at least one shard"),
     ] {

@@ -108,7 +108,7 @@ impl Aggregation {
 
     fn of(self, items: &[&Item]) -> Result<f64> {
         if items.is_empty() {
-            return Err(Error::bad_input("there is no document to score"));
+            return Err(Error::bad_input("no documents to score"));
         }
         let numbers = items.iter().filter_map(|item| item.number());
         let count = items.len() as f64;

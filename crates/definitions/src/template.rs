@@ -52,7 +52,7 @@ fn bounded(source: &str) -> Result<()> {
     if growth <= MAX_GROWTH {
         return Ok(());
     }
-    Err(Error::bad_input("a template repeats texts too often")
+    Err(Error::bad_input("a template repeats texts so often that they may exceed the memory")
         .expected(format!("a text that contains itself at most {MAX_GROWTH} times"))
         .found(format!("up to {growth:.0} times, through its `set`s")))
 }
@@ -325,7 +325,7 @@ mod tests {
         assert!(render_error("{{ question | shout }}").contains("shout"));
         assert!(render_error("{{ question is shouted }}").contains("shouted"));
         assert!(render_error("{{ question.shout() }}").contains("shout"));
-        assert!(render_error("{{ question.field }}").contains("not there"));
+        assert!(render_error("{{ question.field }}").contains("undefined value"));
         assert!(render_error("{{ [1].index(2) }}").contains("not in the list"));
         assert!(render_error("{{ 1 / 0 }}").contains("f.yaml:3"));
         let doubled = "{% set x = x ~ x %}".repeat(40);

@@ -525,7 +525,7 @@ mod tests {
         for i in 1..10 {
             text += &format!("a{i}: &a{i} [{}]\n", vec![format!("*a{}", i - 1); 10].join(", "));
         }
-        assert!(parse(&text, "f").unwrap_err().to_string().contains("larger"));
+        assert!(parse(&text, "f").unwrap_err().to_string().contains("exceeds the limits"));
         assert!(parse(&"[".repeat(100_000), "f").is_err());
         assert!(parse("a: [1, b", "f").unwrap_err().to_string().contains("f:1"));
         let texts = format!("a: &a {}\nb: [{}]\n", "x".repeat(400_000), vec!["*a"; 1_000].join(", "));

@@ -150,15 +150,15 @@ mod tests {
             ("{\"version\":2,\"repositories\":{}}".to_owned(), "version 2"),
             (
                 "{\"version\":1,\"repositories\":{\"o/n@main\":{\"commit\":\"main\",\"files\":{}}}}".to_owned(),
-                "no commit",
+                "invalid commit",
             ),
             (
                 format!("{{\"version\":1,\"repositories\":{{\"../x\":{{\"commit\":\"{commit}\",\"files\":{{}}}}}}}}"),
-                "no name",
+                "invalid repository name",
             ),
-            (one_file_lock("../a", &"a".repeat(64), &commit), "climbs"),
-            (one_file_lock("a", "abc", &commit), "no SHA-256"),
-            (one_file_lock("a", &"g".repeat(64), &commit), "no SHA-256"),
+            (one_file_lock("../a", &"a".repeat(64), &commit), "contains `.` or `..`"),
+            (one_file_lock("a", "abc", &commit), "invalid SHA-256"),
+            (one_file_lock("a", &"g".repeat(64), &commit), "invalid SHA-256"),
         ] {
             std::fs::write(&path, &text).unwrap();
             let error = Lock::read(&path).unwrap_err();

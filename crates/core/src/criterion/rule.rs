@@ -67,7 +67,7 @@ impl CalibrationStats<'_> {
         };
         match cuts.iter().zip(&found).find(|(_, value)| !value.is_finite()) {
             None => Ok(found),
-            Some((cut, value)) => Err(Error::job(format!("cannot rank layers: a trial's {name} is no number"))
+            Some((cut, value)) => Err(Error::job(format!("cannot rank layers: the {name} of a trial is not a number"))
                 .at(format!("the backbone without {cut}"))
                 .found(value)
                 .hint("f16 may overflow; use --dtype bf16 or f32")),

@@ -360,7 +360,7 @@ impl Architecture {
                 Err(Error::bad_input("the config names two architectures")
                     .at("model_type")
                     .expected(format!(
-                        "`{}`, as architectures says {}",
+                        "`{}`, because architectures says {}",
                         architecture.model_type,
                         class.unwrap_or(architecture.class)
                     ))

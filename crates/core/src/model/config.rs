@@ -176,7 +176,7 @@ impl Config {
         if self.is_plain() {
             return Ok(self);
         }
-        Err(Error::bad_input("the backbone has operators next to its weights or lacks sublayers")
+        Err(Error::bad_input("the backbone has operators next to its weights, or is missing sublayers")
             .at(path.display())
             .expected("a plain backbone")
             .found(format!("an export: {}", self.export_text()))
@@ -358,7 +358,7 @@ fn no_backbone(folder: &Path) -> Error {
         0 => some,
         more => format!("{some} and {more} more"),
     };
-    let error = Error::missing("the folder holds no model: it has no config.json")
+    let error = Error::missing("the folder contains no model (no config.json)")
         .at(folder.display())
         .expected("config.json, tokenizer.json and *.safetensors")
         .found(found);

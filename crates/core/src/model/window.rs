@@ -60,9 +60,9 @@ pub(super) fn of(
             let window = width(entries, notes)?;
             // transformers ignores the other entries here, so reject a config that sets them.
             if let Some(found) = entries.get(SWITCH).filter(|_| switch != Some(window.is_some())) {
-                return refused(SWITCH, found, &format!("what `{KEY}` says: null is no window"));
+                return refused(SWITCH, found, &format!("the value of `{KEY}`: null means no window"));
             }
-            alike(window, &format!("the same in every layer, as `{KEY}` says"))
+            alike(window, &format!("the same in every layer, according to `{KEY}`"))
         }
         SlidingWindow::Switched => {
             if switch != Some(true) {
@@ -82,7 +82,7 @@ pub(super) fn of(
         }
         SlidingWindow::SwitchedWhole => {
             let window = if switch == Some(true) { width(entries, notes)? } else { None };
-            alike(window, &format!("the same in every layer, as `{SWITCH}` says"))
+            alike(window, &format!("the same in every layer, according to `{SWITCH}`"))
         }
         SlidingWindow::Patterned { every, key } => {
             // transformers builds the window masks unconditionally, so null is not allowed here.

@@ -213,7 +213,7 @@ mod tests {
             (json!({"bias": true}), "affine"),
             (json!({"input": "normed", "solver": "svd"}), "solver: normal"),
             (json!({"input": "normed", "ridge": "auto"}), "no `ridge`"),
-            (json!({"input": "normed", "finetune": {"sequences": 1, "length": 2}}), "fine-tuned"),
+            (json!({"input": "normed", "finetune": {"sequences": 1, "length": 2}}), "fine-tuning"),
         ] {
             let text = build("ghosted", &options(wrong.clone())).err().unwrap().to_string();
             assert!(text.contains(hint), "{wrong}: {text}");

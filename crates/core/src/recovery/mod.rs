@@ -74,7 +74,7 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
             .expected(format!("one of {}, with one operator for each region", names.join(", ")))
             .found(format!("`{FINETUNE}` behind `{name}`"))
             .hint(
-                "a map in the weights, one with a bias, a norm or low rank, or several operators at a cut, are not trained; the paper trains none of these",
+                "maps in the weights, maps with a bias, a norm or low rank, and several operators at a cut cannot be trained",
             ));
     }
     Ok(recovery)

@@ -210,8 +210,8 @@ fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) 
     let hint = match manifest.kind().is_some() {
         true => "move or rename it; only unchanged files are replaced".to_owned(),
         false => format!(
-            "move it, or choose another folder; a folder of an earlier version has no list of what was written \
-             ({}): move it away whole",
+            "move it, or choose another folder; a folder of an earlier version has no list of written files \
+             ({}): move the whole folder",
             Manifest::FILE
         ),
     };
