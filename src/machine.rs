@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::clock;
-use crate::files::owner;
+use crate::files::{self, owner};
 use crate::model::{DeviceName, Gpu};
 
 /// Machine properties that can affect a number or a time.
@@ -74,8 +74,7 @@ const NVIDIA: &str = "/proc/driver/nvidia/gpus";
 
 /// Returns the GPU models that a driver lists in a directory.
 fn gpus(folder: &Path) -> Vec<String> {
-    let mut folders: Vec<_> = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-    folders.sort();
+    let folders = files::entries(folder).unwrap_or_default();
     folders.iter().filter_map(|gpu| field(gpu.join("information"), "Model")).collect()
 }
 

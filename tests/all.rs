@@ -47,6 +47,7 @@ mod sublayers;
 mod submit;
 mod tasks;
 mod tiny;
+mod tradeoff;
 mod untrusted;
 mod verify;
 mod views;

@@ -10,6 +10,7 @@ use ghostlab::error::Result;
 use ghostlab::evaluate::choices::{MultipleChoiceEval, Scored, TokenisedChoice};
 use ghostlab::evaluate::{EvalSet, score};
 use ghostlab::model::{Config, Decoder, Engine, LongRope, Operator, Products, Program, Rope, Scaling, Trie};
+use ghostlab::results::harness_files;
 use serde_json::Value;
 
 /// Choices of a document, as (input, continuation) pairs.
@@ -118,7 +119,7 @@ fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
     let stop = std::sync::atomic::AtomicBool::new(false);
     let outcome = exec::run(&grid, RunSettings::default(), &store, &(), &stop).unwrap();
     assert_eq!(outcome.failed(), 0);
-    let files = outcome.cells[0].lm_eval().unwrap();
+    let files = harness_files(&grid, &outcome.cells[0], "cell").unwrap();
     for (ours, golden) in files.iter().zip(["results.json", "nobos/results.json"]) {
         let golden = common::json(&folder.join(golden));
         for name in names {
@@ -128,7 +129,7 @@ fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
         }
     }
     assert_eq!(files.len(), 2);
-    assert_ne!(outcome.cells[1].lm_eval().unwrap()[0]["results"], files[0]["results"]);
+    assert_ne!(harness_files(&grid, &outcome.cells[1], "cell").unwrap()[0]["results"], files[0]["results"]);
 }
 
 /// Returns documents of all shapes: shared contexts, equal inputs, nothing shared, one input a prefix of another.

@@ -101,7 +101,7 @@ fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> boo
                 Some(name) => &expected["second_half"][name],
                 None => &expected[metric.name],
             };
-            // The reference has second halves of some variants only.
+            // The reference restricts metrics to the second half of windows for some variants only.
             if let Some(expected) = expected.as_f64() {
                 assert_close(&what, found, expected, DAMAGE);
             }

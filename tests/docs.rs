@@ -9,7 +9,9 @@ mod rules;
 
 use std::fs;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
+
+use serde_json::Value;
 
 use crate::common::world::World;
 
@@ -177,6 +179,31 @@ fn every_page_is_short_and_every_link_of_it_leads_somewhere() {
             assert!(anchor.is_empty() || known, "{shown}: no heading of {file} is #{anchor}");
         }
     }
+}
+
+/// Dependencies may need a newer compiler than the manifest says, as cargo's resolver only prefers older ones.
+#[test]
+fn stated_rust_version_builds_every_dependency() {
+    let compiler = Command::new("rustc").arg("-vV").output().unwrap();
+    let compiler = String::from_utf8(compiler.stdout).unwrap();
+    let host = compiler.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // Packages of other platforms are not downloaded.
+    let output = Command::new("cargo")
+        .args(["metadata", "--format-version", "1", "--locked", "--offline", "--filter-platform", host])
+        .current_dir(root)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let versions = metadata["packages"].as_array().unwrap().iter().filter_map(|package| {
+        let version = package["rust_version"].as_str()?;
+        let parts: Vec<u32> = version.split('.').map(|part| part.parse().unwrap()).collect();
+        Some(((parts[0], parts[1]), package["name"].as_str()?.to_owned()))
+    });
+    let ((major, minor), needed_by) = versions.max().unwrap();
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    assert!(readme.contains(&format!("({major}.{minor} or newer)")), "{needed_by} needs Rust {major}.{minor}");
 }
 
 /// Counts the words of the README and of all pages in `docs/`.

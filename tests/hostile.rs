@@ -139,7 +139,7 @@ fn call_waiting_for_cpu_is_not_taken_for_a_hang() {
     let seconds = Duration::from_secs;
     assert_eq!(targets::watch::charged(seconds(500), seconds(450)), seconds(50));
     assert_eq!(targets::watch::charged(seconds(500), seconds(600)), Duration::ZERO);
-    // Without other load, wall time counts.
+    // If no time was spent waiting for a CPU, the whole wall time counts.
     assert_eq!(targets::watch::charged(seconds(121), Duration::ZERO), seconds(121));
     if cfg!(target_os = "linux") {
         let before = targets::watch::waited().unwrap();

@@ -144,7 +144,7 @@ fn text_of(world: &World, name: &str) -> String {
 #[test]
 fn gguf_file_is_taken_as_a_model() {
     let world = world();
-    // A tokenizer that GGUF can represent.
+    // Use a tokenizer that GGUF can represent.
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/llama");
     world.write(
         "grid.yaml",

@@ -13,7 +13,7 @@ use crate::common::{fixture, json};
 use ghostlab::calibrate::{HookPoint, Pair, SimilarityAxis};
 use ghostlab::criterion::{DepthUnit, TrialMetric};
 use ghostlab::exec::RunSettings;
-use ghostlab::grid::{Calibration, Cell, Grid, Method, MethodAxis};
+use ghostlab::grid::{Calibration, Cell, EvalTask, Grid, Method, MethodAxis};
 use ghostlab::model::{Cut, DeviceName, EngineName, EngineRequest, FloatType};
 use ghostlab::options::Described;
 use ghostlab::plan::{BackbonePlan, Plan, ScoredExtent, Subject, Variant};
@@ -89,8 +89,10 @@ fn text(calibration: &Calibration) -> String {
 fn names_of(subject: &Subject) -> String {
     match subject {
         Subject::Windows(text) => format!("{}@{}", text.corpus, text.length),
-        Subject::Task(task) => format!("{} {:?} {} {:?}", task.name, task.limit, task.bos, task.max_length),
-        Subject::Defined(task) => task.name.clone(),
+        Subject::Task(task) if task.defined => task.name.clone(),
+        Subject::Task(EvalTask { name, how, .. }) => {
+            format!("{name} {:?} {} {:?}", how.limit, how.bos, how.max_length)
+        }
     }
 }
 

@@ -393,7 +393,7 @@ fn a_browser_opens_the_note_that_the_address_names() {
     let (_, dialog) = dom.split_once("<dialog").unwrap();
     assert!(dialog.split('>').next().unwrap().contains("open"), "the note is closed");
     assert!(dialog.contains(">llama-3-8b without 7 layers: LLM-Streamline, Ghost Layer (Ours)</h2>"));
-    // The cell's numbers in Table 2 (10) and Table 3 (5), each group below a title row, and the header row.
+    // A header row, and a title row above each group of the cell's numbers: 10 from Table 2, and 5 from Table 3.
     let (_, numbers) = dialog.split_once("class=\"numbers\"").unwrap();
     let (numbers, _) = numbers.split_once("</table>").unwrap();
     assert_eq!(numbers.matches("<tr").count(), 1 + (1 + 10) + (1 + 5));

@@ -177,8 +177,9 @@ fn real_formats() -> Option<TempDir> {
 
 /// Returns the requests of some files' rows, and the expected ones.
 fn prompts(known: &Task, files: &[PathBuf]) -> (Vec<Request>, Vec<(Vec<Row>, Row)>) {
-    let rows = native::rows(known, files).unwrap();
-    let task = Documents::of_rows(native::definition(known).unwrap().clone(), rows, None).unwrap();
+    let definition = native::definition(known).unwrap();
+    let rows = native::rows(definition, files).unwrap();
+    let task = Documents::of_rows(definition.clone(), rows, None).unwrap();
     let requests = task.requests(&FileRows::default(), &Setting::default()).unwrap();
     let solutions = (0..task.documents.len()).map(|at| task.solution(at).unwrap()).collect();
     (requests, solutions)

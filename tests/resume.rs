@@ -189,7 +189,7 @@ fn a_second_run_computes_nothing_whatever_was_touched_or_moved() {
     let rest = grid.clone();
     world.write("grid.yaml", rest.replacen(corpora, "", 1) + corpora);
     again(&world);
-    // Changed modification times far in the future.
+    // Move modification times far into the future.
     for name in ["backbone/model.safetensors", "backbone/config.json", "train.txt", "data/store/store.json"] {
         let file = std::fs::File::options().append(true).open(world.path(name)).unwrap();
         file.set_modified(std::time::SystemTime::now() + Duration::from_secs(3_000_000_000)).unwrap();

@@ -7,12 +7,15 @@ mod rows;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::common::{fixture, json, shared};
 use ghostlab::error::{Error, Result};
+use ghostlab::grid::Asking;
+use ghostlab::results::{TaskScores, add_task, empty_file};
 use ghostlab::tasks::{
-    AccuracyKind, Bos, DocumentLimit, DocumentResult, Encoder, Prefix, Score, Split, TASKS, Task, TaskResult,
-    Tokenised, average, export, max_length,
+    AccuracyKind, Answered, Bos, DocumentLimit, DocumentResult, Encoder, Prefix, Score, Split, TASKS, Task, TaskResult,
+    Tokenised, average, max_length,
 };
 use ghostlab_definitions::tokens::tokenised;
 use ghostlab_definitions::{Ask, FileRows, Request, Setting, native};
@@ -172,8 +175,8 @@ fn golden_requests_cover_trailing_blanks_and_cuts() {
     assert!(race.any(|tokens| !tokens.cut_ids.is_empty() && tokens.input_ids.len() == length));
 }
 
-/// Judges a task's documents by the golden log-likelihoods of `folder`.
-fn judge(task: &'static Task, folder: &str, bos: Bos) -> Vec<DocumentResult> {
+/// Answers a task with the golden log-likelihoods of `folder`.
+fn answer(task: &'static Task, folder: &str, bos: Bos) -> Answered {
     let scores: Vec<Score> = lines(&fixture(&format!("lm_eval/{folder}/{}.jsonl", task.name)))
         .iter()
         .map(|golden| Score {
@@ -181,7 +184,19 @@ fn judge(task: &'static Task, folder: &str, bos: Bos) -> Vec<DocumentResult> {
             greedy: golden["is_greedy"].as_bool().unwrap(),
         })
         .collect();
-    Asked::golden(task, bos).judge(task, &scores).unwrap()
+    let asked = Asked::golden(task, bos);
+    let solutions = native::solutions(task, &asked.task, &asked.tokens).unwrap();
+    Answered::new(&Arc::new(solutions), scores).unwrap()
+}
+
+/// Builds the results file of some tasks.
+fn results_file(answers: Vec<Answered>) -> Value {
+    let mut file = empty_file("tiny");
+    for answered in answers {
+        let definition = native::definition(answered.result.task).unwrap();
+        add_task(&mut file, definition, &Asking::default(), &TaskScores::native(String::new(), answered));
+    }
+    file
 }
 
 const FOLDERS: [(&str, Bos); 2] = [("", Bos::Tokenizer), ("nobos/", Bos::Never)];
@@ -191,7 +206,7 @@ fn predictions_and_lengths_are_those_of_the_harness() {
     for (folder, bos) in FOLDERS {
         for task in &TASKS[..9] {
             let golden = lines(&fixture(&format!("lm_eval/{folder}doc_results/{}.jsonl", task.name)));
-            let ours = judge(task, &format!("{folder}requests"), bos);
+            let ours: Vec<_> = answer(task, &format!("{folder}requests"), bos).documents().collect();
             assert_eq!(ours.len(), golden.len());
             for (ours, golden) in ours.iter().zip(&golden) {
                 let label = format!("{folder}{} {}", task.name, golden["doc_id"]);
@@ -257,16 +272,9 @@ fn assert_same_file(ours: &Value, path: &Path) {
 #[test]
 fn the_results_file_is_that_of_the_harness_to_the_last_digit() {
     for (folder, bos) in FOLDERS {
-        let results: Vec<TaskResult> = TASKS[..9]
-            .iter()
-            .map(|task| {
-                let documents = judge(task, &format!("{folder}requests"), bos);
-                TaskResult::of(task, documents.len(), &documents).unwrap()
-            })
-            .collect();
-        let ours = export(&results, json!({"model": "tiny"})).unwrap();
-        assert_same_file(&ours, &fixture(&format!("lm_eval/{folder}results.json")));
-        assert_eq!(ours["config"], json!({"model": "tiny"}));
+        let answers: Vec<_> = TASKS[..9].iter().map(|task| answer(task, &format!("{folder}requests"), bos)).collect();
+        let results: Vec<TaskResult> = answers.iter().map(|answered| answered.result.clone()).collect();
+        assert_same_file(&results_file(answers), &fixture(&format!("lm_eval/{folder}results.json")));
         let unanswered: Vec<usize> = results.iter().map(|result| result.unanswered).collect();
         assert_eq!(unanswered, [0, 0, 0, 0, 1, 0, 0, 0, 0], "one label of boolq is -1");
         assert!(results.iter().all(|result| result.non_finite == 0));
@@ -280,10 +288,8 @@ fn the_results_file_is_that_of_the_harness_to_the_last_digit() {
 #[test]
 fn the_results_file_of_old_race_is_that_of_the_old_harness() {
     let task = Task::find("race_v2").unwrap();
-    let documents = judge(task, "requests_legacy", Bos::Tokenizer);
-    let result = TaskResult::of(task, documents.len(), &documents).unwrap();
-    let golden = fixture("lm_eval/requests_legacy/race_v2_results.json");
-    assert_same_file(&export(&[result], json!(null)).unwrap(), &golden);
+    let answered = answer(task, "requests_legacy", Bos::Tokenizer);
+    assert_same_file(&results_file(vec![answered]), &fixture("lm_eval/requests_legacy/race_v2_results.json"));
 }
 
 #[test]
@@ -378,7 +384,8 @@ fn real_data_become_requests_without_exception() {
         let all = Asked::of(read, &encoder, Bos::Tokenizer, length).unwrap();
         let mut inputs = all.tokens.iter().flatten().map(|tokens| tokens.input_ids.len());
         assert!(inputs.all(|input| (1..=length).contains(&input)), "{file}");
-        assert_eq!(native::solutions(task, &all.task, &all.tokens).unwrap().whole(), total, "{file}");
+        assert_eq!(native::solutions(task, &all.task, &all.tokens).unwrap().documents(), all.task.original, "{file}");
+        assert_eq!(all.task.original == task.documents, total, "{file}");
         assert!(golds.len() > 1, "{file}");
     }
 }
@@ -386,13 +393,13 @@ fn real_data_become_requests_without_exception() {
 #[test]
 fn parquet_and_json_lines_give_the_same_rows() {
     let Some(folder) = shared("real/tasks") else { return };
-    let task = Task::find("arc_easy").unwrap();
-    let rows = native::rows(task, &[folder.join("arc_easy.parquet")]).unwrap();
+    let definition = native::definition(Task::find("arc_easy").unwrap()).unwrap();
+    let rows = native::rows(definition, &[folder.join("arc_easy.parquet")]).unwrap();
     let temporary = tempfile::tempdir().unwrap();
     let path = temporary.path().join("arc_easy.jsonl");
     let text: String = rows.iter().map(|row| format!("{}\n", row.value.json(None))).collect();
     std::fs::write(&path, text).unwrap();
-    let again = native::rows(task, &[path]).unwrap();
+    let again = native::rows(definition, &[path]).unwrap();
     assert_eq!(rows.len(), again.len());
     assert!(rows.iter().zip(&again).all(|(row, again)| row.value == again.value));
 }

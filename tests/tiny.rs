@@ -108,14 +108,14 @@ fn dense_backbones_know_the_world() {
         cell.ok().unwrap();
         let name = cell.cell.backbone.trim_start_matches("tiny-");
         let mut above = 0.0;
-        for (scores, (task, chance)) in cell.scored().zip(CHANCE) {
-            assert_eq!(scores.result.task.name, task);
-            let metric = scores.result.task.column;
-            let right: Vec<bool> = scores.answers.documents().map(|document| document.right(metric)).collect();
+        for ((_, answered), (task, chance)) in cell.answered().zip(CHANCE) {
+            assert_eq!(answered.result.task.name, task);
+            let metric = answered.result.task.column;
+            let right: Vec<bool> = answered.documents().map(|document| document.right(metric)).collect();
             let (right, all) = (right.iter().filter(|right| **right).count(), right.len());
             let p = binomial_above_chance(right as u64, all as u64, chance);
             assert!(p < 0.01, "{name} on {task}: {right} of {all}, p = {p:.3}");
-            above += 100.0 * (scores.result.column().value - chance) / 9.0;
+            above += 100.0 * (answered.result.column().value - chance) / 9.0;
         }
         assert!(above >= 20.0, "{name} is {above:.1} points above chance on the nine-task average");
         // The manifest has the unigram model's perplexity on the validation splits of the same registers.

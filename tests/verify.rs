@@ -91,7 +91,7 @@ fn an_untouched_folder_agrees_whole_and_in_part() {
         // One engine on one machine is deterministic, except for means summed in another order.
         assert!(check["largest"].as_f64() < Some(1e-6), "{kind}: {check:#}");
     }
-    // Seven cells with two texts of 5 and n windows, and 40 documents.
+    // Seven cells with 40 documents each.
     assert_eq!(check(&report, "documents")["all"], 7 * 40);
     assert_eq!(check(&report, "selections")["all"], 6);
     let (code, part) = verify(&world, &["--share", "5%"]);

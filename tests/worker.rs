@@ -186,7 +186,7 @@ fn job_that_kills_its_workers_is_abandoned_with_reason() {
     assert!(log(&output).contains("5 processes died during it"), "{}", log(&output));
     let shown = status(&world);
     assert!(shown.contains("tiny on test@64 its worker died 5 times"), "{shown}");
-    // Running alone retries, and clears the failures.
+    // A run without workers retries the failed work, and clears the failures.
     world.runs(&[]);
     assert!(!status(&world).contains("died 5 times"));
 }

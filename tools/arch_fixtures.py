@@ -1,11 +1,11 @@
-"""Small random backbones with Hugging Face transformers' forward pass, for crates/core/tests/arch.rs to compare with.
+"""Generates small random backbones and their forward pass in transformers, for the comparisons in crates/core/tests/arch.rs.
 
     pip install torch transformers safetensors
     python tools/arch_fixtures.py [OUT]
 
-Writes tests/fixtures/arch/{mistral,qwen2}: config.json as transformers writes it, config.hub-style.json as the hub's older
-configs are, the weights, and forward.safetensors: input_ids [2, 96], logits [2, 96, vocabulary] and layer_input.i
-[2, 96, C], the residual stream that enters layer i. (The other folders there are of the same form and older than this file.)
+Writes tests/fixtures/arch/{mistral,qwen2}: config.json as written by transformers, config.hub-style.json in the older format of
+the hub, the weights, and forward.safetensors with input_ids [2, 96], logits [2, 96, vocabulary] and layer_input.i [2, 96, C],
+the input of layer i. The other folders have the same format, but were created before this script.
 """
 
 import json
@@ -29,7 +29,8 @@ SHAPE = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-# Windows shorter than the sequences, so that they show: in Mistral every layer has one, in Qwen2 those from the third on.
+# The attention windows are shorter than the sequences, so that they affect the results. In Mistral every layer has a window, in
+# Qwen2 only layers from the third on.
 MODELS = {
     "mistral": lambda: MistralForCausalLM(
         MistralConfig(
@@ -54,7 +55,7 @@ MODELS = {
 
 
 def randomise(model):
-    """Weights, norms and biases that all show in the logits."""
+    """Sets random weights, norms and biases that all affect the logits noticeably."""
     generator = torch.Generator().manual_seed(0)
     for name, weight in sorted(model.named_parameters()):
         noise = torch.randn(weight.shape, generator=generator)
@@ -67,7 +68,7 @@ def randomise(model):
 
 
 def hub_style(config):
-    """The same config in the older dialect."""
+    """Converts a config to the older format of the hub."""
     config = dict(config)
     config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
     config["torch_dtype"] = config.pop("dtype")

@@ -1,12 +1,13 @@
-"""Small random backbones of every architecture and rope type with Hugging Face transformers' forward pass and greedy tokens,
-for crates/core/tests/architectures.rs to compare with. Nothing of it is committed.
+"""Generates small random backbones of every architecture and RoPE type, with the forward pass and greedy tokens of transformers,
+for the comparisons in crates/core/tests/architectures.rs. The output is not committed.
 
     python tools/arch_models.py OUT [NAME...]
 
-Writes OUT/NAME: config.json as transformers writes it, config.hub-style.json in the older dialect, the weights, and
-forward.safetensors: for each text t (0 is shorter than every window and original context, 1 is longer) ids.t [tokens],
-logits.t [tokens, vocabulary] and layer_input.t.i [tokens, C]; and for each prompt p (0 and 1 are the texts, 2 is the beginning
-of text 1 and grows beyond every original context) prompt.p [tokens], greedy.p [new] and margins.p [new].
+Writes OUT/NAME: config.json as written by transformers, config.hub-style.json in the older format of the hub, the weights, and
+forward.safetensors. For each text t, the latter contains ids.t [tokens], logits.t [tokens, vocabulary] and layer_input.t.i
+[tokens, C]. Text 0 is shorter than every attention window and original context, and text 1 is longer. For each prompt p, it
+contains prompt.p [tokens], greedy.p [new] and margins.p [new]. Prompts 0 and 1 are the texts. Prompt 2 is the beginning of text
+1, and grows beyond every original context.
 """
 
 import json
@@ -43,14 +44,14 @@ def rope(kind, theta=10000.0, **more):
 
 
 def of(name, **more):
-    """A config class by its name, with the shape of all and some more; what is None it does not have."""
+    """Returns a function that creates a config of this class with the common shape and `more`. Shape entries set to None are omitted."""
     shape = {key: value for key, value in {**SHAPE, **more}.items() if value is not None or key not in SHAPE}
     return lambda: getattr(transformers, name)(**shape)
 
 
-# Phi-3 has no head_dim: hidden / heads.
+# Phi-3 has no head_dim: heads have hidden / heads channels.
 PHI = {"head_dim": None, "hidden_size": 96, "num_attention_heads": 6}
-PAIRS = 6  # of a head of 16 channels, 3/4 of which turn
+PAIRS = 6  # rotated pairs of a head with 16 channels, 3/4 of which are rotated
 FACTORS = {
     "short_factor": [1.0 + 0.1 * i for i in range(9)],
     "long_factor": [1.5 + 0.7 * i for i in range(9)],
@@ -129,7 +130,7 @@ MODELS = {
         **rope("default"),
     ),
 }
-# As candle-transformers has them: heads of hidden / heads channels, which scale the scores, and its own choice of heads.
+# Configs supported by candle-transformers: head_dim is hidden / heads and also scales the scores.
 PLAIN = {"head_dim": SHAPE["hidden_size"] // SHAPE["num_attention_heads"], **rope("default")}
 MODELS |= {
     "llama-plain": of("LlamaConfig", **PLAIN),
@@ -138,17 +139,17 @@ MODELS |= {
     "gemma2-plain": of("Gemma2Config", query_pre_attn_scalar=PLAIN["head_dim"], sliding_window=WINDOW, **PLAIN),
     "mixtral-plain": of("MixtralConfig", num_local_experts=4, **EXPERTS, **PLAIN),
 }
-# Stored in bf16, and run in it: how embeddings are scaled then.
+# Stored and run in bf16, to check the scaling of embeddings.
 ROUNDED = {"gemma2-bf16": of("Gemma2Config", **GEMMA, **rope("default"))}
 
 
 def randomise(model):
-    """Weights, norms and biases that all show in the logits."""
+    """Sets random weights, norms and biases that all affect the logits noticeably."""
     generator = torch.Generator().manual_seed(0)
     for name, weight in sorted(model.named_parameters()):
         noise = torch.randn(weight.shape, generator=generator)
         if name.endswith("norm.weight"):
-            # What is multiplied by is near 1.
+            # Gemma adds 1 to its norm weights. The effective factors are near 1.
             weight.data = (0.0 if "gemma" in model.config.model_type else 1.0) + 0.2 * noise
         elif name.endswith(".bias"):
             weight.data = 0.5 * noise
@@ -158,7 +159,7 @@ def randomise(model):
 
 
 def hub_style(config):
-    """The same config in the older dialect."""
+    """Converts a config to the older format of the hub."""
     config = json.loads(json.dumps(config))
     parameters = config.pop("rope_parameters", None) or {}
     if "full_attention" in parameters:
@@ -180,14 +181,14 @@ def texts(vocabulary):
 
 
 def load(folder):
-    """A model in f32, which remembers nothing: the rope type `dynamic` goes by the longest text so far."""
+    """Loads a new model in f32. Models must not be reused, because the RoPE type `dynamic` depends on the longest earlier text."""
     model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     assert not any(info.values()), f"{folder}: {info}"
     return model.eval()
 
 
 def greedy(folder, ids):
-    """The likeliest tokens behind a prompt, and by how much each was likelier than any other."""
+    """Returns the greedy continuation of a prompt, and the margin between the two largest logits for each token."""
     model = load(folder)
     model.generation_config = type(model.generation_config)(pad_token_id=0)
     with torch.no_grad():
@@ -240,7 +241,7 @@ def main(out, *names):
             first = model(ids, output_hidden_states=True).hidden_states[0]
         save_file({"ids.0": ids[0], "layer_input.0.0": first[0].contiguous()}, folder / "forward.safetensors")
     if not names or "llama-own-head" in names:
-        # tie_word_embeddings beside a head of its own, which is another table.
+        # The config ties the embeddings, but the weights contain a different head.
         folder = Path(out, "llama-own-head")
         write(folder, of("LlamaConfig", tie_word_embeddings=True, **rope("default"))(), torch.float32)
         weights = load_file(folder / "model.safetensors")

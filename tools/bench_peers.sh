@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# ghostlab beside its peers, side by side in one run: `tools/bench_peers.sh [PART...] [--quick] …`, `--help` for the rest.
+# Benchmarks ghostlab and its peers together in one run: `tools/bench_peers.sh [PART...] [--quick] …`; see `--help`.
 #
-# Python is GHOSTLAB_PYTHON, or an environment of the build's own, which is made here with what .ci/run installs there.
-# llama.cpp is looked for where LLAMA_CPP says, and ik_llama.cpp where IK_LLAMA_CPP does; either is left out, with a line that says so, where it is not. Neither is ever fetched or built here.
-# Without arguments all parts run at full size, and benches/results and docs/performance.md are written.
+# Python is GHOSTLAB_PYTHON, or the environment target/python, which is created with the packages of .ci/run if necessary.
+# LLAMA_CPP and IK_LLAMA_CPP give the locations of llama.cpp and ik_llama.cpp. A missing one is skipped with a message; neither
+# is downloaded or built. Without arguments, all parts run at full size and update benches/results and docs/performance.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# The packages stand once, in .ci/run.
+# Read the list of packages from .ci/run.
 eval "$(grep '^packages=(' .ci/run)"
 python=${GHOSTLAB_PYTHON:-target/python/bin/python}
 has() { "$python" -c "import ${packages[*]/%/,} sys"; }

@@ -1,11 +1,11 @@
-"""The cost model against the clock: what each job of a run was told to cost, beside the time that it took.
+"""Compares the cost model with the measured time of each job of a run.
 
     python3 tools/cost_model.py                      # `reproduce all` from an empty store
     python3 tools/cost_model.py table4 figure1       # some artifacts
-    python3 tools/cost_model.py --events FILE        # a run whose events are there
+    python3 tools/cost_model.py --events FILE        # a run with recorded events
 
-A job's prediction is its floating-point operations over the rate that its own kind of work had in the whole run, as progress
-shows it. Jobs below --least seconds are summed and not judged.
+The predicted time of a job is its floating-point operations divided by the average rate of its kind of work in the run, like in
+the progress display. Jobs shorter than --least seconds count in the sums, but are not compared.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def events(given):
 
 
 def jobs(lines):
-    """Label, kind of work, operations and seconds of each job."""
+    """Iterates over the label, kind of work, operations and seconds of each job."""
     kinds, begun = {}, {}
     for event in map(json.loads, lines):
         match event["event"]:

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds ghostlab for NVIDIA GPUs without an installed CUDA: the compiler and the libraries to link come from NVIDIA's
-# wheels on PyPI. CUDA 13.0 runs on drivers from 580 on.
+# Builds ghostlab for NVIDIA GPUs without an installed CUDA toolkit. The compiler and the libraries come from NVIDIA's wheels
+# on PyPI. CUDA 13.0 needs driver 580 or later.
 #
 #   tools/cuda_build.sh                        # target/cuda/release/ghostlab
-#   CUDA_COMPUTE_CAP=90 tools/cuda_build.sh    # for another GPU than the one here (80: A100, 86: RTX 30, 89: RTX 40, 90: H100)
-#   CUDA_FOLDER=~/cuda tools/cuda_build.sh     # fetched once for several checkouts (about 1.2 GB)
+#   CUDA_COMPUTE_CAP=90 tools/cuda_build.sh    # for a GPU other than the local one (80: A100, 86: RTX 30, 89: RTX 40, 90: H100)
+#   CUDA_FOLDER=~/cuda tools/cuda_build.sh     # shared by several checkouts (about 1.2 GB)
 #
-#   tools/cuda_build.sh test                   # any other command of cargo, with its words: test, bench, clippy -p …
+#   tools/cuda_build.sh test                   # other cargo commands, with arguments: test, bench, clippy -p …
 #
 # Needs python3 with pip, and a C++ compiler.
 set -euo pipefail
@@ -19,16 +19,16 @@ wheels=(
     nvidia-cuda-runtime==13.0.96 nvidia-cuda-nvrtc==13.0.88 nvidia-cublas==13.1.0.3 nvidia-curand==10.4.0.35
 )
 
-# The last step of fetching writes this file: what was stopped half-way is fetched again.
+# The last step of the download writes the file `fetched`, so an interrupted download starts again.
 if [[ "$(cat "$folder/fetched" 2>/dev/null)" != "${wheels[*]}" ]]; then
     echo "fetching CUDA 13.0 from PyPI to $folder"
     python3 -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target "$folder" "${wheels[@]}"
-    # Where build scripts look, and under the names that a linker looks for.
+    # Create the folder that build scripts expect, and the library names that linkers expect.
     ln -sfn lib "$toolkit/lib64"
     for library in "$toolkit"/lib/lib*.so.*; do
         ln -sf "$(basename "$library")" "${library%%.so.*}.so"
     done
-    # The driver's own library comes with the driver. As CUDA's stubs do, this one has its names for the linker and nothing else.
+    # libcuda comes with the driver. Build a stub for the linker that only defines the symbols, like CUDA's stubs.
     mkdir -p "$toolkit/lib/stubs"
     { grep -oE '\bcu[A-Z][A-Za-z0-9_]*' "$toolkit/include/cuda.h"; printf 'cuProfiler%s\n' Start Stop; } |
         sort -u | sed 's/.*/void &(void) {}/' |
@@ -43,7 +43,7 @@ fi
 export CUDA_COMPUTE_CAP CUDA_PATH=$toolkit CUDA_HOME=$toolkit CUDA_ROOT=$toolkit CUDA_TOOLKIT_ROOT_DIR=$toolkit
 export PATH=$toolkit/bin:$PATH LIBRARY_PATH=$toolkit/lib:$toolkit/lib/stubs${LIBRARY_PATH:+:$LIBRARY_PATH}
 export NVCC=$toolkit/bin/nvcc CUDARC_CUDA_VERSION=13000
-# The program finds the libraries where they were fetched; the driver's is the system's.
+# The program loads the libraries from the download folder, and libcuda from the system.
 export RUSTFLAGS="${RUSTFLAGS:-} -L native=$toolkit/lib -L native=$toolkit/lib/stubs -C link-arg=-Wl,-rpath,$toolkit/lib"
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target/cuda}
 

@@ -1,13 +1,15 @@
-"""What transformers and lm-evaluation-harness say of exported folders, for tests/exported.rs to compare with.
+"""Loads exported folders in transformers and lm-evaluation-harness, for the comparisons in tests/exported.rs.
 
     pip install torch transformers lm_eval
     python tools/exported.py logits OUT.safetensors "TEXT" FOLDER...
     python tools/exported.py lm-eval OUT.json TASKS LIMIT TASK,TASK,... FOLDER...
 
-`logits` loads each folder in float32 and writes the ids of the text (a text of numbers is ids) and the logits of every
-position, each folder's under its name. On the way it loads the folder through all that serving programs use (`unasked`,
-`attended`, `empty`, `saved`), and stops where one gives something else. `lm-eval` scores each folder on the first LIMIT documents of TASKS/TASK.jsonl.gz under the harness' own task of that
-name, and writes its results.
+`logits` loads each folder in float32, and writes the token ids of the text and the logits of every position under the folder's
+name. A text of numbers is read as token ids. It also checks the interfaces that serving programs use (`unasked`, `attended`,
+`empty`, `saved`), and fails if one gives a different result.
+
+`lm-eval` scores each folder on the first LIMIT documents of TASKS/TASK.jsonl.gz with the harness's task of that name, and
+writes the results.
 """
 
 import json
@@ -16,12 +18,12 @@ import tempfile
 from pathlib import Path
 
 
-# Logits of one model by two ways through the same weights in float32.
+# Tolerance for logits of the same float32 weights, computed in two ways.
 NEAR = {"rtol": 1e-4, "atol": 1e-4}
 
 
 def refused(load, *said):
-    """What a load is refused with; it may not ask."""
+    """Checks that a load fails with a message that contains `said`, without prompting the user."""
     try:
         load()
     except KeyError as error:
@@ -31,7 +33,7 @@ def refused(load, *said):
 
 
 def unasked(folder, has_code):
-    """Tokenizer and config load without a question; the model too, or it is refused where a file has to be trusted."""
+    """Checks that tokenizer and config load without a prompt, and that a model with code is rejected unless it is trusted."""
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
     tokenizer, config = AutoTokenizer.from_pretrained(folder), AutoConfig.from_pretrained(folder)
@@ -43,7 +45,7 @@ def unasked(folder, has_code):
 
 
 def register():
-    """An attention of our own behind the interface by which servers put theirs in; how often it was called, by layer."""
+    """Registers a probe as attention implementation, like serving programs do. Returns the list of layers that call it."""
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, eager_mask
     from transformers.models.llama.modeling_llama import eager_attention_forward
@@ -68,8 +70,8 @@ def register():
 
 
 def attended(model, ids, whole, calls):
-    """Each attention implementation gives the same logits; every layer that has attention calls the one that is set, by its
-    own number."""
+    """Checks that all attention implementations give the same logits, and that each layer with attention calls the selected
+    one with its own index."""
     import torch
 
     dropped = getattr(model.config, "ghostlab", {}).get("dropped", [])
@@ -86,7 +88,7 @@ def attended(model, ids, whole, calls):
 
 
 def empty(folder, model, ids, whole, code):
-    """The base model as vLLM makes it: from the config alone and without memory for weights, which come later."""
+    """Checks a base model that is created like in vLLM: from the config, with weights on the meta device that are loaded later."""
     import torch
     from accelerate import init_empty_weights
     from transformers import AutoConfig, AutoModel
@@ -99,7 +101,7 @@ def empty(folder, model, ids, whole, code):
     assert all(weight.is_meta for weight in bare.parameters())
     assert bare.tp_plan and bare._pp_plan
     assert sum(isinstance(module, torch.nn.ModuleList) for module in bare.children()) == 1
-    # As a server would: positions and no cache, a tuple back, the stream first.
+    # Call it like a server: with positions, without a cache, and with a tuple result that starts with the residual stream.
     bare.load_state_dict(model.model.state_dict(), assign=True)
     places = torch.arange(ids.shape[1])[None]
     stream = bare.eval()(input_ids=ids, position_ids=places, use_cache=False, return_dict=False)[0]
@@ -110,7 +112,7 @@ def empty(folder, model, ids, whole, code):
 
 
 def saved(model, ids, whole, has_code):
-    """What transformers saves of a model that it loaded from a folder is the same model, and as well guarded."""
+    """Checks that a model saved by transformers loads as the same model, and still requires trust for its code."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -143,7 +145,7 @@ def logits(out, text, folders):
             ids = tokenizer(text, return_tensors="pt")["input_ids"]
         with torch.no_grad():
             whole = model.eval()(ids).logits[0]
-            # Token by token, with the cache that generation uses.
+            # Decoding with a cache must give the same tokens.
             cached = model.generate(ids, max_new_tokens=4, do_sample=False, use_cache=True)
             plain = model.generate(ids, max_new_tokens=4, do_sample=False, use_cache=False)
             static = model.generate(ids, max_new_tokens=4, do_sample=False, cache_implementation="static")
@@ -157,18 +159,18 @@ def logits(out, text, folders):
     save_file(tensors, out)
 
 
-# Of these tasks the harness scores the test split, of the others the validation split.
+# Tasks whose test split the harness scores. For other tasks, it scores the validation split.
 TESTED = ("arc_easy", "arc_challenge", "openbookqa", "race")
 
 
 def local_tasks(here, files):
-    """Writes the harness' own tasks, each on a file of ours, into a folder; what they are called there, by task."""
+    """Writes copies of the harness's tasks that read our files into a folder. Returns the name of each copy by task."""
     from lm_eval.tasks import TaskManager
 
     known = TaskManager()
     for name, file in files.items():
         own = known.task_index[name]
-        # Of its splits only the scored one is there.
+        # Only the scored split exists.
         split = "test" if name in TESTED else "validation"
         others = {f"{other}_split": None for other in ("training", "validation", "test") if other != split}
         local = {
@@ -185,7 +187,7 @@ def local_tasks(here, files):
 
 
 def evaluate(manager, folder, tasks, limit, batch_size=8, samples=False, kind="float32"):
-    """A folder's results on tasks of `local_tasks`, from loading the model on."""
+    """Loads a folder's model, and returns its results on tasks of `local_tasks`."""
     import lm_eval as harness
 
     return harness.simple_evaluate(

@@ -1,11 +1,11 @@
-"""Compares `ghostlab score` with transformers on a GGUF file, which transformers dequantises: `gguf_scores.py FILE WINDOWS SAMPLES...`.
+"""Compares `ghostlab score` with transformers on a GGUF file, which transformers dequantizes: `gguf_scores.py FILE WINDOWS SAMPLES...`.
 
     pip install torch transformers gguf pyarrow
     ghostlab score FILE --tasks TASK --rows ROWS --samples samples --documents 20
     python tools/gguf_scores.py FILE wikitext2-test.parquet samples/samples_TASK.jsonl...
 
-Prints the perplexity of the first 32 windows of 512 tokens of the text (rows joined by blank lines), summed in float64, and for
-each file of samples the largest relative difference of a log-likelihood and the number of requests.
+Prints the perplexity of the first 32 windows of 512 tokens of the text (rows joined by blank lines), summed in float64. For
+each file of samples, prints the number of requests and the largest relative difference of a log-likelihood.
 """
 
 import json
@@ -20,7 +20,7 @@ LENGTH, WINDOWS = 512, 32
 
 
 def log_likelihoods(model, ids):
-    """Returns the log-probability of each token but the first, in float64."""
+    """Returns the log-probability of each token except the first, in float64."""
     with torch.no_grad():
         logits = model(torch.tensor([ids])).logits[0].double()
     shares = torch.log_softmax(logits, -1)
@@ -36,7 +36,7 @@ def perplexity(model, tokenizer, path):
 
 
 def encoded(tokenizer, context, continuation):
-    """Splits as lm-evaluation-harness does: blanks at the end of the context belong to the continuation."""
+    """Splits like lm-evaluation-harness: trailing blanks of the context belong to the continuation."""
     blanks = len(context) - len(context.rstrip())
     if blanks:
         context, continuation = context[:-blanks], context[-blanks:] + continuation

@@ -1,7 +1,7 @@
-"""What lm-evaluation-harness makes of a generated task: `golden_answers.py OUT BACKBONE`, by its own `simple_evaluate`.
+"""Runs lm-evaluation-harness on a task with generated answers: `golden_answers.py OUT BACKBONE`, using `simple_evaluate`.
 
-Writes below OUT made-up rows in GSM8K's schema, `definitions/made_up.yaml` over them, and `golden.json`: the answers in the
-order of the documents, and the exact match of each filter.
+Writes synthetic rows in the schema of GSM8K, the definition `definitions/made_up.yaml`, and `golden.json` below OUT. The
+latter contains the answers in document order, and the exact match of each filter.
 """
 
 import gzip
@@ -64,7 +64,7 @@ def main(out, backbone):
     model = HFLM(pretrained=str(backbone), device="cpu", dtype="float32", batch_size=1)
     manager = TaskManager(include_path=str(folder), include_defaults=False)
     done = lm_eval.simple_evaluate(model, tasks=["made_up"], task_manager=manager, log_samples=True, bootstrap_iters=0)
-    # A sample for each filter of each document.
+    # There is one sample per document and filter.
     samples = sorted(done["samples"]["made_up"], key=lambda sample: sample["doc_id"])
     answers = [sample["resps"][0][0] for sample in samples if sample["filter"] == "strict-match"]
     named = {key.split(",")[1]: value for key, value in done["results"]["made_up"].items() if key.startswith("exact_match,")}

@@ -1,7 +1,7 @@
-"""What transformers generates: `golden_generation.py OUT FOLDER...`, greedy, in f32, one prompt at a time.
+"""Generates greedily with transformers, in f32, one prompt at a time: `golden_generation.py OUT FOLDER...`.
 
-Writes OUT/INDEX.json for each backbone's folder: a list of prompts, each with its ids, the new ids, and how far the logits of
-the two likeliest tokens are apart at each of them.
+Writes OUT/INDEX.json for each backbone's folder: a list of prompts, each with its token ids, the generated ids, and the
+difference between the two largest logits at each generated token.
 """
 
 import json
@@ -20,7 +20,7 @@ def main(out, *folders):
     torch.set_num_threads(2)
     for index, folder in enumerate(folders):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        # Nothing ends early, and nothing is penalised, whatever the folder says.
+        # Ignore the folder's generation config: no early stop, no penalties.
         model.generation_config = type(model.generation_config)(pad_token_id=0)
         draw, made = random.Random(3), []
         vocabulary = min(model.config.vocab_size, 4000)

@@ -1,7 +1,7 @@
-"""Requests that lm-evaluation-harness itself makes, of its own definitions on made-up rows: `golden_requests.py OUT`.
+"""Records the requests that lm-evaluation-harness builds from its definitions on synthetic rows: `golden_requests.py OUT`.
 
-Writes OUT/tasks (where its definitions lie), OUT/golden.json (of each task and setting the requests) and
-OUT/rows/DATASET/SPLIT.json. The rows are made here, in each data set's schema; nothing is downloaded.
+Writes OUT/tasks (the folder of the definitions), OUT/golden.json (the requests of each task and setting) and
+OUT/rows/DATASET/SPLIT.json. The rows are generated in the schema of each data set; nothing is downloaded.
 """
 
 import json
@@ -31,7 +31,7 @@ def four(draw, labels="ABCD"):
     return {"text": [text(draw, 1, 4) for _ in labels], "label": list(labels)}
 
 
-# Of each data set a row, by a generator of random numbers and the row's place.
+# Row generators by data set. Arguments: a random number generator, and the index of the row.
 ROWS = {
     "allenai/ai2_arc": lambda d, i: {"id": f"q{i}", "question": text(d), "choices": four(d), "answerKey": d.choice("ABCD")},
     "allenai/openbookqa": lambda d, i: {"question_stem": text(d), "choices": four(d), "answerKey": d.choice("ABCD")},
@@ -68,8 +68,8 @@ ROWS = {
     "EleutherAI/headqa": lambda d, i: {"qtext": text(d), "answers": [{"aid": k + 1, "atext": text(d, 1, 4)} for k in range(4)], "ra": d.randint(1, 4)},
     "skt/kobest_v1": lambda d, i: {"paragraph": text(d, 9, 14), "question": text(d), "label": d.randrange(2)},
 }
-# All output types; where examples come from another split, are written in the definition, or are the first ones; several
-# targets, several contexts, answers by number, by letter and as texts; descriptions, delimiters, included files.
+# These tasks cover all output types; few-shot examples from another split, from the definition, and from the first rows; several
+# targets and contexts; answers as numbers, letters and texts; descriptions, delimiters, and included files.
 NAMES = """arc_easy arc_challenge openbookqa sciq commonsense_qa headqa_en headqa_es swag
 mmlu_abstract_algebra mmlu_anatomy mmlu_virology mmlu_abstract_algebra_continuation mmlu_anatomy_generative
 gsm8k gsm8k_cot gsm8k_cot_zeroshot gsm8k_cot_llama triviaqa nq_open
@@ -89,7 +89,7 @@ def rows(path, split):
 
 
 def plain(value):
-    """Arguments as JSON has them."""
+    """Converts an argument to a JSON value."""
     return value if isinstance(value, (str, dict)) else str(value)
 
 
@@ -112,7 +112,7 @@ def asked(task, shots, chat, render):
 
 
 def translated():
-    """Corpora of references and texts near them, and what sacrebleu says of each."""
+    """Generates corpora of references and perturbed copies, with their sacrebleu scores."""
     draw, corpora = random.Random(7), []
     for place in range(60):
         pairs = []
@@ -143,7 +143,7 @@ def main(out):
     def render(messages, add_generation_prompt=True):
         if add_generation_prompt:
             return template.render(messages=messages, add_generation_prompt=True)
-        # An answer that is begun is gone on with: what the template puts behind it is cut off.
+        # If the last message is a partial answer, the model continues it, so cut off what the template appends.
         whole = template.render(messages=messages, add_generation_prompt=False)
         begun = messages[-1]["content"].strip()
         return whole[: whole.rindex(begun) + len(begun)]
@@ -152,7 +152,7 @@ def main(out):
     for name in NAMES:
         for shots in (0, 5):
             for chat in (False, True):
-                # Anew: a task remembers its draws.
+                # Load the task again, because it remembers its draws.
                 (task,) = manager.load([name])["tasks"].values()
                 samples = (task.config.fewshot_config.samples if task.config.fewshot_config else None) or ()
                 shots = min(shots, len(samples) or shots)

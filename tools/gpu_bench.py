@@ -1,6 +1,6 @@
-"""A device beside this machine's processor. `tools/gpu_bench.sh` runs it.
+"""Compares a device with this machine's CPU. Run by `tools/gpu_bench.sh`.
 
-Numbers are held to the tolerances with which `ghostlab compare` judges float types. Exit code 1: a part failed.
+Results must agree within the tolerances that `ghostlab compare` uses for float types. The exit code is 1 if a part fails.
 """
 
 import argparse
@@ -21,12 +21,12 @@ ROOT = Path(__file__).resolve().parents[1]
 TINY, REAL = ROOT / "data/tiny", ROOT.parent / "shared/real"
 TASKS = ["arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race"]
 RECOVERIES = ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate", "ghosted"]
-# What matters most comes first, should the time be up.
+# The most important type comes first, in case the time limit is reached.
 TYPES = ["bf16", "f32", "f16"]
 
 
 class Failed(Exception):
-    """A number that is not what it has to be, or a command that ended badly."""
+    """Raised if a command fails."""
 
 
 class Bench:
@@ -43,7 +43,7 @@ class Bench:
         return self.given.limit - (time.monotonic() - self.began)
 
     def begin(self, last):
-        """A part may take half of the time that is left, so that one that hangs leaves some for the others."""
+        """Sets the deadline of a part: half of the remaining time, so that a part that hangs leaves time for the others."""
         self.until = time.monotonic() + self.left() * (1 if last else 0.5)
 
     def size(self, whole, quick):
@@ -53,7 +53,7 @@ class Bench:
         return ["--engine", "candle", "--device", self.given.device, "--dtype", dtype]
 
     def sides(self):
-        """This machine's processor, and the device in each float type: name and options."""
+        """Returns the options of the CPU and of the device in each float type, by name."""
         return {"own kernels, f32": self.CPU} | {self.name(dtype): self.device(dtype) for dtype in TYPES}
 
     def name(self, dtype):
@@ -62,10 +62,10 @@ class Bench:
     CPU = ["--engine", "cpu", "--device", "cpu", "--dtype", "f32"]
 
     def run(self, *words):
-        """Seconds of the program, and what it answers and says beside that."""
+        """Runs the program. Returns the seconds, stdout and stderr."""
         command = [str(self.program), *map(str, words)]
         started = time.monotonic()
-        # A part without time is ended, not the whole bench.
+        # A timeout ends this part, but not the whole benchmark.
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=max(1, self.until - time.monotonic()))
         seconds = time.monotonic() - started
         if done.returncode:
@@ -73,11 +73,11 @@ class Bench:
         return seconds, done.stdout, done.stderr
 
     def place(self, name):
-        """A store and a results folder of their own: nothing is there yet."""
+        """Returns the options for a new store with this name."""
         return ["--store", self.folder / name / "store"]
 
     def grid(self, name, content, engine, *words):
-        """Runs a grid from nothing; its seconds, the folder of its results, and its notes."""
+        """Runs a grid with an empty store. Returns the seconds, the results folder and stderr."""
         file = self.folder / f"{name}.yaml"
         file.write_text(json.dumps(content))  # JSON is YAML
         results = self.folder / name / "results"
@@ -90,7 +90,7 @@ class Bench:
 
 
 def tiny_grid(bench):
-    """All repairs of table 2 at one depth, nine tasks and three texts."""
+    """Returns a grid with all repairs of table 2 at one depth, on nine tasks and two texts."""
     names = ["llama", "qwen3", "olmo2"][: bench.size(3, 1)]
     text = {"wiki": ("wiki-test", "wikitext2"), "web": ("web-validation", "c4"), "train": ("web-train", "c4")}
     corpora = {of: {"path": str(TINY / f"corpora/{file}.jsonl.gz"), "rule": rule} for of, (file, rule) in text.items()}
@@ -111,7 +111,7 @@ def tiny_grid(bench):
 
 
 def parity(bench, found):
-    """The same grid on both: perplexities, answers, boundary errors; and the seconds of the whole grid."""
+    """Compares a grid on both sides: perplexities, answers, boundary errors, and the total time."""
     content = tiny_grid(bench)
     cpu_seconds, expected, _ = bench.grid("parity-cpu", content, bench.CPU)
     found["own kernels, f32"], wrong = {"seconds": cpu_seconds}, []
@@ -124,26 +124,26 @@ def parity(bench, found):
             judged += value["beyond"] is not None
             if value["beyond"]:
                 beyond.append(f"{value['cell']} {value['first']['metric']}: {first} and {second}")
-            # Only `NaN` and what has no value is like nothing.
+            # A missing value counts as an infinite difference.
             apart = abs(second - first) / max(abs(first), 1e-30) if None not in (first, second) else float("inf")
             kind = value["first"]["metric"].split(" ")[0].split("(")[0].split("@")[0]
             furthest[kind] = max(furthest.get(kind, 0.0), apart)
         only = [compared[of] for of in ("only_first", "only_second")]
         of = {"seconds": seconds, "compared": compared["compared"], "judged": judged, "beyond": beyond, "furthest": furthest}
         found[bench.name(dtype)] = of | {"only": sum(map(len, only)), "notes": notes(said)}
-        # In half precision a criterion may find two cuts alike and take the other one.
+        # In half precision, rounding may make a criterion select another cut.
         if beyond or not judged or (dtype == "f32" and any(only)):
             wrong.append(f"{dtype}: {len(beyond)} of {judged} that differ beyond the tolerance, {sum(map(len, only))} unpaired")
     return wrong
 
 
 def notes(said):
-    """What the run says of memory and range."""
+    """Returns the lines about memory limits and overflow."""
     return [line for line in said.splitlines() if "out of device memory" in line or "whenever they are needed" in line or "overflow" in line]
 
 
 def text(bench):
-    """What the trained backbone may have seen the like of; of the embedded one, which is short, as often as to fill the windows."""
+    """Returns the text to score: WikiText-2 for the trained backbone, or the bundled text, repeated to fill the windows."""
     if not bench.is_tiny():
         return REAL / "corpora/wikitext2-test.parquet"
     file = bench.folder / "text.jsonl"
@@ -160,7 +160,7 @@ def score(bench, model, count, length, engine, name):
 
 
 def rate(bench, model, count, length, engine, name):
-    """Tokens a second of scoring a text, and the perplexity."""
+    """Returns the tokens per second of scoring a text, and the perplexity."""
     corpora = {"text": {"path": str(text(bench)), "rule": "wikitext2", "limit": count}}
     evaluate = {"perplexity": [{"corpus": "text", "length": length}]}
     found, events = paced(bench, {"corpora": corpora, "evaluate": evaluate}, model, engine, name)
@@ -169,8 +169,8 @@ def rate(bench, model, count, length, engine, name):
 
 
 def paced(bench, content, model, engine, name):
-    """Runs a grid of one dense backbone: tokens a second behind its first batch, so that start and loading are left out; and
-    the events."""
+    """Runs a grid of one dense backbone. Returns its tokens per second and its events. The rate excludes the first batch, and
+    with it startup and loading."""
     content |= {"backbones": {"m": {"path": str(model)}}, "backbone": "m"}
     file = bench.folder / f"rate-{name}.yaml"
     file.write_text(json.dumps(content))
@@ -179,7 +179,7 @@ def paced(bench, content, model, engine, name):
     events = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     at = lambda event: datetime.fromisoformat(event["time"].replace("Z", "+00:00")).timestamp()
     done = [(at(event), event.get("ran", event["tokens"])) for event in events if event["event"] == "advanced"]
-    # What was told at once ran together.
+    # Events with nearly equal times belong to one batch.
     behind = [(time, tokens) for time, tokens in done if time > done[0][0] + 1e-3]
     found = {"tokens": sum(tokens for _, tokens in done), "whole_seconds": seconds}
     if behind:
@@ -189,7 +189,7 @@ def paced(bench, content, model, engine, name):
 
 
 def forward(bench, found):
-    """Tokens a second of the dense backbone, and of wide layers of random weights."""
+    """Measures tokens per second of the dense backbone, and of wide layers with random weights."""
     wrong, length = [], bench.size(512, 128)
     for name, model in [("trained", bench.backbone), ("wide", wide(bench))]:
         if model is None:
@@ -199,7 +199,7 @@ def forward(bench, found):
         if name == "trained":
             of["own kernels, f32"] = exact = rate(bench, model, count, length, bench.CPU, f"{name}-cpu")
         for dtype in TYPES:
-            # Products in f32 take a tenth of the rate.
+            # Products in f32 are ten times slower.
             some = count // 5 + 1 if (name, dtype) == ("wide", "f32") else count
             ours = of[bench.name(dtype)] = rate(bench, model, some, length, bench.device(dtype), f"{name}-{dtype}")
             of[f"transformers on {bench.given.device}, {dtype}"] = transformers(bench, model, length, dtype)
@@ -210,7 +210,7 @@ def forward(bench, found):
 
 
 def wide(bench):
-    """A folder with four layers of 4,096 channels, random."""
+    """Returns a folder with four random layers of 4,096 channels, or None if it cannot be generated."""
     if bench.given.quick:
         return bench.given.wide
     folder, maker = bench.folder / "wide", bench.program.with_name("ghostlab-tiny")
@@ -221,7 +221,7 @@ def wide(bench):
 
 
 def transformers(bench, model, length, dtype):
-    """The same of transformers on the same device: logits and cross entropy of windows of any tokens."""
+    """Measures transformers on the same device: logits and cross entropy of windows of random tokens."""
 
     def scored(torch, loaded, ids):
         logits = loaded(ids, use_cache=False).logits[:, :-1]
@@ -231,7 +231,7 @@ def transformers(bench, model, length, dtype):
 
 
 def fastest(bench, model, dtype, lengths, batches, run, rounds=None):
-    """Tokens a second of transformers with the best size of a batch: so many tokens a row go in, so many more come."""
+    """Returns the tokens per second of transformers at the best batch size. `lengths` are the input and output tokens per row."""
     try:
         import torch
 
@@ -248,7 +248,7 @@ def fastest(bench, model, dtype, lengths, batches, run, rounds=None):
             continue
         if batch * sum(lengths) / seconds > best["tokens_per_second"]:
             best |= {"tokens_per_second": batch * sum(lengths) / seconds, "batch": batch}
-    # What torch keeps for later, the program would not find free.
+    # Free torch's cached memory for the program.
     del loaded
     gc.collect()
     if bench.given.device.startswith("cuda"):
@@ -257,12 +257,12 @@ def fastest(bench, model, dtype, lengths, batches, run, rounds=None):
 
 
 def generation(bench, found):
-    """Greedy tokens behind prompts, many together: tokens a second, those of the prompts among them."""
-    # Several times what a device takes at once.
+    """Measures greedy generation for many prompts together, in tokens per second, including prompt tokens."""
+    # Use several times as many prompts as fit on a device at once.
     count, words, new = bench.size(6144, 8), 64, bench.size(64, 8)
     with gzip.open(TINY / "corpora/wiki-test.jsonl.gz", "rt") as file:
         texts = " ".join(json.loads(line)["text"] for line in file).split()
-    # The number comes first: what begins alike would run once.
+    # Start each prompt with a different number, because common prefixes would be computed only once.
     rows = [{"text": f"{at} " + " ".join(texts[at % 64 * words :][:words])} for at in range(count)]
     (bench.folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     definition = bench.folder / "prompts.yaml"
@@ -281,18 +281,18 @@ def generation(bench, found):
             continue
         of = found.setdefault(name, {})
         for dtype in ["bf16", "f32"]:
-            # Products in f32 take a tenth of the rate.
+            # Products in f32 are ten times slower.
             some = count // 3 if (name, dtype) == ("wide", "f32") else count
             of[bench.name(dtype)], _ = paced(bench, content(some), model, bench.device(dtype), f"generation-{name}-{dtype}")
             of[f"transformers on {bench.given.device}, {dtype}"] = generated_by_transformers(bench, model, words, new, dtype)
         if name == "trained":
-            # Behind the rest, so that it is what falls out of the time.
+            # Run this last, so that it is the measurement that a time limit drops.
             of["own kernels, f32"], _ = paced(bench, content(min(count, 512)), model, bench.CPU, "generation-cpu")
     return []
 
 
 def generated_by_transformers(bench, model, length, new, dtype):
-    """The same of transformers on the same device, behind prompts of any tokens."""
+    """Measures transformers on the same device, with prompts of random tokens."""
 
     def generated(torch, loaded, ids):
         fixed = {"do_sample": False, "min_new_tokens": new, "max_new_tokens": new, "pad_token_id": 0}
@@ -311,7 +311,7 @@ def loaded_by_transformers(bench, model, dtype):
 
 
 def timed(bench, once, rounds=None):
-    """Seconds of one of several rounds."""
+    """Returns the mean time of several rounds in seconds."""
     import torch
 
     wait = torch.cuda.synchronize if bench.given.device.startswith("cuda") else lambda: None
@@ -327,7 +327,7 @@ def timed(bench, once, rounds=None):
 
 
 def tasks(bench, found):
-    """Nine tasks of the dense backbone, from nothing to scores."""
+    """Scores the dense backbone on nine tasks, with an empty store."""
     files = [TINY / f"tasks/{task}.jsonl.gz" for task in TASKS]
     for place, (name, engine) in enumerate(bench.sides().items()):
         words = ["score", TINY / "llama", "--tasks", *files, "--documents", bench.size(300, 2), "--json", *engine]
@@ -338,7 +338,7 @@ def tasks(bench, found):
 
 
 def latency(bench, found):
-    """Prefill times and decoded tokens a second of dense, pruned and repaired, as a grid measures them."""
+    """Measures prefill times and decoding rates of the dense, pruned and repaired model, using a grid."""
     length, batches = bench.size(512, 64), [1, bench.size(16, 2)]
     for name, model in [("trained", bench.backbone), ("wide", wide(bench))]:
         if model is None:
@@ -348,7 +348,7 @@ def latency(bench, found):
         content |= {"backbones": {"m": {"path": str(model)}}, "backbone": ["m"], "depth": depth, "recovery": ["none", "ghosted"]}
         content["calibration"] = content["calibration"] | bench.size({"sequences": 32}, {})
         content["evaluate"] = {"latency": {"length": length, "batch": batches, "decode": bench.size(64, 4)}}
-        # Wide layers would take a processor minutes. The device comes first, should the time be up.
+        # Skip wide layers on the CPU, which would take minutes. Run the device first, in case the time limit is reached.
         own = {"own kernels, f32": bench.CPU} if name == "trained" else {}
         sides = {bench.name("bf16"): bench.device("bf16")} | own
         for place, (side, engine) in enumerate(sides.items()):
@@ -364,17 +364,17 @@ def latency(bench, found):
 
 
 def machine_of(results):
-    """What the run says that computed."""
+    """Returns the machine recorded in `run.json`."""
     told = json.loads((results / "run.json").read_text())
     return told.get("machine")
 
 
 def memory(bench, found):
-    """With room for a part of the weights the numbers are those with room for all."""
+    """Compares results with memory for only a part of the weights to those with enough memory."""
     length, count = bench.size(512, 128), bench.size(50, 4)
     weights = sum(file.stat().st_size for file in Path(bench.backbone).glob("*.safetensors")) / 1e9
     _, expected, _ = score(bench, bench.backbone, count, length, bench.device("f32"), "memory-all")
-    # On another device the memory is for activations too, and the weights get what these leave: nothing here.
+    # On a GPU, the limit also covers activations, which leave no memory for weights here.
     little = ["--memory", "0.012"] if bench.given.device == "cpu" else ["--device-memory", f"{weights / 4:.4f}"]
     bounded = bench.device("f32") + little
     seconds, ours, said = score(bench, bench.backbone, count, length, bounded, "memory-little")
@@ -447,7 +447,7 @@ def main():
             report["parts"][name] = {"seconds": seconds, "failed": wrong, "found": found}
             bad += bool(wrong)
             print(f"{name}: {'failed' if wrong else 'good'}, {seconds:.0f} s", *wrong, sep="\n  ", flush=True)
-            # What was found so far stays if the next part takes the machine down.
+            # Save the report after each part, because the next part may crash the machine.
             Path(given.to).write_text(json.dumps(report, indent=1) + "\n")
     print(f"written: {given.to}")
     return 1 if bad else 0

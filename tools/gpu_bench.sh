@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# A device beside this machine's processor: whether both give the same numbers, and how fast each is. For an NVIDIA GPU after
-# `tools/cuda_build.sh`; unattended. Its parts are cut off so that all end within eight minutes; those of transformers are not.
+# Compares a device with this machine's CPU: results and speed. For NVIDIA GPUs, after `tools/cuda_build.sh`. Parts are stopped
+# after a time limit, so that all finish within eight minutes, except for those that use transformers.
 #
 #   tools/gpu_bench.sh                                  # parity, rates, tasks, generation, latency, little memory, into gpu.json
-#   tools/gpu_bench.sh --device cpu --quick --to x.json # candle on the CPU at small sizes: to see that all runs
-#   tools/gpu_bench.sh parity memory                    # some parts; --help for the rest
+#   tools/gpu_bench.sh --device cpu --quick --to x.json # candle on the CPU at small sizes, as a smoke test
+#   tools/gpu_bench.sh parity memory                    # some parts; see --help
 #
-# GHOSTLAB names the program (target/cuda/release/ghostlab). With torch and transformers in GHOSTLAB_PYTHON
-# (python3) these run beside it; ghostlab-tiny beside the program makes wide layers.
+# GHOSTLAB is the path of the program (default: target/cuda/release/ghostlab). If GHOSTLAB_PYTHON (default: python3) has torch
+# and transformers, they are benchmarked too. Wide layers need ghostlab-tiny in the program's folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

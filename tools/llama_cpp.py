@@ -1,11 +1,11 @@
-"""llama.cpp as a library, for tests/llama_cpp.rs: logits, tokens, text.
+"""Calls llama.cpp as a library, for tests/llama_cpp.rs: logits, tokens, generated text.
 
-    python tools/llama_cpp.py logits FILE IDS.json OUT.f32   rows of ids -> all logits, one row after the other
+    python tools/llama_cpp.py logits FILE IDS.json OUT.f32   rows of ids -> all logits, row by row
     python tools/llama_cpp.py tokens FILE LINES.json OUT.json
-    python tools/llama_cpp.py generate FILE IDS.json COUNT OUT.json   greedy text, token by token with the KV cache
+    python tools/llama_cpp.py generate FILE IDS.json COUNT OUT.json   greedy decoding with the KV cache
 
-The library is in the wheel xllamacpp, which exports llama.cpp's own C functions: no compiler is needed. Fields of its structs are
-found by their offsets in that version (xllamacpp 2026.10.11549); the default of each is checked before it is set.
+The wheel xllamacpp contains the library and exports llama.cpp's C functions, so no compiler is needed. Struct fields are set by
+their offsets in xllamacpp 2026.10.11549, after checking their default values.
 """
 
 import ctypes
@@ -19,7 +19,8 @@ import xllamacpp
 
 
 class Params(Structure):
-    """A struct by value of any size up to this: x86-64 and aarch64 hand it over by its address, or on the stack as the last."""
+    """Struct passed by value, at least as large as the real one. The calling conventions of x86-64 and aarch64 allow a larger size,
+    because they pass it by address or as the last argument on the stack."""
 
     _fields_ = [("bytes", ctypes.c_uint8 * 512)]
 
@@ -68,7 +69,7 @@ def library():
 
 
 LIB = library()
-# Messages of the loader, to be shown where a file is refused.
+# Messages of the loader, shown if a file is rejected.
 SAID = []
 LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, c_char_p, c_void_p)(lambda _, text, __: SAID.append(text.decode(errors="replace")))
 LIB.llama_log_set(ctypes.cast(LOG, c_void_p), None)
@@ -79,7 +80,7 @@ class Model:
         params = LIB.llama_model_default_params()
         params.set(16, "<i", 0, default=-1)  # n_gpu_layers
         params.set(72, "<?", vocab_only, default=False)
-        params.set(74, "<?", False, default=True)  # use_extra_bufts: no repacked weights, which round activations
+        params.set(74, "<?", False, default=True)  # use_extra_bufts: disable repacked weights, which round activations
         self.model = LIB.llama_model_load_from_file(path.encode(), params)
         if not self.model:
             raise SystemExit(f"llama.cpp does not load {path}:\n{''.join(SAID[-20:])}")
@@ -95,7 +96,7 @@ class Model:
         return list(room[:count])
 
     def context(self, tokens):
-        """A context for so many tokens, with keys and values in f32."""
+        """Creates a context for `tokens` tokens, with a KV cache in f32."""
         params = LIB.llama_context_default_params()
         params.set(0, "<I", max(32, tokens), default=512)  # n_ctx
         params.set(4, "<I", max(32, tokens))  # n_batch
@@ -111,7 +112,7 @@ class Model:
         return context
 
     def decode(self, context, ids, first=0):
-        """The logits of each token of a text whose first token has the position `first`, as bytes of f32."""
+        """Returns the logits at each token as bytes of f32. `first` is the position of the first token."""
         batch = LIB.llama_batch_init(len(ids), 0, 1)
         batch.n_tokens = len(ids)
         for place, token in enumerate(ids):
@@ -125,14 +126,14 @@ class Model:
         return found
 
     def logits(self, ids):
-        """All logits of one sequence, as bytes of f32."""
+        """Returns all logits of one sequence as bytes of f32."""
         context = self.context(len(ids))
         found = b"".join(self.decode(context, ids))
         LIB.llama_free(context)
         return found
 
     def generate(self, ids, count):
-        """The ids and `count` more, each the most likely one."""
+        """Returns the ids, continued greedily by `count` tokens."""
         context, new = self.context(len(ids) + count), ids
         for _ in range(count):
             last = self.decode(context, new, first=len(ids) - len(new))[-1]

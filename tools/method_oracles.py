@@ -1,13 +1,12 @@
-"""What every criterion, recovery and option gives on small random backbones, by the methods' formulas in float64, for
-crates/core/tests/golden.rs to hold every engine and float type to.
+"""Computes reference results of every criterion, recovery and option on small random backbones in float64, from the formulas of
+the methods. crates/core/tests/golden.rs compares every engine and float type with them.
 
     pip install numpy torch transformers
     python tools/method_oracles.py
 
-Nothing here is ours but the formulas' form: each is written from its paper or reference code (named beside it), with
-numpy's own solvers, and shares no code with the program. The forward pass is checked against transformers' logits
-(tests/fixtures/arch/*/forward.safetensors) before anything is computed with it. Training is torch's: its gradients through
-transformers' own layers in float64, and its AdamW. Writes tests/fixtures/methods.json.
+Each method is implemented from its paper or reference code, named next to it, with numpy's solvers, and shares no code with the
+program. The forward pass is first checked against transformers' logits (tests/fixtures/arch/*/forward.safetensors). Training
+uses torch's gradients through transformers' layers in float64, and torch's AdamW. Writes tests/fixtures/methods.json.
 """
 
 import csv
@@ -23,7 +22,7 @@ from transformers import AutoModelForCausalLM
 
 ROOT = Path(__file__).resolve().parent.parent
 ARCH = ROOT / "tests/fixtures/arch"
-# Six sequences of 48 tokens, the operator's are the first four; two windows of 64 to score.
+# Six calibration sequences of 48 tokens, the first four for operators, and two scored windows of 64 tokens.
 SEQUENCES, LENGTH, OPERATOR, WINDOW = 6, 48, 4, 64
 
 
@@ -33,7 +32,7 @@ def ids(count, seed):
 
 
 def tensors(file):
-    """A safetensors file as arrays: a header of JSON behind its length, then the numbers."""
+    """Reads a safetensors file as arrays: the length of the JSON header, the header, and the data."""
     raw = file.read_bytes()
     size = struct.unpack("<Q", raw[:8])[0]
     types = {"F32": np.float32, "I64": np.int64, "F64": np.float64}
@@ -46,7 +45,7 @@ def tensors(file):
 
 
 class Backbone:
-    """A decoder of transformers (models/llama, qwen3, olmo2), over one sequence at a time."""
+    """Decoder like those of transformers (models/llama, qwen3, olmo2), for one sequence at a time."""
 
     def __init__(self, name):
         self.config = json.loads((ARCH / name / "config.json").read_text())
@@ -64,7 +63,7 @@ class Backbone:
     def rotate(self, x):
         half = self.width // 2
         base = self.config["rope_parameters"]["rope_theta"]
-        # Frequencies and angles are formed in float32, as in transformers.
+        # Compute frequencies and angles in float32, like transformers.
         frequency = (1.0 / base ** (np.arange(0, self.width, 2, dtype=np.float32) / np.float32(self.width))).astype(np.float32)
         angle = np.outer(np.arange(len(x), dtype=np.float32), frequency).astype(np.float32).astype(np.float64)
         cos, sin = np.cos(angle)[:, None, :], np.sin(angle)[:, None, :]
@@ -76,10 +75,10 @@ class Backbone:
         project = lambda part: x @ of(part).T
         query, key, value = map(project, ("q_proj", "k_proj", "v_proj"))
         shape = lambda x: x.reshape(len(x), -1, self.width)
-        if self.after:  # OLMo-2: over the whole projection
+        if self.after:  # OLMo-2 normalizes the whole projection
             query, key = self.norm(query, of("q_norm")), self.norm(key, of("k_norm"))
         query, key, value = map(shape, (query, key, value))
-        if self.config["model_type"] == "qwen3":  # over each head
+        if self.config["model_type"] == "qwen3":  # Qwen3 normalizes each head
             query, key = self.norm(query, of("q_norm")), self.norm(key, of("k_norm"))
         query, key = self.rotate(query), self.rotate(key)
         hidden = np.triu(np.ones((len(x), len(x)), bool), 1)
@@ -98,13 +97,13 @@ class Backbone:
         return (gate / (1 + np.exp(-gate)) * up) @ of("down_proj").T
 
     def half(self, which, layer, x, edit=None):
-        """A half of a layer: 0 is attention, 1 the MLP. `edit` multiplies its branch."""
+        """Runs a sublayer: 0 is attention, 1 the MLP. `edit` multiplies the output of its branch."""
         branch = (self.attention, self.mlp)[which]
         names = ("post_attention_layernorm", "post_feedforward_layernorm")
         if self.after:
             weight = self.weights[f"model.layers.{layer}.{names[which]}.weight"]
             out = branch(layer, x)
-            # What the weights of the last projection take in stands before the norm; a full map cannot, and stands behind.
+            # A diagonal edit is folded into the last projection, and so comes before the norm. A full matrix comes after it.
             if edit is not None and edit.ndim == 1:
                 out = out * edit
             out = self.norm(out, weight)
@@ -122,7 +121,7 @@ class Backbone:
         return self.norm(x, self.weights["model.norm.weight"]) @ self.weights["lm_head.weight"].T
 
     def streams(self, tokens):
-        """The residual stream entering each layer and after the last, and between the halves of each layer."""
+        """Returns the residual streams before each layer and after the last one, and those between attention and MLP of each layer."""
         at, middle = [self.embed(tokens)], []
         for layer in range(self.layers):
             middle.append(self.half(0, layer, at[-1]))
@@ -130,7 +129,7 @@ class Backbone:
         return at, middle
 
     def repaired(self, tokens, removed, stream, edits):
-        """The logits without some layers; `stream[l]` is applied in the place of layer `l`, `edits[l, half]` to a branch."""
+        """Returns the logits without the removed layers. `stream[l]` replaces layer `l`, and `edits[l, half]` multiplies a branch."""
         x = self.embed(tokens)
         for layer in range(self.layers):
             if layer in removed:
@@ -142,14 +141,14 @@ class Backbone:
 
 
 def losses(logits, tokens):
-    """The negative log-likelihood of each next token."""
+    """Returns the negative log-likelihood of each next token."""
     top = logits.max(-1, keepdims=True)
     total = top[:, 0] + np.log(np.exp(logits - top).sum(-1))
     return (total - logits[np.arange(len(tokens)), np.r_[tokens[1:], 0]])[:-1]
 
 
 class Case:
-    """A backbone with its calibration, and what the methods read of it."""
+    """Backbone with its calibration data and the resulting streams."""
 
     def __init__(self, name):
         self.backbone = Backbone(name)
@@ -161,7 +160,7 @@ class Case:
         self.middle = [[run[1][layer] for run in runs] for layer in range(self.backbone.layers)]
 
     def disturbed(self, of_each):
-        """The same with every number of the streams off by about so much of itself, as rounding leaves them."""
+        """Returns a copy whose streams have a relative error of about `of_each`, like after rounding."""
         other, noise = object.__new__(Case), np.random.default_rng(13)
         other.backbone, other.tokens, other.windows = self.backbone, self.tokens, self.windows
         off = lambda rows: [x * (1 + of_each * noise.standard_normal(x.shape)) for x in rows]
@@ -186,8 +185,9 @@ def cosine(x, y, axis):
 
 
 def similarity(case, kind, i, j):
-    """`channel-series`: torch.cosine_similarity(act_i [1, T, C], act_j).mean(), whose default dimension is that of positions
-    (the reference code of LLM-Streamline and ShortGPT); `token`: over channels; `angle`: Gromov et al., equation 4."""
+    """Returns the similarity of two layer inputs. `channel-series` is torch.cosine_similarity(act_i [1, T, C], act_j).mean(), whose
+    default dimension is the positions, as in the reference code of LLM-Streamline and ShortGPT. `token` is over channels. `angle`
+    is equation 4 of Gromov et al."""
     pairs = list(zip(case.at[i], case.at[j]))
     if kind == "angle":
         return np.mean([math.acos(np.clip(cosine(x[-1], y[-1], 0), -1, 1)) / math.pi for x, y in pairs])
@@ -204,8 +204,8 @@ def lowest(scores, depth):
 
 
 def correlations(case, i, j):
-    """`C − Σ ρ²` (Neural Block Linearization, arXiv 2505.21077, theorem 3.2): the canonical correlations are the singular
-    values of QₓᵀQᵧ, with orthonormal bases of the centred streams."""
+    """Returns `C − Σ ρ²` (Neural Block Linearization, arXiv 2505.21077, theorem 3.2). The canonical correlations ρ are the singular
+    values of QₓᵀQᵧ, where Q are orthonormal bases of the centered streams."""
     bases = []
     for layer in (i, j):
         rows = np.concatenate(case.at[layer])
@@ -215,7 +215,7 @@ def correlations(case, i, j):
 
 
 def partitions(count, groups):
-    """All ways to put so many things into so many groups that are not empty, each as labels in order of appearance."""
+    """Returns all partitions of `count` items into `groups` non-empty groups, as labels in order of first appearance."""
     found = [[0]]
     for _ in range(count - 1):
         found = [[*labels, label] for labels in found for label in range(max(labels) + 2) if label < groups]
@@ -223,8 +223,9 @@ def partitions(count, groups):
 
 
 def lorp(case, depth, groups):
-    """LoRP (arXiv 2605.27786; lib/layer_select.py of its repository): spectral clusters of (S + 1)/2, of which each gives its
-    most redundant layer, then the one whose remaining layers are most similar. The clusters are the best partition there is."""
+    """LoRP (arXiv 2605.27786; lib/layer_select.py of its repository). It forms spectral clusters of (S + 1)/2. Each cluster first
+    loses its most redundant layer; further layers come from the cluster whose remaining layers are most similar. The clusters are
+    the optimal partition, found by exhaustive search."""
     layers = case.backbone.layers
     S = np.array([[1.0 if i == j else similarity(case, "token", i, j) for j in range(layers)] for i in range(layers)])
     if groups is None:
@@ -274,10 +275,10 @@ def criteria(case):
         add("cca", {"cut": "block"}, depth, scores, block(scores, depth, min))
         for options in ({}, {"clusters": 2}):
             add("lorp", options, depth, *lorp(case, depth, options.get("clusters")))
-        # Shortened LLaMA: each layer left out alone.
+        # Shortened LLaMA: the perplexity without each single layer.
         scores = [(layer, case.trial({layer})) for layer in range(layers)]
         add("shortened-llama", {}, depth, scores, lowest(scores, depth))
-        # SLEB (Song et al. 2024, algorithm 1): the layer whose removal hurts least goes, then again on what is left.
+        # SLEB (Song et al. 2024, algorithm 1): greedily remove the layer with the least damage, and repeat on the pruned model.
         gone, scores = [], []
         for _ in range(depth):
             left = [(layer, case.trial({*gone, layer})) for layer in range(layers) if layer not in gone]
@@ -303,7 +304,7 @@ def regions(removed):
 
 
 def hadamard(size):
-    """Sylvester's, orthonormal."""
+    """Returns the orthonormal Sylvester matrix."""
     matrix = np.ones((1, 1))
     while len(matrix) < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
@@ -311,13 +312,13 @@ def hadamard(size):
 
 
 def least_squares(x, y, ridge):
-    """`(XᵀX + ridge·I) M = XᵀY` (main.py of the paper's repository)."""
+    """Solves `(XᵀX + ridge·I) M = XᵀY` (main.py of the paper's repository)."""
     return np.linalg.solve(x.T @ x + ridge * np.eye(x.shape[1]), x.T @ y)
 
 
 def chosen_ridge(x, delta):
-    """The ridge that is best on the last of four windows, of 1e-6 and shares of the mean eigenvalue of `XᵀX`, then on all
-    with the same share."""
+    """Solves with the ridge that is best on the last of four sequences. Candidates are 1e-6 and shares of the mean eigenvalue of
+    `XᵀX`. The final solution uses all sequences and the same share."""
     mean = lambda x: (x * x).sum() / x.shape[1]
     seen, held = slice(0, -LENGTH), slice(-LENGTH, None)
     errors = []
@@ -330,8 +331,8 @@ def chosen_ridge(x, delta):
 
 
 def low_rank(x, delta, rank):
-    """Of all maps of that rank the one nearest to what the ridge solution gives: Eckart and Young on `LᵀM`, with `L·Lᵀ = XᵀX +
-    λI`."""
+    """Returns the map of the given rank whose outputs are closest to those of the ridge solution M: Eckart–Young on `LᵀM`, where
+    `L·Lᵀ = XᵀX + λI`."""
     whole = least_squares(x, delta, 1e-6)
     factor = np.linalg.cholesky(x.T @ x + 1e-6 * np.eye(x.shape[1]))
     right = np.linalg.svd(factor.T @ whole)[2][:rank]
@@ -339,13 +340,13 @@ def low_rank(x, delta, rank):
 
 
 def by_cosine(branch, target, options):
-    """ReplaceMe's Adam on `1 − mean cos(A·T, Y)` from the identity (torch.optim.Adam's defaults)."""
+    """Minimizes `1 − mean cos(A·T, Y)` with Adam from the identity, like ReplaceMe (defaults of torch.optim.Adam)."""
     size = branch.shape[1]
     matrix, first, second, step = np.eye(size), 0.0, 0.0, 0
     drawn, order = random.Random(options.get("seed", 0)), list(range(len(branch)))
     rate, batch = options["learning_rate"], options["batch"]
     for _ in range(options["epochs"]):
-        if options.get("order", "shuffled") == "shuffled":  # Fisher and Yates
+        if options.get("order", "shuffled") == "shuffled":  # Fisher–Yates shuffle
             for last in range(len(order) - 1, 0, -1):
                 other = drawn.randint(0, last)
                 order[last], order[other] = order[other], order[last]
@@ -365,7 +366,7 @@ def by_cosine(branch, target, options):
 
 
 class Repair:
-    """An operator: `x·W + b` on the stream, `x + norm(x)·M + b`, or `branch·W` in the layer before."""
+    """Operator: `x·W + b` on the stream, `x + norm(x)·M + b`, or `branch·W` in the layer before the cut."""
 
     def __init__(self, matrix, bias=None, branches=(), norm=None):
         self.matrix, self.bias, self.branches, self.norm = matrix, bias, branches, norm
@@ -383,7 +384,8 @@ def solve(case, name, options, span, fitted, earlier):
     if name == "none":
         return None
     if name == "prune-and-comp":
-        # Chen et al. 2025: ratios of mean magnitudes; by channel into the layer before, as the paper's appendix has it.
+        # Chen et al. 2025: ratios of mean magnitudes. Ratios per channel are folded into the layer before the cut, as in the
+        # appendix of the paper.
         if options.get("granularity") == "scalar":
             return Repair(identity * (np.abs(post).sum() / np.abs(pre).sum()))
         ratio = np.abs(post).mean(0) / np.abs(pre).mean(0)
@@ -409,7 +411,7 @@ def solve(case, name, options, span, fitted, earlier):
     if name == "mean":
         return Repair(identity, delta.mean(0))
     if options.get("input") == "normed":
-        # The norm of the first removed layer; OLMo-2's layers have none there, and the norm no weight.
+        # Use the input norm of the first removed layer. OLMo-2 has no input norm, so the norm has no weight there.
         weight = case.backbone.weights.get(f"model.layers.{start}.input_layernorm.weight", 1.0)
         norm = lambda x: case.backbone.norm(x, weight)
         normed = norm(pre)
@@ -420,7 +422,7 @@ def solve(case, name, options, span, fitted, earlier):
     if name == "rank":
         return Repair(identity + low_rank(pre, delta, options.get("rank", 32)))
     if name == "sequential" and earlier:
-        # What enters here in the backbone as it is repaired so far; the target stays dense.
+        # The input comes from the model as repaired so far. The target is that of the dense model.
         repaired = []
         for x in case.at[earlier[0][0][0]][:fitted]:
             for ((_, stop), repair), upto in zip(earlier, [*(of[0][0] for of in earlier[1:]), start]):
@@ -431,7 +433,7 @@ def solve(case, name, options, span, fitted, earlier):
         pre = np.concatenate(repaired)
         return Repair(identity + least_squares(pre, post - pre, 1e-6))
     if options.get("solver") == "svd":
-        # torch.linalg.svd with singular values up to 1e-6 of the largest dropped (appendix of the paper).
+        # Pseudoinverse without singular values below 1e-6 of the largest, like torch.linalg.svd in the appendix of the paper.
         return Repair(identity + np.linalg.pinv(pre, rcond=1e-6) @ delta)
     if options.get("ridge") == "auto":
         return Repair(identity + chosen_ridge(pre, delta))
@@ -442,15 +444,15 @@ ALL = ("none", "prune-and-comp", "replaceme-ls", "replaceme-cos")
 
 
 def sequences(name, options, one_block):
-    """main.py of the paper's repository: LinearPatch measures the block of a criterion that removes one on all sequences, and
-    other cuts on the operator's."""
+    """Returns the number of sequences used (main.py of the paper's repository). LinearPatch uses all sequences if the criterion
+    removes one block, and otherwise only those for operators."""
     if name.startswith("linearpatch"):
         return SEQUENCES if one_block and options.get("boundary") != "layer" else OPERATOR
     return SEQUENCES if name in ALL else OPERATOR
 
 
 def error(case, repair, span):
-    """Mean |X̂ − X_post| over all sequences, X̂ what the repair gives on the dense stream."""
+    """Returns the mean of |X̂ − X_post| over all sequences, where X̂ is the repair applied to the dense stream."""
     start, end = span
     off = []
     for index in range(SEQUENCES):
@@ -488,7 +490,7 @@ def recovery(case, name, options, removed):
         if repair is None:
             continue
         size = len(repair.matrix)
-        # Enough to tell matrices apart: what one row of numbers becomes, and the norm.
+        # The image of one vector and the norm suffice to distinguish matrices.
         of["probe"] = (probe(size) @ repair.matrix).tolist()
         of["norm"] = float(np.linalg.norm(repair.matrix))
         if repair.bias is not None:
@@ -523,18 +525,18 @@ METHODS = [
     ("rank", {}), ("rank", {"rank": 8}), ("rank", {"rank": 8, **LAYER}),
     ("sequential", {}), ("sequential", LAYER),
 ]  # fmt: skip
-# One block, layers apart, and a cut at the first layer, before which no weight can take a map.
+# One block, two separate layers, and a cut at layer 0, which has no earlier layer to fold a map into.
 CUTS = [[1, 2], [1, 3], [0, 2]]
 
 
-# The paper's appendix D, as in LinearPatch: AdamW, one sequence a step, the teacher's likeliest tokens.
+# Settings of the paper's appendix D, as in LinearPatch: AdamW, one sequence per step, the teacher's most likely tokens.
 RATE, DECAY, LIKELIEST = 1e-4, 1e-4, 100
 
 
 def training(case, name, removed):
-    """Distillation of `x·W` at a cut of one block, from `W = I`, a step for each calibration sequence: the Kullback-Leibler
-    divergence from the teacher over its likeliest tokens, renormalised over them, a mean over positions. What of the
-    prediction stands before the cut is read of `case`, and what follows it is transformers'."""
+    """Trains `x·W` at a cut of one block by distillation, from `W = I`, with one step per calibration sequence. The loss is the
+    Kullback-Leibler divergence from the teacher over its most likely tokens, renormalized over them, averaged over positions. The
+    stream before the cut comes from `case`; transformers computes the layers after it."""
     start, end = removed[0], removed[-1] + 1
     model = AutoModelForCausalLM.from_pretrained(ARCH / name, dtype=torch.float64, attn_implementation="eager")
     model.eval().requires_grad_(False)
@@ -560,7 +562,7 @@ def training(case, name, removed):
     for hook in hooks:
         hook.remove()
     trained = matrix.detach().numpy()
-    # What training changed: beside the identity itself it would not be seen.
+    # Record the change of the matrix, which is small compared with the identity.
     change = trained - np.eye(size)
     return {
         "removed": removed, "losses": found, "probe": (probe(size) @ change).tolist(), "norm": float(np.linalg.norm(change)),
@@ -568,8 +570,8 @@ def training(case, name, removed):
     }
 
 
-# Adam's first steps go by the signs of gradients, which small errors turn where a gradient is nearly zero: what that makes
-# is not in proportion to the error, and is looked at for errors of each float type's size.
+# Adam's first steps depend on the signs of gradients, which small errors can flip if a gradient is nearly zero. The effect is not
+# proportional to the error, so it is measured for errors of the size of each float type.
 SIZES = (1e-7, 5e-3, 4e-2)
 
 
@@ -586,7 +588,7 @@ def trainings(case, name):
 
 
 def released():
-    """Shortened LLaMA's published orders (data/released_orders.csv, as their repository prints them): the first so many."""
+    """Returns prefixes of Shortened LLaMA's published orders (data/released_orders.csv, from their repository)."""
     found = []
     with open(ROOT / "data/released_orders.csv", newline="") as file:
         for row in csv.DictReader(file):
@@ -599,13 +601,13 @@ def released():
     return found
 
 
-# How far streams are off for `moves`: nothing against what a method says, much against rounding in f64.
+# Relative error of the streams for `moves`: small compared with differences between methods, large compared with f64 rounding.
 OFF = 1e-7
 
 
 def moves(exact, other):
-    """By how much more a result is off than the activations that it is made of are: what of an error is the problem's own
-    condition, and no fault of who solves it. At least 1."""
+    """Adds the amplification of errors in the activations to a result, at least 1. It measures the conditioning of the problem,
+    which limits the accuracy of any solver."""
     apart = lambda a, b: float(np.linalg.norm(np.subtract(a, b)) / np.linalg.norm(a)) / OFF
     for of, disturbed in zip(exact.get("boundaries", []), other.get("boundaries", [])):
         of["moves"] = max([1.0, *(apart(of[key], disturbed[key]) for key in ("probe", "norm", "mae", "bias") if key in of)])
@@ -618,7 +620,7 @@ def moves(exact, other):
 
 
 def check(backbone, name):
-    """The forward pass is transformers'."""
+    """Checks the forward pass against transformers."""
     of = tensors(ARCH / name / "forward.safetensors")
     for tokens, logits in zip(of["input_ids"], of["logits"]):
         ours = backbone.logits(backbone.streams(tokens)[0][-1])
@@ -627,7 +629,7 @@ def check(backbone, name):
 
 
 def rounded(value):
-    """Nine digits: more than f32 keeps."""
+    """Rounds to nine significant digits, which exceeds the precision of f32."""
     if isinstance(value, float):
         return float(f"{value:.9g}")
     if isinstance(value, dict):
@@ -654,7 +656,7 @@ def main():
         "released": released(), "backbones": backbones,
     }
     text = json.dumps(rounded(case))
-    # One method a line.
+    # Write one method per line.
     text = text.replace('{"name": ', '\n{"name": ').replace('{"options": ', '\n{"options": ').replace('{"removed": ', '\n{"removed": ')
     (ROOT / "tests/fixtures/methods.json").write_text(text + "\n")
 

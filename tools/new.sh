@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A method, a metric or a stage to begin with, registered: `tools/new.sh recovery my-method`, `tools/new.sh stage my-object`.
+# Creates and registers a method, metric or stage from a template: `tools/new.sh recovery my-method`, `tools/new.sh stage my-object`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,7 +26,7 @@ sed "s/My${kind^}/$type/g; s/my-$kind/$name/g; s/my_$kind/$module/g; s/My ${kind
 declared="mod $module;" line="$module::ENTRY"
 [ "$kind" = metric ] && line="\\&$line"
 [ "$kind" = stage ] && declared="pub mod $module;" line="$module::STAGE"
-# The module among the others, its line last in the list.
+# Declare the module after the existing ones, and append its entry to the list.
 last=$(grep -nE '^(pub(\(crate\))? )?mod [a-z0-9_]+;' "$room/mod.rs" | grep -v ' template;' | tail -n 1 | cut -d: -f1)
 {
     sed -n "1,${last}p" "$room/mod.rs"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What the paper's tables look like, as facts: columns, groups, rules, rows, shading; no numbers.
+"""Extracts the layout of the paper's tables: columns, groups, rules, rows and shading, without numbers.
 
     tools/paper_tables.py ../shared/paper/ghosted_layers.tex > tests/fixtures/paper_tables.txt
 
-A table begins with its number and LaTeX label, and has a line for each of its lines: `head` or `row`, the rules above it,
-its cells (letters, digits, points and slashes of them; `#` a number or an address, `_` empty, `*N` over N rows, `N:` over N
-columns, `↑` and `↓` an arrow) and which columns are shaded. A rule that stands twice is one.
+Each table starts with its number and LaTeX label. Each of its lines gives `head` or `row`, the rules above it, the cells, and the
+shaded columns. Cells consist of letters, digits, points and slashes. `#` is a number or URL, `_` an empty cell, `*N` a cell over
+N rows, `N:` a cell over N columns, and `↑` or `↓` an arrow. Repeated rules count once.
 """
 
 import re
@@ -15,14 +15,14 @@ SKIPPED = r"\\cellcolor\{[^}]*\}|\\citep?\{[^}]*\}|\\textcolor\{[^}]*\}|\\(begin
 
 
 def lines(source):
-    """Those of the document, each file where it is put in."""
+    """Returns the text of the document, with each file at its `\\input`."""
     files = {name.removesuffix(".tex"): text for name, text in re.findall(r"%% file: (\S+)\n(.*?)(?=%% file: |\Z)", source, re.S)}
     put_in = lambda name: re.sub(r"\\input\{([^}]*)\}", lambda found: put_in(found[1]), files[name])
     return put_in("main")
 
 
 def tables(source):
-    """Number, label and tabular of each table."""
+    """Iterates over the number, label and tabular environment of each table."""
     prefix, count = "", 0
     pattern = r"(\\appendix\b)|\\begin\{table\*?\}(.*?)\\end\{table"
     for appendix, table in re.findall(pattern, lines(source), re.S):
@@ -35,7 +35,7 @@ def tables(source):
 
 
 def cell(text):
-    """A cell in a word, and whether it is shaded."""
+    """Returns the normalized text of a cell, and whether it is shaded."""
     shaded = "\\jygl" in text or "\\cellcolor" in text
     over = re.search(r"\\multicolumn\{(\d+)\}\{[^}]*\}", text)
     span = re.search(r"\\multirow\{(\d+)\}\{\*\}", text)
@@ -68,7 +68,7 @@ def facts(tabular):
         words = [word for word, _ in cells]
         if kind == "head":
             heads = words
-        # What is said of a place on the web may be that there is none.
+        # Columns of links may contain remarks instead of URLs.
         linked = lambda at: kind == "row" and heads[at] in ("officialrepository", "downloadlink")
         words = ["#" if linked(at) else word for at, word in enumerate(words)]
         shaded = [at for at, (_, shaded) in enumerate(cells, 1) if shaded or whole]

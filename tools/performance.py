@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes docs/performance.md of benches/results/*.csv: `tools/performance.py`, or `--check` to compare only.
+"""Generates docs/performance.md from benches/results/*.csv: `tools/performance.py`, or `--check` to compare only.
 
 Each table has the newest ratio of every processor, part, work, float type and peer. Rows without a ratio, and rows
 against older versions of ghostlab, stay in the files.
@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benches/results"
 PAGE = ROOT / "docs/performance.md"
 FIELDS = "date,processor,commit,part,what,peer,ours,theirs,ratio,low,high,unit,aim,note".split(",")
-# What is no measurement of ours beside a peer's.
+# Files without comparisons to a peer.
 REASONS, NOTES = "reasons.csv", "notes.csv"
-# Title and beginning of the processor's name.
+# Title of each table, and the prefix of its processor names.
 TABLES = (("AMD", "AMD"), ("Intel", "Intel"), ("GPU", "NVIDIA"))
 MAX_LINES, MAX_WIDTH = 120, 158
 
@@ -40,7 +40,7 @@ A run ends if the results of both sides differ by more than a tolerance.
 On a GPU, `tools/gpu_bench.sh` measures instead ([engines.md](engines.md)).
 """
 
-# An older version of ghostlab is history and no peer.
+# Prefix of rows about older versions of ghostlab, which are not peers.
 OWN_VERSION = "ghostlab at "
 TYPE = re.compile(r"\b(?:f16|bf16|f32|f64|q8_0)\b")
 
@@ -61,7 +61,7 @@ def measurements():
             sys.exit(f"{path}: expected the columns {','.join(FIELDS)}")
         for number, row in enumerate(rows):
             key = row["processor"], row["part"], row["what"], row["peer"]
-            # Of one day the last file's last row counts.
+            # For equal dates, the last row of the last file counts.
             row["place"] = row["date"], path.name, number
             if row["ratio"] and not row["peer"].startswith(OWN_VERSION) and (key not in newest or row["place"] > newest[key]["place"]):
                 newest[key] = row
@@ -69,7 +69,7 @@ def measurements():
 
 
 def float_type(row):
-    """Returns the float type that tells rows of one work apart: the peer's, that of the work, or none."""
+    """Returns the float type that distinguishes rows of the same work: that of the peer or of the work, or an empty string."""
     found = TYPE.search(row["peer"]) or TYPE.search(row["what"])
     return found[0] if found else ""
 
@@ -100,7 +100,7 @@ def line(part, what, peer, types, processors):
 
 def reason(row, reasons):
     fields = ("processor", "part", "what", "peer")
-    # The fields of a reason are beginnings, the longest processor first.
+    # The fields of a reason are prefixes. The longest processor prefix wins.
     fits = [of for of in reasons if all(row[field].startswith(of[field]) for field in fields)]
     return max(fits, key=lambda of: len(of["processor"]))["reason"] if fits else "not known"
 
@@ -122,7 +122,7 @@ def places(names):
 
 
 def table(title, rows):
-    """Returns a section for a vendor; its processors come in the order of their last measurements, the newest first."""
+    """Returns the section of a vendor, with processors ordered by their latest measurement, newest first."""
     newest = sorted(rows, key=lambda row: row["place"], reverse=True)
     processors = list(dict.fromkeys(row["processor"] for row in newest))
     caption = f"Ratios on {' / '.join(processors)}, the newest of {newest[0]['date']}." if rows else "No measurements."

@@ -1,10 +1,10 @@
-"""Files as the hub has them, written by the libraries that write the hub's: for tests/python.rs to read.
+"""Writes files in the hub's formats with the libraries that the hub's files were written with, for tests/python.rs.
 
     pip install datasets pyarrow safetensors numpy
     python tools/real_formats.py OUT
 
-The rows of the tasks are those of tests/fixtures/lm_eval/docs; texts and weights are made up here. Every table has the
-features of the data set on the hub: class labels are integers, `choices` is a struct of lists.
+The rows of the tasks are those of tests/fixtures/lm_eval/docs; texts and weights are synthetic. Every table has the features of
+the data set on the hub: for example, class labels are integers, and `choices` is a struct of lists.
 """
 
 import gzip
@@ -69,7 +69,7 @@ C4 = [
 
 
 def table(rows, features, path, shards=1):
-    """Parquet as `datasets` pushes it to the hub, with several row groups where there are rows enough."""
+    """Writes Parquet files like `datasets` does when it pushes to the hub, with several row groups if there are enough rows."""
     data = Dataset.from_list(rows, features=Features(features))
     path.parent.mkdir(parents=True, exist_ok=True)
     for shard in range(shards):
@@ -88,14 +88,14 @@ def tasks(out):
 def texts(out):
     table([{"text": row} for row in WIKITEXT], {"text": TEXT}, out / "wikitext" / "test-00000-of-00001.parquet")
     table([{"sentence": row} for row in PTB], {"sentence": TEXT}, out / "ptb" / "0000.parquet")
-    # C4's shards are several gzip members, one after the other.
+    # C4's shards consist of several concatenated gzip members.
     members = [gzip.compress((json.dumps(row, ensure_ascii=False) + "\n").encode()) for row in C4]
     (out / "c4-train.00000-of-01024.json.gz").write_bytes(b"".join(members))
     (out / "texts.json").write_text(json.dumps({"wikitext": WIKITEXT, "ptb": PTB, "c4": [row["text"] for row in C4]}))
 
 
 def weights(out):
-    """The small Llama of the tests in float16, once whole and once in shards with an index."""
+    """Writes the small Llama of the tests in float16, once as a single file and once in shards with an index."""
     own = ROOT / "tests" / "fixtures" / "arch" / "llama-gqa"
     tensors = {name: value.astype(np.float16) for name, value in load_file(own / "model.safetensors").items()}
     for folder in ("whole", "sharded"):

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Records the events of one run of table 2 (profile tiny) from nothing into tests/fixtures/events/run.jsonl:
+# Records the events of a fresh run of table 2 (profile `tiny`) in tests/fixtures/events/run.jsonl:
 #
 #     tools/record_events.sh 'a quiet machine, two cores'
 #
-# The words say in which state the machine was, and stand in the first line. What says nothing of time is left out.
+# The argument describes the state of the machine, and is stored in the first line. Events that are irrelevant for timing are
+# omitted.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 machine=${1:?say in which state the machine is}

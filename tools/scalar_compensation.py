@@ -1,10 +1,10 @@
-"""Scalar Prune&Comp, layer by layer, with the factor on the stream at the cut, in float64: `scalar_compensation.py BEYOND > OUT.json`.
+"""Computes scalar Prune&Comp layer by layer, with the factor on the stream at the cut, in float64: `scalar_compensation.py BEYOND > OUT.json`.
 
     python tools/scalar_compensation.py ../shared/oracles/beyond > tests/fixtures/scalar_compensation.json
 
-BEYOND holds `make.py`, whose model, cosines and perplexities are used here, and its numbers. `make.py` scales the embedding and all
-projections before the cut; this program scales the stream at the cut. Both are equal without the ε of the norms. The script prints
-on standard error how far the numbers of both forms are apart, and that the first form gives the published numbers.
+BEYOND contains `make.py`, whose model, cosines and perplexities are used here, and its recorded numbers. `make.py` scales the
+embedding and all projections before the cut, while ghostlab scales the stream at the cut. Both are equal except for the ε of the
+norms. The script prints the difference between both forms to stderr, and checks that the first form gives the recorded numbers.
 """
 
 import json
@@ -21,7 +21,7 @@ VARIANT = "iterative-pc:{depth}:scalar:{axis}"
 def shrink(make, net, ids, depth, axis, on_stream):
     """Returns the removed layers with scores and factors, the steps that are left, and the start of the stream."""
     layers, embed, left, trail = [dict(layer) for layer in net.layers], net.embed, list(range(net.L)), []
-    factors = {}  # by layer: the factor of the stream that enters it
+    factors = {}  # factor of each layer's input stream
     for _ in range(depth):
         inputs, outputs, x = [], [], embed[ids]
         for number, layer in zip(left, layers):
@@ -67,7 +67,7 @@ def main(folder):
     torch.set_grad_enabled(False)
     published = json.loads((folder / "numbers.json").read_text())
     found = {}
-    # The settings name the bundled backbones by a folder next to theirs.
+    # The settings name the bundled backbones relative to their own folder.
     settings = (folder / "settings.json").read_text().replace("../../../../main/data", str(ROOT / "data"))
     for world in json.loads(settings)["worlds"]:
         backbone = (folder / world["backbone"]).resolve()

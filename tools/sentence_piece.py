@@ -1,6 +1,7 @@
-"""A SentencePiece model as Llama 2 and Gemma have theirs, for tests: python tools/sentence_piece.py LINES.json OUT.json [no-prefix]
+"""Trains a SentencePiece model like those of Llama 2 and Gemma, for tests: python tools/sentence_piece.py LINES.json OUT.json [no-prefix]
 
-Trained on every third line. OUT has its pieces with scores and kinds (as GGUF numbers them), and the ids of every line."""
+The model is trained on every third line. OUT contains its pieces with scores and kinds (numbered as in GGUF), and the token ids of
+every line."""
 
 import io
 import json

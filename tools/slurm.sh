@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A Slurm of one machine, to test with: tools/slurm.sh start, tools/slurm.sh stop.
+# Starts and stops a single-node Slurm for tests: tools/slurm.sh start, tools/slurm.sh stop.
 #
-# Needs root, and Debian's slurm-wlm and munge. Everything of it lies in a folder of its own (GHOSTLAB_SLURM, by default
-# target/slurm) and listens on ports of its own, so that a Slurm of the machine's is not touched. No accounting, no control
-# groups: it runs in a container too. Clients find it by SLURM_CONF, which `start` prints.
+# Needs root, and Debian's slurm-wlm and munge. It uses a separate folder (GHOSTLAB_SLURM, by default target/slurm) and separate
+# ports, so that it does not affect an existing Slurm. Without accounting and cgroups, it also runs in a container. Clients find
+# it by SLURM_CONF, which `start` prints.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(realpath -m "${GHOSTLAB_SLURM:-target/slurm}")
@@ -14,7 +14,7 @@ host=$(hostname -s)
 
 alive() { [ -f "$1" ] && kill -0 "$(cat "$1")" 2>/dev/null; }
 
-# Ends what a pid file names, and waits for it.
+# Terminates the process in a pid file, and waits for its end.
 end() {
     alive "$1" || return 0
     kill "$(cat "$1")" 2>/dev/null || true
@@ -39,8 +39,8 @@ start() {
     chmod 755 "$folder" "$folder/munge"
     head -c 1024 /dev/urandom > "$folder/munge.key"
     chmod 400 "$folder/munge.key"
-    # More CPUs than there are: the tests' workers mostly sleep, and several arrays run at once.
-    # cred_expire: so long a job that was queued again waits before it begins. KillWait: between TERM and KILL.
+    # Declare more CPUs than exist: the workers of the tests mostly sleep, and several arrays run concurrently.
+    # cred_expire is the delay before a requeued job starts. KillWait is the delay between SIGTERM and SIGKILL.
     cat > "$conf" <<CONF
 ClusterName=ghostlab
 SlurmctldHost=$host(127.0.0.1)
@@ -76,7 +76,7 @@ MaxArraySize=1001
 NodeName=$host NodeAddr=127.0.0.1 CPUs=16 RealMemory=1000000 State=UNKNOWN
 PartitionName=test Nodes=$host Default=YES MaxTime=INFINITE State=UP
 CONF
-    # The munge of the machine's packages may run as another user: ours is on a socket of its own.
+    # Use a separate socket, because the system's munged may run as another user.
     munged --force --socket="$folder/munge/socket" --key-file="$folder/munge.key" --pid-file="$folder/munged.pid" \
         --seed-file="$folder/munge.seed" --log-file="$folder/munge.log"
     slurmctld -c

@@ -1,10 +1,10 @@
-"""Logits of the tiny backbones from Hugging Face transformers, for tests/tiny.rs to compare with.
+"""Computes logits of the tiny backbones with transformers, for the comparisons in tests/tiny.rs.
 
     pip install torch transformers safetensors
     python tools/tiny_logits.py
 
-Loads every backbone of data/tiny/ in float32 and writes tests/fixtures/tiny/logits.safetensors: for each backbone the
-ids of a text, as its own tokenizer has them, and the logits of some positions, [positions, vocabulary].
+Loads every backbone of data/tiny/ in float32 and writes tests/fixtures/tiny/logits.safetensors. For each backbone, the file
+contains the token ids of a text, and the logits at some positions, [positions, vocabulary].
 """
 
 import json
@@ -20,7 +20,7 @@ TEXT = (
     "Question: What does the pet of Anna eat?\nAnswer: The weather was fine. On Monday Boris found the lamp and Clara "
     "lost the spoon. = = History = = the price of honey rose N % to $ N a ton"
 )
-# Every 8th position and the last.
+# Logits are stored for every 8th position and for the last one.
 EVERY = 8
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the wheel into target/wheel: the program, which has in it what the profile `tiny` needs in an empty folder, and the
-# Python module that reads results. Needs maturin (`pip install maturin`; MATURIN names another one).
+# Builds the wheel into target/wheel. It contains the program, with the embedded data of the profile `tiny`, and the Python
+# module that reads results. Needs maturin (`pip install maturin`); MATURIN overrides its path.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

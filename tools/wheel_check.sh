@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the wheel of tools/wheel.sh into a fresh virtual environment and uses it in an empty folder, as somebody does who
-# has neither Rust nor a checkout. `tools/wheel_check.sh PYTHON`.
+# Installs the wheel of tools/wheel.sh into a fresh virtual environment and uses it in an empty folder, like a user without
+# Rust or a checkout. `tools/wheel_check.sh PYTHON`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:-python3}
@@ -19,11 +19,11 @@ empty=$(mktemp -d)
 trap 'rm -rf "$empty"' EXIT
 cd "$empty"
 unset GHOSTLAB_STORE GHOSTLAB_EXPERIMENTS
-# Where the program puts what it has in it, and its store.
+# The program unpacks its embedded data and creates its store below this folder.
 export XDG_DATA_HOME=$empty/data
 ghostlab=$venv/bin/ghostlab
 "$ghostlab" --version
-# All of table 2 is there to be made; a small part of it is made.
+# Plan all of table 2, and reproduce a small part of it.
 "$ghostlab" plan table2 > plan.txt
 head -3 plan.txt
 grep -q "57 cells" plan.txt

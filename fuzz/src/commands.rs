@@ -112,7 +112,7 @@ fn is_control(c: char) -> bool {
     c.is_control() && c != '\n' && c != '\t'
 }
 
-/// Cheap commands without external effects, each with the arguments that make them so.
+/// Cheap commands, each with the arguments that keep it cheap and free of side effects.
 const CHEAP: [(&str, &[&str]); 13] = [
     ("plan", &[]),
     ("explain", &[]),

@@ -83,7 +83,7 @@ fn file(path: &str) -> Vec<u8> {
     fs::read(checkout(path)).unwrap()
 }
 
-/// Checks that an error is the user's to fix, and that its message is safe for a terminal.
+/// Checks that an error has the exit code of a user error, and that its message is safe to print to a terminal.
 fn sound(error: &Error) {
     assert!(matches!(error.exit_code(), 2 | 3), "{error}");
     let message = error.to_string();

@@ -98,7 +98,7 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
         std::fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
         let mut content = Vec::new();
         let size = entry.size();
-        (&mut entry).take(size + 1).read_to_end(&mut content).map_err(|error| of_entry(&name, &error))?;
+        (&mut entry).take(size + 1).read_to_end(&mut content).map_err(|error| broken(&error.to_string()).at(&name))?;
         if content.len() as u64 != size {
             return refused("as many bytes as the entry declares", "others");
         }
@@ -110,11 +110,6 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
 
 fn of_zip(error: &ZipError) -> Error {
     broken(&error.to_string())
-}
-
-/// Creates the error for an entry with a wrong checksum, or for a truncated archive.
-fn of_entry(name: &str, error: &std::io::Error) -> Error {
-    broken(&error.to_string()).at(name)
 }
 
 fn broken(found: &str) -> Error {

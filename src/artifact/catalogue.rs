@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::artifact::paper;
 use crate::error::{Error, Result};
+use crate::files;
 use crate::grid::{AxisChoice, Cell, Description, EntryKind, Grid, InputList};
 use crate::metric::{Metric, Of};
 use crate::results::stem;
@@ -136,7 +137,7 @@ fn is_of_definition(metric: &Metric, task: &str) -> bool {
 }
 
 fn scores(grid: &Grid) -> bool {
-    !grid.evaluate.perplexity.is_empty() || !grid.evaluate.tasks.is_empty()
+    !grid.evaluate.perplexity.is_empty() || grid.evaluate.native().next().is_some()
 }
 
 /// Reason why a figure without scores needs evaluation texts.
@@ -148,11 +149,10 @@ const NEEDED: &str =
 /// # Errors
 /// Fails if the directory cannot be read or a description is invalid.
 pub fn all(folder: &Path) -> Result<Vec<Artifact>> {
-    let listing = std::fs::read_dir(folder).map_err(|error| {
+    let mut files = files::entries(folder).map_err(|error| {
         Error::io("read", folder, &error)
             .hint("run it in a checkout, or name the folder with --experiments or GHOSTLAB_EXPERIMENTS")
     })?;
-    let mut files: Vec<PathBuf> = listing.filter_map(|item| Some(item.ok()?.path())).collect();
     files.retain(|path| path.extension().is_some_and(|ending| ending == "yaml"));
     let described = files.iter().filter_map(|file| Artifact::read(file).transpose());
     let mut all = described.collect::<Result<Vec<_>>>()?;

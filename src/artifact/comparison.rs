@@ -363,7 +363,7 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
         }
         // The paper used an NVIDIA A40 with 48 GB in float16 (appendix F).
         Protocol::Latency { machine, .. } => found.push(format!("measured on {machine}, not on an NVIDIA A40 in f16")),
-        Protocol::Average { .. } | Protocol::Derived { .. } | Protocol::Defined { .. } => {}
+        Protocol::Average { .. } | Protocol::Derived { .. } | Protocol::Defined { .. } | Protocol::Size { .. } => {}
     }
 }
 

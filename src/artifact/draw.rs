@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::tradeoff::pareto;
 use crate::artifact::figure::{
     Axis, BarChart, BarValue, Curves, DiagramRow, Drawing, Figure, LayerDiagram, Level, Line, Plot, Point, Scale,
     Series, Surroundings, Width,
@@ -111,6 +112,7 @@ fn two_in_one_place(one: &str, other: &str) -> Error {
 const LOSS_POINTS: usize = 16;
 
 const ERROR_BARS: &str = "Error bars: ± 1 standard error. Points are offset horizontally for legibility.";
+const FRONTIER: &str = "No other variant here is both smaller and better than one on the frontier.";
 const ABOVE_ONE: &str = "Above 1 a channel is worse than without a repair.";
 
 fn ratios(errors: &[f64], baseline: &[f64]) -> Vec<f64> {
@@ -149,6 +151,7 @@ impl Drawer<'_> {
             FigureKind::Channels => each(&backbones, |backbone| Ok(self.channels(backbone))),
             FigureKind::Depths => each(&backbones, |backbone| Ok(self.depths(backbone))),
             FigureKind::Layers => each(&backbones, |backbone| self.layers(backbone)),
+            FigureKind::Pareto => each(&backbones, |backbone| self.pareto(backbone)),
         }
     }
 
@@ -234,7 +237,7 @@ impl Drawer<'_> {
     /// Checks that no two numbers share a label and position.
     fn one_in_each_place(&self) -> Result<()> {
         let shown: Vec<&str> = match self.entry.kind {
-            FigureKind::Layers => Vec::new(),
+            FigureKind::Layers | FigureKind::Pareto => Vec::new(),
             FigureKind::Channels => vec![metric::BOUNDARY_ERROR.id],
             _ => self.entry.metrics.iter().map(String::as_str).collect(),
         };
@@ -380,6 +383,12 @@ impl Drawer<'_> {
         });
         let note = if has_errors { ERROR_BARS } else { "" };
         self.figure(Some(backbone), self.cut_of(backbone), false, plot).with_note(note)
+    }
+
+    fn pareto(&self, backbone: &str) -> Result<Figure> {
+        let own = self.numbers.iter().filter(|number| number.record.condition.backbone == backbone);
+        let plot = Plot::Pareto(pareto(self.entry, &own.collect::<Vec<_>>())?);
+        Ok(self.figure(Some(backbone), backbone_label(backbone).to_owned(), true, plot).with_note(FRONTIER))
     }
 
     fn layers(&self, backbone: &str) -> Result<Figure> {

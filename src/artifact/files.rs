@@ -17,10 +17,11 @@ use crate::machine::{self, Machine};
 use crate::plan::warnings;
 use crate::results::{
     CHANNELS, CellAnswers, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Protocol, Provenance, Results,
-    StoredResults, Table, collect, engine_notes, latency_notes, latex, latex_notes, long, markdown, notes_file, put,
-    rounding_notes, run_frame, screen, wide, with_definitions, write_channels, write_documents, write_forms,
-    write_frame, write_latencies, write_lm_eval,
+    StoredResults, Table, TaskScores, collect, engine_notes, harness_files, harness_scores, latency_notes, latex,
+    latex_notes, long, markdown, notes_file, put, rounding_notes, run_frame, screen, wide, write_channels,
+    write_documents, write_forms, write_frame, write_latencies, write_lm_eval,
 };
+use crate::tasks::Answered;
 
 /// Base names of a run's table and of its wide form.
 const RESULTS: &str = "results";
@@ -62,15 +63,14 @@ pub fn run_files(grid: &Grid, shape: &TableShape) -> Vec<String> {
 
 pub(super) fn files_beside(grid: &Grid) -> Vec<String> {
     let mut names: Vec<String> = [Provenance::FILE, StoredResults::FILE].map(str::to_owned).into();
-    if !grid.evaluate.tasks.is_empty() {
+    if grid.evaluate.native().next().is_some() {
         names.push(DOCUMENTS.to_owned());
         names.extend(grid.cells.iter().map(|cell| format!("{EVAL_RESULTS}/{cell}.yaml")));
     }
-    let defined = !grid.evaluate.definitions.is_empty();
-    if !grid.evaluate.tasks.is_empty() || defined {
+    if !grid.evaluate.tasks.is_empty() {
         names.extend(grid.cells.iter().map(|cell| format!("{LM_EVAL}/{cell}.json")));
     }
-    if !grid.evaluate.tasks.is_empty() || !grid.evaluate.perplexity.is_empty() || defined {
+    if grid.evaluate.scores() {
         names.extend(grid.cells.iter().map(|cell| format!("{EVERY_EVAL_EVER}/{cell}.json")));
     }
     let repaired = grid.cells.iter().any(|cell| cell.recovery.is_some());
@@ -158,7 +158,10 @@ impl FinishedRun<'_> {
         files.extend(write_latencies(folder, &outcome.cells)?);
         let stored = StoredResults::of(&target.description().name, grid, outcome, gated, results, &machine::program())?;
         files.push(stored.write(folder)?);
-        let kept = (results.protocols.clone(), cells_json(outcome, target.records())?);
+        // A recorded run keeps only the keys of stored objects.
+        let cells: Value =
+            outcome.cells.iter().map(|result| cell_json(result, target.records())).collect::<Result<_>>()?;
+        let kept = (results.protocols.clone(), cells);
         self.record(kept, files, folder)
     }
 
@@ -198,22 +201,21 @@ impl FinishedRun<'_> {
 
 /// Writes the answers to each document, and each cell's results in lm-evaluation-harness format.
 fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
-    let tasks = grid.evaluate.tasks.iter().any(|used| outcome.task(used).is_some());
-    if !tasks && grid.evaluate.definitions.iter().all(|used| outcome.defined(used).is_none()) {
+    if grid.evaluate.tasks.iter().all(|task| outcome.task(task).is_none()) {
         return Ok(Vec::new());
     }
+    let tasks = grid.evaluate.native().any(|task| outcome.task(task).is_some());
     let names: Vec<String> = outcome.cells.iter().map(|result| result.cell.to_string()).collect();
     let answers: Vec<CellAnswers<'_>> = outcome
         .cells
         .iter()
         .zip(&names)
-        .flat_map(|(result, cell)| result.scored().map(move |scores| (cell, scores)))
-        .map(|(cell, scores)| CellAnswers { cell, task: &scores.label, answers: &scores.answers })
+        .flat_map(|(result, cell)| result.answered().map(move |answered| (cell, answered)))
+        .map(|(cell, (task, answers))| CellAnswers { cell, task, answers })
         .collect();
     let mut results = Vec::new();
     for (result, name) in outcome.cells.iter().zip(&names) {
-        let files = with_definitions(result.lm_eval()?, grid, result, name);
-        results.extend(files.into_iter().map(|file| (name.as_str(), file)));
+        results.extend(harness_files(grid, result, name)?.into_iter().map(|file| (name.as_str(), file)));
     }
     let documents = tasks.then(|| write_documents(folder, &answers)).transpose()?;
     Ok(documents.into_iter().chain([write_lm_eval(folder, &results)?]).collect())
@@ -236,12 +238,6 @@ fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
         .collect()
 }
 
-/// Serializes the cells without derived values and per-channel errors. A recorded run keeps only the keys of stored
-/// objects.
-fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
-    outcome.cells.iter().map(|result| cell_json(result, recorded)).collect()
-}
-
 fn cell_json(result: &CellResult, recorded: bool) -> Result<Value> {
     let mut cell = serde_json::to_value(result).map_err(|error| {
         Error::job("cannot write the cell as JSON").at(result.cell.to_string()).found(error.to_string())
@@ -250,6 +246,11 @@ fn cell_json(result: &CellResult, recorded: bool) -> Result<Value> {
         boundary.as_object_mut().and_then(|boundary| boundary.remove("boundary_mae_by_channel"));
     }
     cell["tasks"] = tasks(result);
+    let definitions = result.tasks.iter().filter(|task| task.asked.defined);
+    let definitions: Vec<Value> = definitions.map(|task| json!(task.sample.as_ref().map(defined_scores))).collect();
+    if !definitions.is_empty() {
+        cell["definitions"] = definitions.into();
+    }
     if recorded {
         let mut keys: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for part in cell["made_from"].as_array().into_iter().flatten() {
@@ -261,23 +262,29 @@ fn cell_json(result: &CellResult, recorded: bool) -> Result<Value> {
     Ok(cell)
 }
 
-/// Serializes the accuracies and failure counts of each task.
+/// Serializes the accuracies and failure counts of each built-in task.
 fn tasks(result: &CellResult) -> Value {
-    result
-        .scored()
-        .map(|scores| {
-            let result = &scores.result;
-            let mut task = json!({"acc": result.acc.value, "acc_norm": result.acc_norm.value});
-            for (name, count) in
-                [("non_finite", result.non_finite), ("unanswered", result.unanswered), ("truncated", result.truncated)]
-            {
-                if count > 0 {
-                    task[name] = json!(count);
-                }
+    let each = result.answered().map(|(label, Answered { result, .. })| {
+        let mut task = json!({"acc": result.acc.value, "acc_norm": result.acc_norm.value});
+        for (name, count) in
+            [("non_finite", result.non_finite), ("unanswered", result.unanswered), ("truncated", result.truncated)]
+        {
+            if count > 0 {
+                task[name] = json!(count);
             }
-            (scores.label.clone(), task)
-        })
-        .collect()
+        }
+        (label.to_owned(), task)
+    });
+    each.collect()
+}
+
+/// Serializes the scores of a task by a definition.
+fn defined_scores(scores: &TaskScores) -> Value {
+    let TaskScores { label, original, effective, truncated, non_finite, .. } = scores;
+    json!({
+        "label": label, "original": original, "effective": effective, "truncated": truncated, "non_finite": non_finite,
+        "scores": harness_scores(&scores.scores),
+    })
 }
 
 fn crate_versions() -> BTreeMap<String, String> {

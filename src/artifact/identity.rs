@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::paper::{self, backbone_label};
 use crate::error::{Error, Result};
+use crate::files;
 use crate::grid::{Around, EntryKind, Found, Grid, HubSource, Need};
 use crate::hub::{Lock, LockedFile, LockedRepo};
 use crate::model::weights::Weights;
@@ -76,8 +77,8 @@ fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
         let metadata = NAMED.iter().map(|name| path.join(name)).filter(|file| file.is_file());
         return Ok(metadata.chain(Weights::files(path)?).collect());
     }
-    let entries = std::fs::read_dir(path).map_err(|error| Error::io("list", path, &error))?;
-    Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|file| file.is_file()).collect())
+    let entries = files::entries(path).map_err(|error| Error::io("list", path, &error))?;
+    Ok(entries.into_iter().filter(|file| file.is_file()).collect())
 }
 
 /// Checks the backbones of the `paper` profile against their pins. Unpinned backbones are marked so that their numbers

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::comparison::compare;
+use super::tradeoff::cut_and_repair;
 use crate::artifact::paper::backbone_label;
+use crate::criterion::Depth;
 use crate::error::{Error, Result};
 use crate::grid::{Description, Lead, Shade, TableEntry};
-use crate::metric::Metric;
+use crate::metric::{Metric, Of};
 use crate::results::record::{DENSE, Record};
 use crate::results::{
     Factors, Lead as TableLead, LeadKind, Measurement, NumberColumn, PrintedNumber, Question, Table, TableRow,
@@ -26,7 +28,7 @@ pub(super) fn layout(
     paper: &[Record],
 ) -> Result<Table> {
     let backbones = distinct(numbers.iter().map(|number| &number.record.condition.backbone));
-    let depths: Vec<Vec<usize>> = backbones.iter().map(|backbone| depths_of(numbers, backbone)).collect();
+    let depths: Vec<Vec<Depth>> = backbones.iter().map(|backbone| depths_of(numbers, backbone)).collect();
     let places = if table.across_depths { Some(places(&depths)) } else { None };
     let (columns, over) = columns_of(table, numbers)?;
     let (mut groups, columns) = heads(columns, places.as_deref());
@@ -61,7 +63,7 @@ pub(super) fn layout(
             add(true, &dense, block)?;
             block += 1;
         }
-        let steps: Vec<Vec<usize>> = match table.across_depths {
+        let steps: Vec<Vec<Depth>> = match table.across_depths {
             true => vec![depths[index].clone()],
             false => depths[index].iter().map(|depth| vec![*depth]).collect(),
         };
@@ -77,7 +79,7 @@ pub(super) fn layout(
                             condition.criterion == *criterion
                                 && condition.recovery == *recovery
                                 && condition.finetuned == entry.finetuned
-                                && step.contains(&condition.depth)
+                                && step.contains(&depth_of(number))
                         })
                         .copied()
                         .collect();
@@ -137,18 +139,27 @@ fn variant(measurement: &Measurement) -> (String, Factors) {
     (measurement.record.condition.calibration.clone(), factors)
 }
 
-fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<usize> {
-    let conditions = numbers.iter().map(|number| &number.record.condition);
-    let pruned_here = conditions.filter(|condition| condition.backbone == backbone && condition.criterion != DENSE);
-    let mut depths = distinct(pruned_here.map(|condition| &condition.depth));
-    depths.sort_unstable();
+pub(super) fn depth_of(number: &Measurement) -> Depth {
+    let condition = &number.record.condition;
+    Depth { count: condition.depth, unit: condition.unit }
+}
+
+/// Returns the depths of a backbone's pruned rows, whole layers first.
+fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<Depth> {
+    let is_pruned_here = |number: &&Arc<Measurement>| {
+        let condition = &number.record.condition;
+        condition.backbone == backbone && condition.criterion != DENSE
+    };
+    let pruned = numbers.iter().filter(is_pruned_here);
+    let mut depths = distinct(pruned.map(|number| depth_of(number)).collect::<Vec<_>>().iter());
+    depths.sort_unstable_by_key(|depth| (depth.unit, depth.count));
     depths
 }
 
 /// Returns the depth of each backbone in each group of columns.
 ///
 /// Depths are aligned by rank, unless that would put one depth into two groups.
-fn places(depths: &[Vec<usize>]) -> Vec<Vec<Option<usize>>> {
+fn places(depths: &[Vec<Depth>]) -> Vec<Vec<Option<Depth>>> {
     let most = depths.iter().map(Vec::len).max().unwrap_or(0);
     let aligned = depths
         .iter()
@@ -156,12 +167,13 @@ fn places(depths: &[Vec<usize>]) -> Vec<Vec<Option<usize>>> {
     if aligned {
         return (0..most).map(|group| depths.iter().map(|row| row.get(group).copied()).collect()).collect();
     }
-    let all: BTreeSet<usize> = depths.iter().flatten().copied().collect();
+    let mut all = distinct(depths.iter().flatten());
+    all.sort_unstable_by_key(|depth| (depth.unit, depth.count));
     all.into_iter().map(|depth| depths.iter().map(|row| row.contains(&depth).then_some(depth)).collect()).collect()
 }
 
 /// Returns the positions at which rows have a depth.
-fn positions(depths: &[Vec<usize>], depth: usize) -> BTreeSet<usize> {
+fn positions(depths: &[Vec<Depth>], depth: Depth) -> BTreeSet<usize> {
     depths.iter().filter_map(|row| row.iter().position(|known| *known == depth)).collect()
 }
 
@@ -249,14 +261,14 @@ pub(super) fn noted(mut table: Table, profile: &str, besides: Vec<String>) -> Ta
 }
 
 /// Repeats the columns for each depth group, and returns the headings over them.
-fn heads(columns: Vec<LaidColumn>, places: Option<&[Vec<Option<usize>>]>) -> (GroupHeads, Vec<LaidColumn>) {
+fn heads(columns: Vec<LaidColumn>, places: Option<&[Vec<Option<Depth>>]>) -> (GroupHeads, Vec<LaidColumn>) {
     let Some(places) = places else { return (Vec::new(), columns) };
     (
         places
             .iter()
             .map(|depths| {
-                let counts: BTreeSet<usize> = depths.iter().flatten().copied().collect();
-                let counts: Vec<String> = counts.iter().map(|depth| format!("{depth}-layer")).collect();
+                let counts: BTreeSet<Depth> = depths.iter().flatten().copied().collect();
+                let counts: Vec<String> = counts.iter().map(|depth| depth_head(*depth)).collect();
                 (counts.join(", "), columns.len())
             })
             .collect(),
@@ -266,15 +278,19 @@ fn heads(columns: Vec<LaidColumn>, places: Option<&[Vec<Option<usize>>]>) -> (Gr
     )
 }
 
+fn depth_head(depth: Depth) -> String {
+    if depth.is_in_layers() { format!("{depth}-layer") } else { depth.to_string() }
+}
+
 /// Finds the number for a column of a row, at `depth` if columns repeat per depth.
 fn find<'n>(
     row: &[&'n Arc<Measurement>],
     column: &LaidColumn,
-    depth: Option<usize>,
+    depth: Option<Depth>,
     dense: bool,
 ) -> Result<Option<&'n Arc<Measurement>>> {
     let any = dense || column.group.is_none();
-    let candidates = || row.iter().copied().filter(|number| any || Some(number.record.condition.depth) == depth);
+    let candidates = || row.iter().copied().filter(|number| any || Some(depth_of(number)) == depth);
     let mut found = candidates().filter(|number| {
         number.metric.id == column.column.metric.id && column.key.as_ref().is_none_or(|key| *key == number.asked)
     });
@@ -291,9 +307,9 @@ fn find<'n>(
 }
 
 fn shown(number: &Arc<Measurement>, table: &TableEntry) -> PrintedNumber {
-    // The second decimal of a latency is noise.
-    let is_latency = number.metric.is_latency();
-    let decimals = if is_latency { number.metric.decimals } else { table.decimals };
+    // The second decimal of a latency is noise, and two decimals are too few for a divergence.
+    let has_own_decimals = number.metric.is_latency() || matches!(number.metric.of, Of::Damage(..));
+    let decimals = if has_own_decimals { number.metric.decimals } else { table.decimals };
     PrintedNumber::printed(number, decimals, if number.failure.is_none() { "—" } else { "failed" })
 }
 
@@ -301,6 +317,7 @@ fn head(lead: &Lead) -> TableLead {
     match lead {
         Lead::Backbone => TableLead::text("Model").kind(LeadKind::Spanning),
         Lead::Depth => TableLead::text("Lp/Lt").kind(LeadKind::Fraction),
+        Lead::Removed => TableLead::text("Removed"),
         Lead::Method => TableLead::text("Method"),
         Lead::Sequences => TableLead::text("Num. of sequences"),
     }
@@ -311,6 +328,9 @@ fn lead_text(lead: Lead, measurement: &Measurement, table: &TableEntry) -> Strin
     match lead {
         Lead::Backbone => backbone_label(&condition.backbone).to_owned(),
         Lead::Depth => format!("{}/{}", condition.depth, condition.layers),
+        Lead::Removed if condition.criterion == DENSE => "—".to_owned(),
+        Lead::Removed => depth_of(measurement).words(),
+        Lead::Method if table.lead.contains(&Lead::Removed) => cut_and_repair(condition),
         Lead::Method if condition.recovery == recovery::NONE => criterion::label(&condition.criterion).to_owned(),
         Lead::Method => {
             let below = if table.across_depths { "+ " } else { "" };

@@ -35,6 +35,9 @@ mod recorded;
 mod seeds;
 #[cfg(test)]
 mod size_test;
+mod tradeoff;
+#[cfg(test)]
+mod tradeoff_test;
 
 pub use catalogue::{Artifact, PaperPlace, all, chosen, of_profile, printed};
 pub use comparison::{Gate, GateFailure};

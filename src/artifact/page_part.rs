@@ -96,7 +96,7 @@ pub(super) fn sheet(
     let cells = outcome
         .cells
         .iter()
-        .map(|result| (result.cell.to_string(), sheet_note_of(artifact, profile, outcome, result)))
+        .map(|result| (result.cell.to_string(), note(result, &artifact.file, profile, outcome)))
         .collect();
     let artifact = PageArtifact {
         profile: profile.to_owned(),
@@ -108,10 +108,6 @@ pub(super) fn sheet(
         ..described(artifact)
     };
     PagePart { artifact, cells }
-}
-
-fn sheet_note_of(artifact: &Artifact, profile: &str, outcome: &GridOutcome, result: &CellResult) -> CellNote {
-    note(result, &artifact.file, profile, outcome)
 }
 
 /// Converts an artifact's table, marking columns that its description does not ask for.

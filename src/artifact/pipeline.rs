@@ -190,15 +190,17 @@ pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
     outputs.into_iter().chain(printed).chain([PagePart::FILE.to_owned()]).chain(files_beside(grid)).collect()
 }
 
-/// Rejects sublayer cuts, because the paper counts whole layers.
+/// Rejects sublayer cuts where the table or figure counts whole layers.
 fn refuse_sublayers(artifact: &Artifact, grid: &Grid) -> Result<()> {
     match grid.cells.iter().find(|cell| !cell.depth.is_in_layers()) {
-        None => Ok(()),
-        Some(cell) => Err(Error::bad_input("tables and figures of the paper remove whole layers")
-            .at(format!("{}, {cell}", artifact.name))
-            .expected("depths in layers")
-            .found(format!("a depth of {}", cell.depth))
-            .hint("leave out `artifact`: `ghostlab run` writes a table for every grid")),
+        Some(cell) if !artifact.description.shows_sublayers() => {
+            Err(Error::bad_input("the table or figure counts whole layers")
+                .at(format!("{}, {cell}", artifact.name))
+                .expected("depths in layers")
+                .found(format!("a depth of {}", cell.depth))
+                .hint("name `removed` in the table's `lead`, or leave `artifact` out and use `ghostlab run`"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -274,7 +276,8 @@ fn figures(
         Some(entry) => (name, Drawer { description, entry, outcome, numbers: &all }.draw()?),
         None => (format!("{name}-losses"), losses(&description.title, outcome)?),
     };
-    if let Some(figure) = &description.figure {
+    // The data of a figure next to a table is in the table's files.
+    if let Some(figure) = description.figure.as_ref().filter(|_| description.table.is_none()) {
         let numbers: Vec<&Measurement> = all
             .iter()
             .map(AsRef::as_ref)

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::differing_files;
 use crate::error::{Error, Result};
-use crate::files::{owner, regular};
+use crate::files::{self, owner, regular};
 use crate::quantity::counted;
 use crate::results::{CHANNELS, DOCUMENTS, LATENCY, Provenance, StoredNumber, StoredResults, settings_that_differ};
 
@@ -120,7 +120,7 @@ fn vector_features(run: &Value) -> Option<String> {
 struct FindingDifference {
     /// Path and size of the largest relative difference.
     largest: Option<(String, f64)>,
-    /// Path of the first value that is not a number, or that only one run has, and that differs.
+    /// Path of the first difference that is not between two floating-point numbers.
     structure: Option<String>,
 }
 
@@ -250,11 +250,9 @@ pub(super) fn impersonal(folder: &Path) -> Result<()> {
     tells.push(owner::host());
     tells.retain(|text| text.len() >= 5 && !words.contains(&text.as_str()));
     let texts = ["json", "csv", "md", "tex", "svg"];
-    let listing = std::fs::read_dir(folder).map_err(|error| Error::io("list", folder, &error))?;
-    for path in listing
-        .filter_map(|item| Some(item.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| texts.iter().any(|text| extension == *text)))
-    {
+    let mut all = files::entries(folder).map_err(|error| Error::io("list", folder, &error))?;
+    all.retain(|path| path.extension().is_some_and(|extension| texts.iter().any(|text| extension == *text)));
+    for path in all {
         let bytes = regular::read(&path)?;
         let text = String::from_utf8_lossy(&bytes);
         if let Some(found) = tells.iter().find(|found| text.contains(found.as_str())) {

@@ -76,14 +76,10 @@ fn key(name: &str) -> Arc<Solutions> {
 }
 
 fn scores(key: &Arc<Solutions>, cell: usize) -> TaskScores {
-    let (answers, result) = Answered::new(
-        key,
-        (0..key.requests())
-            .map(|at| Score { log_likelihood: -number(cell + at), greedy: at.is_multiple_of(3) })
-            .collect(),
-    )
-    .unwrap();
-    TaskScores { label: key.task().unwrap().name.to_owned(), result, answers }
+    let scores = (0..key.requests())
+        .map(|at| Score { log_likelihood: -number(cell + at), greedy: at.is_multiple_of(3) })
+        .collect();
+    TaskScores::native(key.task().unwrap().name.to_owned(), Answered::new(key, scores).unwrap())
 }
 
 fn measured<A, E, S>(asked: A, extent: E, sample: S) -> Measured<A, E, S> {
@@ -101,6 +97,7 @@ fn outcome(grid: &Grid) -> GridOutcome {
     let made = machine::signature();
     let keys = TASKS.map(key);
     let windows = TextExtent { windows: 256, all: 256, bytes: 1 << 20 };
+    let extent = TaskExtent { documents: DOCUMENTS, original: DOCUMENTS };
     GridOutcome {
         cells: (0..CELLS)
             .map(|at: usize| {
@@ -123,7 +120,7 @@ fn outcome(grid: &Grid) -> GridOutcome {
                         .tasks
                         .iter()
                         .zip(&keys)
-                        .map(|(used, key)| measured(used.clone(), documents(key), scores(key, at)))
+                        .map(|(used, key)| measured(used.clone(), extent, scores(key, at)))
                         .collect(),
                     made_from: kinds
                         .map(|kind| MadeFrom { kind, key: key.clone(), seconds: number(at), made: made.clone() })
@@ -138,10 +135,6 @@ fn outcome(grid: &Grid) -> GridOutcome {
         rounded: BTreeMap::new(),
         machine: String::new(),
     }
-}
-
-fn documents(key: &Arc<Solutions>) -> TaskExtent {
-    TaskExtent { task: key.task().unwrap(), documents: DOCUMENTS, original: DOCUMENTS, full_split: true }
 }
 
 #[test]

@@ -15,6 +15,7 @@ enum MetricKind {
     Task,
     Prompt,
     Repair,
+    Size,
 }
 
 impl MetricKind {
@@ -24,6 +25,7 @@ impl MetricKind {
             Of::Task(_) | Of::Flips(_) | Of::Tasks(_) | Of::Defined => Self::Task,
             Of::Prompt(_) | Of::Decode(_) => Self::Prompt,
             Of::Repair(_) => Self::Repair,
+            Of::Size(_) => Self::Size,
         }
     }
 
@@ -33,6 +35,7 @@ impl MetricKind {
             Self::Task => "task scores",
             Self::Prompt => "times and memory figures",
             Self::Repair => "boundary figures",
+            Self::Size => "sizes",
         }
     }
 }

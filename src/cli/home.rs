@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::error::{Error, ErrorKind, Result, nearest};
+use crate::files;
 use crate::files::output::Input;
 use crate::grid::Grid;
 use crate::installed;
@@ -211,8 +212,6 @@ pub(super) fn or_near(error: Error, path: &Path, otherwise: &str) -> Error {
 }
 
 pub(super) fn folders_in(folder: &Path) -> Vec<PathBuf> {
-    let inner = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
-    let mut folders: Vec<PathBuf> = inner.filter(|path| path.is_dir()).collect();
-    folders.sort();
-    folders
+    let inner = files::entries(folder).unwrap_or_default();
+    inner.into_iter().filter(|path| path.is_dir()).collect()
 }

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::files::sha256;
 use crate::grid::Grid;
 use crate::plan::Plan;
-use crate::results::GridOutcome;
+use crate::results::{Answers, GridOutcome};
 use crate::stage::tokens::defined;
 use crate::work::inputs::Given;
 use crate::work::settings::RunSettings;
@@ -29,18 +29,19 @@ pub fn harness_samples(
     let (Some(backbone), Some(result)) = (plan.backbones.first(), outcome.cells.first()) else { return Ok(Vec::new()) };
     let given = Given { grid, inputs: &plan.inputs };
     let mut all = Vec::new();
-    for definition in &result.definitions {
-        let Some(scores) = &definition.sample else { continue };
-        let task = defined::task(given, &definition.asked)?;
-        let requests = defined::requests(given, backbone, &definition.asked, &task)?;
+    for measured in &result.tasks {
+        let Some(scores) = &measured.sample else { continue };
+        let Answers::Defined { answers, .. } = &scores.answers else { continue };
+        let task = defined::task(given, &measured.asked)?;
+        let requests = defined::requests(given, backbone, &measured.asked, &task)?;
         let by_document: Vec<&[Request]> = requests.chunk_by(|a, b| a.document == b.document).collect();
-        if by_document.len() != scores.answers.len() {
+        if by_document.len() != answers.len() {
             return Err(Error::job("the answers do not match the requests").at(scores.label.clone()));
         }
-        let judged = judged(&task, &scores.answers, &|_, _| Ok(None))?;
+        let judged = judged(&task, answers, &|_, _| Ok(None))?;
         let mut lines = Vec::new();
         for pipeline in &task.definition.filters {
-            for (at, (requests, answers)) in by_document.iter().zip(&scores.answers).enumerate() {
+            for (at, (requests, answers)) in by_document.iter().zip(answers).enumerate() {
                 let document = &task.documents[at];
                 let target = task.target(document)?.text();
                 let texts: Vec<[&str; 2]> = requests.iter().map(texts).collect();

@@ -16,8 +16,7 @@ pub use preflight::{Preflight, Where, preflight, prepare};
 pub use record::{Recorder, RunRecord, RunState};
 pub use run::{Worked, run, stored, work};
 pub use sample::{
-    Computed, DefinedItems, DocumentLoss, Draw, SampleCost, SampledCell, SampledItems, SampledScores, sample,
-    sample_cost,
+    DefinedItems, DocumentLoss, Draw, SampleCost, SampledCell, SampledItems, SampledScores, sample, sample_cost,
 };
 pub use time_left::TimeLeft;
 

@@ -224,13 +224,10 @@ impl Overview {
             plans.iter().flat_map(|plan| &plan.failures).map(|failures| failures.what.clone()).collect();
         let rest = attempts.iter().map(|(name, attempt)| failure(name, attempt, None));
         let failures = rest.filter(|failure| !reported.contains(&failure.what)).collect();
-        let runs = runs.into_iter().map(|record| RunView::of(record.clone(), is_dead(&living, &record))).collect();
+        let is_dead = |record: &RunRecord| record.stage == RunState::Running && !living.contains(&*record.process);
+        let runs = runs.into_iter().map(|record| RunView::of(record.clone(), is_dead(&record))).collect();
         Self { runs, plans, failures }
     }
-}
-
-fn is_dead(living: &BTreeSet<&str>, record: &RunRecord) -> bool {
-    record.stage == RunState::Running && !living.contains(&*record.process)
 }
 
 fn plan(

@@ -138,7 +138,7 @@ fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Resul
     }
     let texts = backbone.evaluations.iter().filter_map(|evaluation| match &evaluation.subject {
         Subject::Windows(text) => Some((&text.corpus, text.length)),
-        Subject::Task(_) | Subject::Defined(_) => None,
+        Subject::Task(_) => None,
     });
     let lengths = backbone.calibrations.iter().map(|c| (&c.calibration.corpus, c.calibration.length)).chain(texts);
     for (corpus, length) in lengths {

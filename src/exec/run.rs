@@ -305,9 +305,6 @@ impl TaskHooks for GridHead<'_> {
     }
 
     fn idle(&self) -> Result<()> {
-        if let Some(spread) = &self.spread {
-            spread.sightings.next_round();
-        }
         self.tools.run.pause()
     }
 }

@@ -16,21 +16,22 @@ use crate::grid::Grid;
 use crate::identity::{Identity, MeasureId};
 use crate::model::Program;
 use crate::plan::{JobCost, Plan, job_costs, weights_budget};
+use crate::stage::chunks::ChunkRun;
 use crate::stage::group::{Order, Programs, Tools};
 use crate::stage::operator::{BoundaryResult, figures};
-use crate::stage::scores::answered;
+use crate::stage::scores::{ScoredVariant, answered};
 use crate::stage::selection;
-use crate::stage::tokens::{self, defined, sheet};
-use crate::tasks::{AccuracyKind, DocumentResult, Solutions};
+use crate::stage::tokens::{self, AnswerKey};
+use crate::tasks::{AccuracyKind, DocumentResult};
 use crate::work::backbone::{BackbonePlan, Evaluation, Subject, Variant};
 use crate::work::context::{Conditions, Context};
 use crate::work::event::{Reporter, WorkKind};
 use crate::work::models::{FromFiles, Models};
 use crate::work::progress::Progressed;
 use crate::work::settings::RunSettings;
-use ghostlab_definitions::aggregate::{Aggregation, Item};
+use ghostlab_definitions::aggregate::{Aggregation, Item, bits};
 use ghostlab_definitions::results::{Noted, noted};
-use ghostlab_store::{Lookup, Store};
+use ghostlab_store::{Key, Store};
 
 /// Cell with recomputed scores.
 #[derive(Debug)]
@@ -96,11 +97,7 @@ pub struct DocumentLoss {
 /// Function that selects chunks of an evaluation, given their total number.
 pub type Draw<'a> = dyn Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + 'a;
 
-/// Computed scores by score key and chunk. Sharing it between samples avoids computing a chunk twice.
-#[derive(Debug, Default)]
-pub struct Computed(HashMap<(String, usize), Vec<f64>>);
-
-/// Estimated work of a sample.
+/// Work that a sample will do.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SampleCost {
     /// Number of calibration passes.
@@ -163,7 +160,6 @@ pub fn sample(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
     draw: &Draw<'_>,
-    computed: &mut Computed,
 ) -> Result<Vec<SampledCell>> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let Preflight { state, .. } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
@@ -187,7 +183,7 @@ pub fn sample(
                 context.pause()?;
             }
         }
-        let mut scores = scores(&context, &models, &programs, backbone, draw, computed)?;
+        let mut scores = scores(&context, &models, &programs, backbone, draw)?;
         for variant in &backbone.variants {
             let variant_scores = scores.remove(&variant.cell).unwrap_or_default();
             sampled.push(cell(&context, variant, variant_scores)?);
@@ -218,7 +214,6 @@ fn scores(
     programs: &Programs,
     backbone: &BackbonePlan,
     draw: &Draw<'_>,
-    computed: &mut Computed,
 ) -> Result<ScoresByCell> {
     let mut members: Vec<(&Variant, Program)> = Vec::new();
     for variant in backbone.variants.iter().filter(|variant| !context.failed(variant.cell)) {
@@ -237,44 +232,29 @@ fn scores(
             if drawn.is_empty() {
                 return Ok(());
             }
-            let key = |variant: &Variant, chunk: usize| (variant.scores[index].hash().to_owned(), chunk);
-            // Group the chunks by the variants whose scores are missing, to run each group in one trie.
-            let mut lacking: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
-            for &chunk in &drawn {
-                lacking
-                    .entry(
-                        (0..members.len()).filter(|&at| !computed.0.contains_key(&key(members[at].0, chunk))).collect(),
-                    )
-                    .or_default()
-                    .push(chunk);
-            }
-            for (batch, chunks) in lacking.iter().filter(|(batch, _)| !batch.is_empty()) {
-                let engine = models.get(backbone)?;
-                let trie = eval_set.trie(&batch.iter().map(|&at| members[at].1.clone()).collect::<Vec<_>>());
-                let flops = trie.flops(&backbone.config, &eval_set.load(chunks)).shared;
-                let tokens = chunks.iter().map(|&chunk| eval_set.tokens(chunk)).sum();
-                let job = context.start(&evaluation.journal, &label, tokens, batch.len(), flops);
-                for &chunk in chunks {
-                    let made = eval_set.run(&*engine, &trie, &[chunk], &mut vec![0.0; trie.len()])?;
-                    for (&at, made) in batch.iter().zip(made.into_iter().flatten()) {
-                        computed.0.insert(key(members[at].0, chunk), made);
-                    }
-                    context.advance(job, eval_set.tokens(chunk))?;
-                }
-                models.unchanged(backbone)?;
-                context.finish(job);
-            }
-            let values = members.iter().map(|(variant, _)| {
-                let mut values = vec![Vec::new(); eval_set.chunks()];
-                for &chunk in &drawn {
-                    values[chunk] = computed.0.get(&key(variant, chunk)).cloned().unwrap_or_default();
-                }
-                values
-            });
-            let values: Vec<Vec<Vec<f64>>> = values.collect();
-            let solutions = sheet(evaluation, context.store)?;
-            for ((variant, _), values) in members.iter().zip(values) {
-                let (items, all_items) = items(context, evaluation, eval_set, &values, &scored, solutions.as_ref())?;
+            // Two cells may be one variant.
+            let programs: BTreeMap<&str, (&Arc<Key>, &Program)> = members
+                .iter()
+                .map(|(variant, program)| (variant.scores[index].hash(), (&variant.scores[index], program)))
+                .collect();
+            let job = ChunkRun {
+                run: context,
+                models,
+                backbone,
+                eval_set,
+                label: &label,
+                program: &|key| Ok(programs.get(key.hash()).map(|(_, program)| (*program).clone())),
+                journal: evaluation.journal.clone(),
+                within: None,
+                sample: Some(&drawn),
+            };
+            let sampled = job.sampled(programs.values().map(|(key, _)| Arc::clone(key)).collect())?;
+            let values: HashMap<&str, Vec<Vec<f64>>> =
+                sampled.iter().map(|variant| (variant.key.hash(), drawn_values(variant, &drawn))).collect();
+            let answer_key = AnswerKey::read(evaluation, context.store)?;
+            for (variant, _) in &members {
+                let values = &values[variant.scores[index].hash()];
+                let (items, all_items) = items(context, evaluation, eval_set, values, &scored, answer_key.as_ref())?;
                 all.entry(variant.cell).or_default().push(SampledScores {
                     measure: Arc::clone(&evaluation.measure),
                     label: evaluation.subject.to_string(),
@@ -289,15 +269,21 @@ fn scores(
     Ok(all)
 }
 
-/// Returns the items of the computed chunks with their indices, and the total number of items. `scored` has the number
-/// of scored tokens of each text of a task.
+/// Returns the values of the drawn chunks. Other chunks have none.
+fn drawn_values(variant: &ScoredVariant, drawn: &[usize]) -> Vec<Vec<f64>> {
+    let chunks = variant.chunks.iter().enumerate();
+    chunks.map(|(at, values)| values.clone().filter(|_| drawn.contains(&at)).unwrap_or_default()).collect()
+}
+
+/// Returns the items of the chunks with values by index, and their total. `scored` has the tokens of each of a task's
+/// texts.
 fn items(
     context: &Context<'_>,
     evaluation: &Evaluation,
     eval_set: &dyn EvalSet,
     chunks: &[Vec<f64>],
     scored: &[usize],
-    key: Option<&Arc<Solutions>>,
+    answer_key: Option<&AnswerKey>,
 ) -> Result<(SampledItems, usize)> {
     // Assemble the values, then a mask of the computed items. Missing chunks are filled with zeros.
     let filled = |fill_row: &dyn Fn(usize, &[f64]) -> Vec<f64>| -> Vec<Vec<f64>> {
@@ -313,16 +299,16 @@ fn items(
     let values = eval_set.assemble(&filled(&|_, values| values.to_vec()));
     let drawn: Vec<bool> =
         eval_set.assemble(&filled(&|at, _| vec![1.0; eval_set.count(at)])).into_iter().map(|mark| mark > 0.5).collect();
-    match (&evaluation.subject, key) {
+    match (&evaluation.subject, answer_key) {
         (Subject::Windows(text), _) => {
             let width = if text.damage { WIDTH } else { 1 };
             let windows = values.chunks_exact(width).map(<[f64]>::to_vec).enumerate();
             let drawn_windows = windows.filter(|(at, _)| drawn[width * at]);
             Ok((SampledItems::Windows(drawn_windows.collect()), values.len() / width))
         }
-        (Subject::Task(_), Some(key)) => {
-            let each = values.len() / key.requests().max(1);
-            let (answers, _) = answered(&values, key)?;
+        (Subject::Task(_), Some(AnswerKey::Native(solutions))) => {
+            let each = values.len() / solutions.requests().max(1);
+            let answers = answered(&values, solutions)?;
             let mut at = 0;
             let mut documents_drawn = Vec::new();
             let mut count = 0;
@@ -333,16 +319,10 @@ fn items(
                 }
                 (at, count) = (end, count + 1);
             }
-            Ok((SampledItems::Documents(documents_drawn, key.task()?.column), count))
+            Ok((SampledItems::Documents(documents_drawn, answers.result.task.column), count))
         }
-        (Subject::Defined(used), _) => {
-            let Lookup::Whole(object) = context.store.look(&evaluation.tokens) else {
-                return Err(
-                    Error::job("the documents of a task are missing from the store").at(evaluation.subject.to_string())
-                );
-            };
-            let (documents, definition) =
-                (defined::documents(&object)?, &context.grid.definitions[&used.name].definition);
+        (Subject::Task(task), Some(AnswerKey::Defined(documents))) => {
+            let definition = context.grid.definition(task)?;
             // Chunks that were not drawn have no generations.
             let generations = eval_set.generations(&values)?;
             let answers = match &generations {
@@ -396,13 +376,6 @@ fn defined_items(
             .collect();
         return Some(DefinedItems::Losses { items, aggregation, units });
     }
-    let bits: Vec<bool> = items
-        .iter()
-        .map(|item| match item {
-            Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
-            _ => None,
-        })
-        .collect::<Option<_>>()?;
-    let flags = bits.into_iter().enumerate().filter_map(|(at, right)| Some((drawn(at)?, right)));
+    let flags = bits(items)?.into_iter().enumerate().filter_map(|(at, right)| Some((drawn(at)?, right)));
     Some(DefinedItems::Right(flags.collect()))
 }

@@ -54,21 +54,11 @@ const SEAT: &str = "at-";
 
 /// Last observed leases of other workers, by job. While the leases of a job are unchanged, it has no new work to take.
 #[derive(Default)]
-pub(super) struct Sightings(Mutex<Sighted>);
-
-#[derive(Default)]
-struct Sighted {
-    /// Leases of each job, and how long they have been unchanged.
-    jobs: HashMap<String, (Vec<String>, Duration)>,
-    /// Number of unchanged jobs that were polled in this round.
-    probes: usize,
-}
+pub(super) struct Sightings(Mutex<HashMap<String, (Vec<String>, Duration)>>);
 
 impl Sightings {
     /// Time after which an unchanged job is polled anyway, because its workers may have died.
     const PROBE: Duration = Duration::from_secs(10);
-    /// Maximum number of unchanged jobs to poll per round. Hundreds of workers may wait for hundreds of jobs.
-    const PROBES: usize = 2;
 
     pub(super) fn others_at(&self, task: &Scheduled<'_>, store: &Store) -> bool {
         let claims = store
@@ -77,27 +67,17 @@ impl Sightings {
             })
             .unwrap_or_default();
         let now = store.now();
-        let Sighted { jobs, probes } = &mut *lock(&self.0);
+        let mut jobs = lock(&self.0);
         if claims.is_empty() {
             jobs.remove(&task.claim);
             return false;
         }
-        let same = match jobs.get_mut(&task.claim) {
-            Some((seen, since)) if *seen == claims => {
-                let asks = now.saturating_sub(*since) >= Self::PROBE && *probes < Self::PROBES;
-                if asks {
-                    (*since, *probes) = (now, *probes + 1);
-                }
-                return !asks;
-            }
+        let same = match jobs.get(&task.claim) {
+            Some((seen, since)) if *seen == claims && now.saturating_sub(*since) < Self::PROBE => return true,
             known => known.is_none() && task.exclusive,
         };
         jobs.insert(task.claim.clone(), (claims, now));
         same
-    }
-
-    pub(super) fn next_round(&self) {
-        lock(&self.0).probes = 0;
     }
 }
 

@@ -130,6 +130,8 @@ pub enum Lead {
     Backbone,
     /// Number of removed layers, with the total.
     Depth,
+    /// Number of removed layers or sublayers, with the unit.
+    Removed,
     /// Recovery, or the criterion without one.
     Method,
     /// Number of sequences that an operator is computed from.
@@ -184,6 +186,8 @@ pub enum FigureKind {
     Depths,
     /// Layer stacks of the dense, pruned and repaired model.
     Layers,
+    /// One panel per metric over the parameters kept, with the Pareto frontier. May accompany a table.
+    Pareto,
 }
 
 /// List of built-in items.
@@ -232,6 +236,12 @@ impl Description {
         Ok(Some((artifact, has_grid)))
     }
 
+    /// Whether sublayers can be told from whole layers.
+    pub fn shows_sublayers(&self) -> bool {
+        let in_table = self.table.as_ref().is_none_or(|table| table.lead.contains(&Lead::Removed));
+        in_table && self.figure.as_ref().is_none_or(|figure| figure.kind == FigureKind::Pareto)
+    }
+
     pub fn metrics(&self) -> &[String] {
         match (&self.table, &self.figure, &self.races) {
             (Some(table), ..) => &table.metrics,
@@ -244,7 +254,9 @@ impl Description {
     /// Checks constraints that the types cannot express.
     fn check(&self, has_grid: bool) -> Result<()> {
         let wrong = |what: &str, expected: &str| Err(Error::bad_input(what).expected(expected));
-        let parts = [self.table.is_some(), self.figure.is_some(), self.list.is_some(), self.races.is_some()];
+        let pareto = self.figure.as_ref().filter(|figure| figure.kind == FigureKind::Pareto);
+        let has_figure = self.figure.is_some() && !(pareto.is_some() && self.table.is_some());
+        let parts = [self.table.is_some(), has_figure, self.list.is_some(), self.races.is_some()];
         let parts = parts.into_iter().filter(|part| *part).count();
         if parts != 1 {
             return wrong(
@@ -254,6 +266,9 @@ impl Description {
         }
         if self.list.is_none() && !has_grid {
             return wrong("the artifact has no cells", "the keys of a grid next to `artifact`");
+        }
+        if pareto.is_some_and(|figure| figure.metrics.is_empty()) {
+            return wrong("a Pareto figure has no panel", "`metrics` with an entry");
         }
         if self.table.as_ref().is_some_and(|table| table.metrics.is_empty() || table.rows.is_empty()) {
             return wrong("the table is empty", "at least one entry in both `rows` and `metrics`");

@@ -345,7 +345,9 @@ pub(super) fn without_impossible(
     for one in impossible {
         let Cell { backbone, criterion, depth, .. } = &one.cell;
         let wanted = layers.is_empty() || layers.iter().any(|count| depth == count);
-        if wanted && !cells.iter().any(|cell| is_neighbour(&layers, backbone, *depth, &cell.value)) {
+        let neighbours = cells.iter().map(|cell| &cell.value).filter(|cell| cell.backbone == *backbone);
+        let mut pruned = neighbours.filter(|cell| !cell.is_dense());
+        if wanted && !pruned.any(|cell| layers.is_empty() || cell.depth == *depth) {
             return Err(one.into_error());
         }
         search.unselectable.push(Unselectable {
@@ -356,10 +358,6 @@ pub(super) fn without_impossible(
         });
     }
     Ok(cells)
-}
-
-fn is_neighbour(layers: &[usize], backbone: &String, depth: criterion::Depth, cell: &Cell) -> bool {
-    cell.backbone == *backbone && !cell.is_dense() && (layers.is_empty() || cell.depth == depth)
 }
 
 impl PrunedCell {

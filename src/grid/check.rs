@@ -5,9 +5,10 @@ use std::path::Path;
 
 use super::cell::{AXES, CUT_AXES};
 use super::cells::{Axes, optional};
-use super::defined::{self, Asking, Meant};
+use super::defined::{self, Meant};
 use super::definitions::{Definers, Definitions};
 use super::depth::{self, DepthEntry};
+use super::eval_task::Asking;
 use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, TaskUseEntry};
 use super::many::Many;
 use super::named::Library;
@@ -274,15 +275,14 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
         let placed: Vec<_> = tasks.iter().map(|(at, task)| at.placed(task.clone())).collect();
         limits::none_twice(&at.key("tasks").name(), &placed)?;
     }
-    tasks.iter().try_for_each(|(at, task)| defined::check(at, task.max_length, task.limit))?;
+    tasks.iter().try_for_each(|(at, task)| defined::check(at, task.how.max_length, task.how.limit))?;
     let used = Used {
         corpora,
         tasks: tasks.iter().map(|(at, task)| at.key("name").placed(task.name.clone())).collect(),
         meant: Meant::read(&defined)?,
     };
-    let tasks = tasks.into_iter().map(|(_, task)| task).collect();
     let Meant { uses, groups, .. } = &used.meant;
-    let definitions = uses.clone();
+    let tasks = tasks.into_iter().map(|(_, task)| task).chain(uses.iter().cloned()).collect();
     let groups = groups.clone();
     let perplexity: Vec<Perplexity> = perplexity.into_iter().map(|text| text.value).collect();
     let latency = latencies(&at.key("latency"), &entries.latency)?;
@@ -298,7 +298,7 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
             .found(format!("`{}`", metrics[index]))
             .hint("add `damage: true` to an entry of `perplexity`"));
     }
-    Ok((Evaluate { perplexity, tasks, definitions, groups, latency, metrics }, used))
+    Ok((Evaluate { perplexity, tasks, groups, latency, metrics }, used))
 }
 
 /// Reads the names of additional metrics.

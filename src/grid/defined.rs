@@ -7,74 +7,32 @@ use std::path::{Path, PathBuf};
 use ghostlab_definitions::definition::Data;
 use ghostlab_definitions::generation::Generating;
 use ghostlab_definitions::metric::{Kind, Output};
-use ghostlab_definitions::task::SEED;
 use ghostlab_definitions::{Definition, FileRows, Group, Library, Selection, Value};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::eval_task::{Asking, EvalTask};
 use super::limits;
 use super::need::{Around, Found, HubSource, Need, from_here};
 use super::node::{At, Positioned};
 use crate::error::{Error, Result};
-use crate::files::sha256;
 use crate::hub::{Repo, RepoKind, Source, Want, Wanted};
 use crate::metric::Metric;
 use crate::sandbox::{self, Probe};
-use crate::tasks::{Bos, DocumentLimit};
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Asking {
-    /// Number of few-shot examples; the definition's own if absent. A definition with 0 shots keeps 0.
-    pub shots: Option<usize>,
-    /// Seed for drawing examples.
-    pub seed: u64,
-    /// Whether examples are separate messages in the model's chat template; `None` without a chat template.
-    pub chat: Option<bool>,
-    /// System text before the prompt.
-    pub system: Option<String>,
-    /// Document limit: a number of first documents, or a fraction below 1.
-    pub limit: Option<f64>,
-    /// Whether contexts begin with the tokenizer's special tokens.
-    pub bos: Bos,
-    /// Context length in tokens; that of the backbone's config if absent.
-    pub max_length: Option<usize>,
-}
-
-/// Formats non-default settings: `(shots=5,chat)`.
-impl fmt::Display for Asking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut options: Vec<String> = Vec::new();
-        options.extend(self.shots.map(|shots| format!("shots={shots}")));
-        options.extend((self.seed != SEED).then(|| format!("seed={}", self.seed)));
-        options.extend(self.chat.map(|multiturn| if multiturn { "chat" } else { "chat=one-turn" }.to_owned()));
-        // Identify long texts by their hash.
-        options.extend(self.system.as_ref().map(|text| format!("system={}", &sha256::of_bytes(text)[..8])));
-        options.extend((self.bos != Bos::default()).then(|| format!("bos={}", self.bos)));
-        options.extend(self.limit.map(|limit| format!("limit={limit}")));
-        options.extend(self.max_length.map(|length| format!("max_length={length}")));
-        if options.is_empty() { Ok(()) } else { write!(f, "({})", options.join(",")) }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct DefinitionUse {
-    /// Task name of lm-evaluation-harness, in [`Grid::definitions`](super::Grid::definitions).
-    pub name: String,
-    pub how: Asking,
-}
-
-/// Formats `mmlu_anatomy(shots=5)`.
-impl fmt::Display for DefinitionUse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.name, self.how)
-    }
-}
+use crate::tasks::DocumentLimit;
 
 /// Group of tasks with shared settings and aggregate scores.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GroupUse {
     pub group: Group,
     pub how: Asking,
+}
+
+impl GroupUse {
+    /// Returns a task of the group.
+    pub fn task(&self, name: &str) -> EvalTask {
+        EvalTask { name: name.to_owned(), how: self.how.clone(), defined: true }
+    }
 }
 
 impl fmt::Display for GroupUse {
@@ -96,16 +54,6 @@ pub struct TaskDefinition {
 }
 
 impl TaskDefinition {
-    pub fn files(&self, split: &str) -> &[PathBuf] {
-        self.rows.splits.get(split).map(Vec::as_slice).unwrap_or_default()
-    }
-
-    /// Returns the files with few-shot examples. Empty without examples, or if the definition lists them inline.
-    pub fn example_files(&self, how: &Asking) -> &[PathBuf] {
-        let split = self.definition.exampled().filter(|_| self.definition.shots(how.shots) > 0);
-        split.map(|split| self.files(split)).unwrap_or_default()
-    }
-
     pub fn all_files(&self) -> impl Iterator<Item = &PathBuf> {
         self.rows.splits.values().flatten()
     }
@@ -188,7 +136,7 @@ enum RowsOrigin {
 /// Resolved task definitions of a grid.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Meant {
-    pub(super) uses: Vec<DefinitionUse>,
+    pub(super) uses: Vec<EvalTask>,
     pub(super) groups: Vec<GroupUse>,
     pub(super) tasks: BTreeMap<String, DefinedTask>,
 }
@@ -212,7 +160,7 @@ impl Meant {
             let how = &entry.how;
             for definition in tasks {
                 offered(&definition)?;
-                let task_use = DefinitionUse { name: definition.name.clone(), how: how.clone() };
+                let task_use = EvalTask { name: definition.name.clone(), how: how.clone(), defined: true };
                 limits::shown("task", &task_use.name, &at.place())?;
                 shown.push(at.placed(task_use.to_string()));
                 meant.uses.push(task_use);

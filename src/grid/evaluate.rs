@@ -9,7 +9,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::defined::{Asking, DataEntry, DefinitionEntry, DefinitionUse, GroupUse};
+use super::defined::{DataEntry, DefinitionEntry, GroupUse};
+use super::eval_task::{Asking, EvalTask};
 use super::many::{self, Many};
 use crate::corpus::PythonRandom;
 use crate::error::Result;
@@ -21,11 +22,10 @@ use crate::tasks::Bos;
 pub struct Evaluate {
     /// Perplexities under the protocol `windows`, each a column of the table.
     pub perplexity: Vec<Perplexity>,
-    /// Zero-shot multiple-choice tasks: one column each, and one for their average.
-    pub tasks: Vec<TaskUse>,
-    /// Tasks defined by lm-evaluation-harness YAML files, one column per metric.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub definitions: Vec<DefinitionUse>,
+    /// Built-in tasks, with one column each and one for their average, and then tasks by definitions, with one column
+    /// for each metric.
+    #[serde(flatten, with = "super::eval_task::lists")]
+    pub tasks: Vec<EvalTask>,
     /// Groups of the tasks in `definitions`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupUse>,
@@ -38,9 +38,19 @@ pub struct Evaluate {
 }
 
 impl Evaluate {
-    /// Returns whether any text, task or definition is scored.
+    /// Returns whether anything is scored: a text or a task.
     pub fn scores(&self) -> bool {
-        !(self.perplexity.is_empty() && self.tasks.is_empty() && self.definitions.is_empty())
+        !(self.perplexity.is_empty() && self.tasks.is_empty())
+    }
+
+    /// Iterates over the built-in tasks.
+    pub fn native(&self) -> impl Iterator<Item = &EvalTask> {
+        self.tasks.iter().filter(|task| !task.defined)
+    }
+
+    /// Iterates over the tasks by definitions.
+    pub fn defined(&self) -> impl Iterator<Item = &EvalTask> {
+        self.tasks.iter().filter(|task| task.defined)
     }
 }
 
@@ -74,37 +84,6 @@ impl fmt::Display for Perplexity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.corpus, self.length)?;
         self.draw.map_or(Ok(()), |draw| write!(f, "({draw})"))
-    }
-}
-
-/// Task and the protocol under which it is scored.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TaskUse {
-    /// Key in [`Grid::tasks`](super::Grid::tasks).
-    pub name: String,
-    /// Number of documents to score, from the first, or a fraction below 1.
-    pub limit: Option<f64>,
-    /// Whether contexts begin with the tokenizer's special tokens.
-    pub bos: Bos,
-    /// Context length in tokens; `None` for the length in the backbone's config.
-    pub max_length: Option<usize>,
-    /// Subset of the documents. Only searches set it; grid files cannot.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub draw: Option<Draw>,
-}
-
-/// Formats like `hellaswag` or `hellaswag(bos=never,limit=100)`.
-impl fmt::Display for TaskUse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut options = Vec::new();
-        if self.bos != Bos::default() {
-            options.push(format!("bos={}", self.bos));
-        }
-        options.extend(self.limit.map(|limit| format!("limit={limit}")));
-        options.extend(self.max_length.map(|length| format!("max_length={length}")));
-        options.extend(self.draw.map(|draw| format!("draw={draw}")));
-        f.write_str(&self.name)?;
-        if options.is_empty() { Ok(()) } else { write!(f, "({})", options.join(",")) }
     }
 }
 
@@ -157,7 +136,7 @@ pub(super) struct PerplexityEntry {
 /// Task by name or by a map with options, or tasks of a definition.
 #[derive(Debug, Clone)]
 pub(super) enum TaskUseEntry {
-    Known(TaskUse),
+    Known(EvalTask),
     Defined(Box<DefinitionEntry>),
 }
 
@@ -217,8 +196,7 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
 
     fn visit_str<E>(self, name: &str) -> Result<TaskUseEntry, E> {
         let name = name.to_string();
-        let bos = Bos::default();
-        Ok(TaskUseEntry::Known(TaskUse { name, limit: None, bos, max_length: None, draw: None }))
+        Ok(TaskUseEntry::Known(EvalTask { name, how: Asking::default(), defined: false }))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TaskUseEntry, A::Error> {
@@ -240,7 +218,10 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                 ];
                 match written.into_iter().find(|(_, written)| *written) {
                     Some((key, _)) => Err(only(key)),
-                    None => Ok(TaskUseEntry::Known(TaskUse { name, limit, bos, max_length, draw: None })),
+                    None => {
+                        let how = Asking { limit, bos, max_length, ..Asking::default() };
+                        Ok(TaskUseEntry::Known(EvalTask { name, how, defined: false }))
+                    }
                 }
             }
             (None, Some(definition)) => {
@@ -249,7 +230,9 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                 }
                 let chat = task_use.chat.then(|| task_use.multiturn.unwrap_or(true));
                 let seed = task_use.seed.unwrap_or(SEED);
-                let how = Asking { shots: task_use.shots, seed, chat, system: task_use.system, limit, bos, max_length };
+                let shots = task_use.shots;
+                let system = task_use.system;
+                let how = Asking { shots, seed, chat, system, limit, bos, max_length, draw: None };
                 let folder = task_use.folder;
                 let data = task_use.data;
                 let revision = task_use.revision;

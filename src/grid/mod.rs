@@ -20,6 +20,7 @@ mod check;
 mod defined;
 mod definitions;
 mod depth;
+mod eval_task;
 mod evaluate;
 mod limits;
 mod many;
@@ -48,9 +49,10 @@ pub use artifact::{
     Description, FigureEntry, FigureKind, Lead, ListEntry, Over, RacesEntry, Shade, TableEntry, Tolerance,
 };
 pub use cell::{Calibration, Cell, Method, MethodAxis};
-pub use defined::{Asking, DefinedColumn, DefinitionUse, GroupUse, TaskDefinition, columns as defined_columns};
+pub use defined::{DefinedColumn, GroupUse, TaskDefinition, columns as defined_columns};
 pub use definitions::{Backbone, Corpus, Rounded, TaskData, rules, tasks};
-pub use evaluate::{Draw, Evaluate, Latency, Perplexity, TaskUse};
+pub use eval_task::{Asking, EvalTask};
+pub use evaluate::{Draw, Evaluate, Latency, Perplexity};
 pub use name::give as give_names;
 pub use named::{BackboneFile, backbone_files, names_around};
 pub use need::{Around, EntryKind, Found, HubSource, Need};
@@ -186,7 +188,6 @@ impl Grid {
         let mut evaluate = checked.evaluate;
         let mut meant = checked.meant;
         meant.tasks.retain(|name, _| (shown.task)(name));
-        evaluate.definitions.retain(|definition| (shown.task)(&definition.name));
         evaluate.groups.retain(|group| group.group.tasks.iter().all(|task| meant.tasks.contains_key(task)));
         evaluate.perplexity.retain(|text| (shown.text)(&text.corpus));
         evaluate.tasks.retain(|task| (shown.task)(&task.name));
@@ -197,7 +198,7 @@ impl Grid {
         let texts: BTreeSet<&String> = calibration.iter().map(|entry| &entry.corpus).chain(texts).collect();
         backbones.retain(|name, _| backbone.contains(name));
         corpora.retain(|name, _| texts.contains(name));
-        tasks.retain(|name, _| evaluate.tasks.iter().any(|task| task.name == *name));
+        tasks.retain(|name, _| evaluate.native().any(|task| task.name == *name));
         Ok(Grid {
             name: checked.name,
             file: path.to_owned(),
@@ -254,8 +255,7 @@ impl Grid {
         let Layers { root, library, profile, .. } = layers;
         let checked = check::check(&schema(&root)?, &root, path, &library)?;
         let scored = checked.evaluate.perplexity.iter().any(|entry| (shown.text)(&entry.corpus))
-            || checked.evaluate.tasks.iter().any(|task| (shown.task)(&task.name))
-            || checked.evaluate.definitions.iter().any(|definition| (shown.task)(&definition.name));
+            || checked.evaluate.tasks.iter().any(|task| (shown.task)(&task.name));
         let needs = checked.needs(shown);
         Ok(InputList { needs, lock_file: library.lock_file(), grid: path.to_owned(), profile, scored })
     }

@@ -11,6 +11,7 @@ use super::schema::BackboneEntry;
 use super::typed;
 use super::yaml::{self, FileShape};
 use crate::error::{Error, Result};
+use crate::files;
 use crate::hub::{Lock, Repo, RepoKind, Source, Want, Wanted};
 use crate::installed;
 
@@ -37,8 +38,7 @@ impl Library {
         for folder in &folders {
             for kind in EntryKind::ALL {
                 // Skip missing or unreadable directories.
-                let Ok(listing) = std::fs::read_dir(folder.join(kind.key())) else { continue };
-                for path in listing.filter_map(|item| Some(item.ok()?.path())) {
+                for path in files::entries(&folder.join(kind.key())).unwrap_or_default() {
                     let name = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
                     let Some(name) = name.filter(|_| path.extension().is_some_and(|ending| ending == "yaml")) else {
                         continue;
@@ -131,10 +131,8 @@ pub struct BackboneFile {
 /// Fails if a file does not define a backbone, with file and line.
 pub fn backbone_files(folder: &Path) -> Result<Vec<BackboneFile>> {
     let folder = folder.join(EntryKind::Backbone.key());
-    let Ok(listing) = std::fs::read_dir(&folder) else { return Ok(Vec::new()) };
-    let mut files: Vec<PathBuf> = listing.filter_map(|item| Some(item.ok()?.path())).collect();
+    let mut files = files::entries(&folder).unwrap_or_default();
     files.retain(|path| path.extension().is_some_and(|ending| ending == "yaml"));
-    files.sort();
     let read = |path: PathBuf| {
         let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         let node = read_entry(EntryKind::Backbone, &name, &path)?;

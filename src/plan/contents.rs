@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::evaluate::{PrefixToken, end_of_text, prefix_token};
 use crate::files::gguf::is_gguf;
 use crate::files::{parts, sha256};
-use crate::grid::{CalibratedOn, Calibration, DefinitionUse, Grid, Latency, Method, Perplexity, Rounded, TaskUse};
+use crate::grid::{Asking, CalibratedOn, Calibration, EvalTask, Grid, Latency, Method, Perplexity, Rounded};
 use crate::identity::{
     CalibrationId, Canonical, ChatId, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, ShotsId,
     TextId,
@@ -21,8 +21,9 @@ use crate::latency::Rounds;
 use crate::model::{EngineChoice, WeightType};
 use crate::recovery::{self, Recovery};
 use crate::stage::tokens;
-use crate::tasks::{self, Task};
+use crate::tasks;
 use crate::work::inputs::{BackboneFiles, Inputs};
+use ghostlab_definitions::Definition;
 use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::rows::format as row_format;
 use ghostlab_store::Key;
@@ -114,82 +115,61 @@ impl<'a> BackboneContents<'a> {
     /// Returns a note on the token that replaces an empty context, if the grid has tasks and the token is unusual.
     pub(super) fn prefix_note(&self) -> Result<Option<String>> {
         let evaluate = &self.grid.evaluate;
-        if evaluate.tasks.is_empty() && evaluate.definitions.is_empty() || is_gguf(&self.folder) {
+        if evaluate.tasks.is_empty() || is_gguf(&self.folder) {
             return Ok(None);
         }
         let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
         Ok(self.prefix(&tokenizer_config, &config)?.and_then(|prefix| prefix.note()))
     }
 
-    /// Returns the identity of a built-in task's measurement and the key of its requests.
-    pub(super) fn task(&self, used: &TaskUse) -> Result<(MeasureId, Key)> {
-        let data = &self.grid.tasks[&used.name];
-        let task = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
-        let files = task.files(&data.path)?;
-        let rows = self.hashes(&files)?;
-        let formats = formats(&files)?;
-        let limit = self.inputs.limit(used)?;
-        let bos = used.bos.to_string();
-        let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
-        let max_length = match used.max_length {
-            Some(length) => length,
-            None => tasks::max_length(&config, Some(&tokenizer_config))?,
-        };
-        let prefix = self.prefix(&tokenizer_config, &config)?.map(|prefix| json!(prefix.token));
-        let asked = json!({
-            "task": task.name, "task_version": task.version, "rows": rows, "formats": formats, "limit": limit, "bos": bos,
-            "max_length": max_length, "prefix": prefix, "tokenizer": self.files.tokenizer,
-        });
-        let tokens = tokens::of_requests(&used.name, asked);
-        let measure = MeasureId::Task {
-            task: task.name.to_owned(),
-            version: task.version,
-            rows,
-            formats,
-            limit: limit.map(|limit| Canonical::of(&json!(limit))),
-            draw: used.draw,
-            bos,
-            max_length,
-            prefix: prefix.as_ref().map(Canonical::of),
-            batch: self.batch_tokens,
-        };
-        Ok((measure, tokens))
-    }
-
-    /// Returns the identity of a defined task's measurement and the key of its requests. Metrics and filters are not
-    /// part of the key, so that another metric reuses the answers.
-    pub(super) fn defined(&self, used: &DefinitionUse) -> Result<(MeasureId, Key)> {
-        let task = &self.grid.definitions[&used.name];
-        let definition = &task.definition;
-        let how = &used.how;
-        let count = definition.shots(how.shots);
-        let shots = (count > 0).then(|| -> Result<ShotsId> {
-            let files = task.example_files(how);
-            Ok(ShotsId { count, seed: how.seed, rows: self.hashes(files)?, formats: formats(files)? })
-        });
-        let chat = how.chat.map(|multiturn| -> Result<ChatId> {
-            let template = sha256::of_bytes(self.inputs.chat(&self.folder)?.content());
-            Ok(ChatId { template, multiturn })
-        });
+    /// Identifies the measurement of a task, and returns the key of its requests. Metrics and filters of a definition are
+    /// not part of the key, so another metric of the same answers computes nothing.
+    pub(super) fn task(&self, task: &EvalTask) -> Result<(MeasureId, Key)> {
+        let definition = self.grid.definition(task)?;
+        let how = &task.how;
+        let files = self.grid.rows(task)?;
+        let documents = files.evaluated(definition);
+        let rows = self.hashes(documents)?;
+        let formats = formats(documents)?;
+        let limit = self.inputs.limit(task)?;
+        let bos = how.bos.to_string();
         let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
         let max_length = how.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
-        let prefix = self.prefix(&tokenizer_config, &config)?.map(|prefix| Canonical::of(&json!(prefix.token)));
+        let prefix = self.prefix(&tokenizer_config, &config)?.map(|prefix| json!(prefix.token));
+        if let Some(native) = self.grid.native(task)? {
+            let asked = json!({
+                "task": native.name, "task_version": native.version, "rows": rows, "formats": formats, "limit": limit,
+                "bos": bos, "max_length": max_length, "prefix": prefix, "tokenizer": self.files.tokenizer,
+            });
+            let measure = MeasureId::Task {
+                task: native.name.to_owned(),
+                version: native.version,
+                rows,
+                formats,
+                limit: limit.map(|limit| Canonical::of(&json!(limit))),
+                draw: how.draw,
+                bos,
+                max_length,
+                prefix: prefix.as_ref().map(Canonical::of),
+                batch: self.batch_tokens,
+            };
+            return Ok((measure, tokens::of_requests(&task.name, asked)));
+        }
         let generation = match definition.output {
             Output::Generate => self.inputs.generation(&self.folder, &config)?.changes(),
             _ => None,
         };
-        let documents = task.files(definition.evaluated());
         let measure = MeasureId::Defined {
             asks: sha256::of_bytes(definition.asks()),
-            rows: self.hashes(documents)?,
-            formats: formats(documents)?,
-            shots: shots.transpose()?,
-            chat: chat.transpose()?,
+            rows,
+            formats,
+            shots: self.shots(how, definition, files.examples(definition, how.shots))?,
+            chat: self.chat(how)?,
             system: how.system.as_ref().map(sha256::of_bytes),
-            limit: how.limit.map(|limit| Canonical::of(&json!(limit))),
-            bos: how.bos.to_string(),
+            limit: limit.map(|limit| Canonical::of(&json!(limit))),
+            bos,
             max_length,
-            prefix,
+            prefix: prefix.as_ref().map(Canonical::of),
             generation: generation.as_ref().map(Canonical::of),
             batch: self.batch_tokens,
         };
@@ -200,7 +180,19 @@ impl<'a> BackboneContents<'a> {
         if definition.output == Output::Generate {
             asked["end_of_text"] = json!(end_of_text(&tokenizer_config, &config));
         }
-        Ok((measure, tokens::of_requests(&used.name, json!({"definition": asked}))))
+        Ok((measure, tokens::of_requests(&task.name, json!({"definition": asked}))))
+    }
+
+    fn shots(&self, how: &Asking, definition: &Definition, files: &[PathBuf]) -> Result<Option<ShotsId>> {
+        let count = definition.shots(how.shots);
+        let shots = || Ok(ShotsId { count, seed: how.seed, rows: self.hashes(files)?, formats: formats(files)? });
+        (count > 0).then(shots).transpose()
+    }
+
+    fn chat(&self, how: &Asking) -> Result<Option<ChatId>> {
+        let Some(multiturn) = how.chat else { return Ok(None) };
+        let template = sha256::of_bytes(self.inputs.chat(&self.folder)?.content());
+        Ok(Some(ChatId { template, multiturn }))
     }
 }
 

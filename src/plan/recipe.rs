@@ -15,7 +15,6 @@ use crate::model::{Config, EngineRequest, rounding_told};
 use crate::stage::{distilled, generations, latency, operator, scores, selection};
 use crate::work::backbone::{BackbonePlan, CalibrationPlan, Evaluation, KeyedBackbone, Subject, TrainingPlan, Variant};
 use crate::work::inputs::{Given, Inputs};
-use ghostlab_definitions::metric::Output;
 use ghostlab_store::{Key, Store};
 
 /// Keys of all objects that a grid needs, by backbone.
@@ -127,23 +126,18 @@ impl BackbonePlan {
                 calibrations.push(CalibrationPlan { calibration, identity, tokens });
             }
         }
-        let subjects = grid.evaluate.perplexity.iter().cloned().map(Subject::Windows);
+        let texts = grid.evaluate.perplexity.iter().cloned().map(Subject::Windows);
         let content = &files.content;
         let weights_to = config.rounded;
         let keyed = KeyedBackbone { name, content, engine: engine.id(), weights: weights_to, batch_tokens };
         let mut evaluations = Vec::new();
-        let subjects = subjects.chain(grid.evaluate.tasks.iter().cloned().map(Subject::Task));
-        for subject in subjects.chain(grid.evaluate.definitions.iter().cloned().map(Subject::Defined)) {
+        for subject in texts.chain(grid.evaluate.tasks.iter().cloned().map(Subject::Task)) {
             let (measure, tokens) = match &subject {
                 Subject::Windows(text) => contents.windows(text)?,
-                Subject::Task(used) => contents.task(used)?,
-                Subject::Defined(used) => contents.defined(used)?,
+                Subject::Task(task) => contents.task(task)?,
             };
             let journal = scores::journal(keyed, &tokens, subject.extent());
-            let generates = match &subject {
-                Subject::Defined(used) => grid.definitions[&used.name].definition.output == Output::Generate,
-                Subject::Windows(_) | Subject::Task(_) => false,
-            };
+            let generates = matches!(&subject, Subject::Task(task) if grid.generates(task));
             let measure = Arc::new(measure);
             let tokens = Arc::new(tokens);
             evaluations.push(Evaluation { subject, measure, tokens, journal, generates });

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ghostlab_definitions::Answer;
-use ghostlab_definitions::results::{Judged, Score, group_scores};
+use ghostlab_definitions::aggregate::Item;
+use ghostlab_definitions::results::{Score, group_scores};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
@@ -12,14 +13,14 @@ use crate::error::{Error, Result};
 use crate::evaluate::damage::Damages;
 use crate::evaluate::perplexity::Losses;
 use crate::files::parts;
-use crate::grid::{Cell, DefinitionUse, Grid, GroupUse, Latency, Perplexity, TaskUse};
+use crate::grid::{Cell, EvalTask, Grid, GroupUse, Latency, Perplexity};
 use crate::identity::{Identity, MeasureId};
 use crate::latency::LatencyResult;
-use crate::metric::TextSample;
+use crate::metric::{Savings, TextSample};
 use crate::model::Cut;
 use crate::model::EngineId;
 use crate::stage::operator::BoundaryResult;
-use crate::tasks::{self, Answered, Task, TaskResult};
+use crate::tasks::{AccuracyKind, Answered, Measure, TaskResult};
 
 /// Results of a grid run.
 #[derive(Debug)]
@@ -58,9 +59,9 @@ impl GridOutcome {
     }
 
     /// Returns the dense model's answers to a task, if its cell is scored.
-    pub fn dense_answers(&self, backbone: &str, used: &TaskUse) -> Option<&Answered> {
+    pub fn dense_answers(&self, backbone: &str, task: &EvalTask) -> Option<&Answered> {
         let dense = self.cells.iter().find(|cell| cell.cell.is_dense() && cell.cell.backbone == backbone)?;
-        Some(&dense.task(used)?.sample.as_ref()?.answers)
+        dense.task(task)?.sample.as_ref()?.answers.native()
     }
 
     /// Iterates over the extents of a text in all cells.
@@ -69,13 +70,8 @@ impl GridOutcome {
     }
 
     /// Returns the extent of a task, which is the same for all backbones. `None` if nothing is stored.
-    pub fn task(&self, used: &TaskUse) -> Option<&TaskExtent> {
-        self.cells.first()?.task(used)?.extent.as_ref()
-    }
-
-    /// Returns the extent of a task with a definition.
-    pub fn defined(&self, used: &DefinitionUse) -> Option<&DefinedExtent> {
-        self.cells.first()?.defined(used)?.extent.as_ref()
+    pub fn task(&self, task: &EvalTask) -> Option<TaskExtent> {
+        self.cells.first()?.task(task)?.extent
     }
 
     /// Counts cells that are incomplete without a failure.
@@ -93,39 +89,58 @@ fn is_known_text(text: &Perplexity, result: &CellResult) -> Option<TextExtent> {
 }
 
 /// Scores of a variant on one built-in task.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct TaskScores {
-    /// Task as written in the grid, with its options.
-    pub label: String,
-    #[serde(flatten)]
-    pub result: TaskResult,
-    /// Answers to each document. Skipped in the run's record, which they would enlarge by megabytes.
-    #[serde(skip)]
-    pub answers: Answered,
-}
-
-/// Scores of a variant on one task with a definition.
-#[derive(Debug, Clone, Serialize)]
-pub struct DefinedScores {
     /// Task as written in the grid, with its options.
     pub label: String,
     /// Number of documents in the split, of which `effective` are scored.
     pub original: usize,
     pub effective: usize,
-    /// Number of texts with a truncated context. `non_finite` counts documents with a non-finite likelihood.
+    /// Texts whose context was cut, documents with a likelihood that is not finite, and documents without an answer.
     pub truncated: usize,
     pub non_finite: usize,
+    pub unanswered: usize,
     /// Every metric of every filter pipeline.
-    #[serde(serialize_with = "by_key")]
-    pub scores: Vec<Judged>,
-    /// Answers to each document's requests. Skipped in the run's record.
-    #[serde(skip)]
-    pub answers: Vec<Vec<Answer>>,
+    pub scores: Vec<Score>,
+    pub answers: Answers,
+}
+
+/// Answers to a task's documents.
+#[derive(Debug, Clone)]
+pub enum Answers {
+    /// Choices of a built-in task.
+    Native(Answered),
+    /// Answers to each document's requests, and each score's values of the documents.
+    Defined { answers: Vec<Vec<Answer>>, items: Vec<Vec<Item>> },
+}
+
+impl Answers {
+    /// Returns the answers to a built-in task.
+    pub fn native(&self) -> Option<&Answered> {
+        match self {
+            Self::Native(answered) => Some(answered),
+            Self::Defined { .. } => None,
+        }
+    }
+}
+
+impl TaskScores {
+    /// Collects the scores of a built-in task.
+    pub fn native(label: String, answered: Answered) -> Self {
+        let TaskResult { task, original, effective, non_finite, unanswered, truncated, .. } = answered.result;
+        let score = |kind: &AccuracyKind| {
+            let Measure { value: score, stderr: error } = answered.result.measure(*kind);
+            Score { metric: kind.name().to_owned(), filter: "none".to_owned(), score, error, documents: effective }
+        };
+        let scores = task.metrics.iter().map(score).collect();
+        let answers = Answers::Native(answered);
+        Self { label, original, effective, truncated, non_finite, unanswered, scores, answers }
+    }
 }
 
 /// Formats scores as `acc,none` and `acc_stderr,none`, like lm-evaluation-harness.
-pub fn harness_scores<'a>(scores: impl Iterator<Item = &'a Score>) -> Map<String, Value> {
-    let each = scores.flat_map(|score| {
+pub fn harness_scores(scores: &[Score]) -> Map<String, Value> {
+    let each = scores.iter().flat_map(|score| {
         let error = score.error.filter(|error| error.is_finite()).map_or(json!("N/A"), |error| json!(error));
         [
             (format!("{},{}", score.metric, score.filter), json!(score.score)),
@@ -133,10 +148,6 @@ pub fn harness_scores<'a>(scores: impl Iterator<Item = &'a Score>) -> Map<String
         ]
     });
     each.collect()
-}
-
-fn by_key<S: Serializer>(scores: &[Judged], serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    harness_scores(scores.iter().map(|score| &score.score)).serialize(serializer)
 }
 
 /// Measurement of a cell, with the request it answers. The identity of the cell and `measure` together identify its
@@ -177,18 +188,19 @@ pub struct CellResult {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub selection_notes: Vec<String>,
     pub boundaries: Vec<BoundaryResult>,
+    /// Savings relative to the dense model; `None` unless the grid asks for it and all operators are stored.
+    #[serde(skip)]
+    pub savings: Option<Savings>,
     /// Window losses of each text. The run's record contains only the perplexities.
     #[serde(rename = "perplexity", serialize_with = "perplexities")]
     pub texts: Vec<Measured<Perplexity, TextExtent, Losses>>,
     /// Comparisons with the dense model, by text; `None` for texts without one.
     #[serde(skip)]
     pub damages: Vec<Option<Damages>>,
-    #[serde(serialize_with = "samples")]
-    pub tasks: Vec<Measured<TaskUse, TaskExtent, TaskScores>>,
-    /// Tasks with definitions.
-    #[serde(serialize_with = "samples", skip_serializing_if = "Vec::is_empty")]
-    pub definitions: Vec<Measured<DefinitionUse, DefinedExtent, DefinedScores>>,
-    #[serde(rename = "latencies", serialize_with = "samples")]
+    /// The run's record has only some values of each.
+    #[serde(skip)]
+    pub tasks: Vec<Measured<EvalTask, TaskExtent, TaskScores>>,
+    #[serde(rename = "latencies", serialize_with = "prompts")]
     pub prompts: Vec<Measured<Latency, (), LatencyResult>>,
     /// Loss of each training step; empty if the operator was not trained. Not part of the run's record.
     #[serde(skip)]
@@ -236,7 +248,7 @@ impl CellResult {
         Some(TextSample { damages, ..self.texts[index].windows()? })
     }
 
-    pub fn task(&self, asked: &TaskUse) -> Option<&Measured<TaskUse, TaskExtent, TaskScores>> {
+    pub fn task(&self, asked: &EvalTask) -> Option<&Measured<EvalTask, TaskExtent, TaskScores>> {
         self.tasks.iter().find(|task| task.asked == *asked)
     }
 
@@ -244,18 +256,11 @@ impl CellResult {
         self.prompts.iter().find(|prompt| prompt.asked == *asked)
     }
 
-    pub fn defined(&self, asked: &DefinitionUse) -> Option<&Measured<DefinitionUse, DefinedExtent, DefinedScores>> {
-        self.definitions.iter().find(|definition| definition.asked == *asked)
-    }
-
     /// Returns the scores of a group. `None` if one of its tasks has none.
     pub fn group(&self, group_use: &GroupUse) -> Option<Vec<Score>> {
-        let task = |name: &str| {
-            let asked = DefinitionUse { name: name.to_owned(), how: group_use.how.clone() };
-            let scores = &self.defined(&asked)?.sample.as_ref()?.scores;
-            Some(scores.iter().map(|score| score.score.clone()).collect::<Vec<_>>())
-        };
-        let all = group_use.group.tasks.iter().map(|name| task(name)).collect::<Option<Vec<_>>>()?;
+        let tasks = group_use.group.tasks.iter();
+        let all = tasks.map(|name| Some(&self.task(&group_use.task(name))?.sample.as_ref()?.scores));
+        let all: Vec<&Vec<Score>> = all.collect::<Option<_>>()?;
         Some(group_scores(&group_use.group, &|name: &str| {
             let index = group_use.group.tasks.iter().position(|task| task == name);
             index.map(|index| all[index].clone()).unwrap_or_default()
@@ -265,6 +270,11 @@ impl CellResult {
     /// Iterates over the tasks with scores.
     pub fn scored(&self) -> impl Iterator<Item = &TaskScores> {
         self.tasks.iter().filter_map(|task| task.sample.as_ref())
+    }
+
+    /// Iterates over the built-in tasks with answers, by label.
+    pub fn answered(&self) -> impl Iterator<Item = (&str, &Answered)> {
+        self.scored().filter_map(|scores| Some((scores.label.as_str(), scores.answers.native()?)))
     }
 
     /// Returns the cell's notes without duplicates.
@@ -279,53 +289,15 @@ impl CellResult {
                 }
             }
         }
-        for scores in self.scored() {
-            let TaskResult { non_finite, unanswered, effective, .. } = scores.result;
-            if non_finite > 0 {
-                notes.push(format!("{non_finite} of {effective} documents of {} have no finite score", scores.label));
+        for TaskScores { label, effective, non_finite, unanswered, .. } in self.scored() {
+            if *non_finite > 0 {
+                notes.push(format!("{non_finite} of {effective} documents of {label} have no finite score"));
             }
-            if unanswered > 0 {
-                notes.push(format!("{unanswered} of {effective} documents of {} have no answer", scores.label));
+            if *unanswered > 0 {
+                notes.push(format!("{unanswered} of {effective} documents of {label} have no answer"));
             }
-        }
-        for sample in self
-            .definitions
-            .iter()
-            .filter_map(|definition| definition.sample.as_ref())
-            .filter(|sample| sample.non_finite > 0)
-        {
-            notes.push(format!(
-                "{} of {} documents of {} have no finite score",
-                sample.non_finite, sample.effective, sample.label
-            ));
         }
         notes
-    }
-
-    /// Formats the accuracies as results files of lm-evaluation-harness. A file lists each task once, so a task scored
-    /// under several protocols needs several files. Empty without task scores.
-    ///
-    /// # Errors
-    /// Never fails: no file contains a task twice.
-    pub fn lm_eval(&self) -> Result<Vec<Value>> {
-        let mut files: Vec<Vec<&TaskScores>> = Vec::new();
-        for scores in self.scored() {
-            match files.iter_mut().find(|file| !has_it(scores, file)) {
-                Some(file) => file.push(scores),
-                None => files.push(vec![scores]),
-            }
-        }
-        files
-            .iter()
-            .map(|file| {
-                let results: Vec<TaskResult> = file.iter().map(|scores| scores.result.clone()).collect();
-                let labels: Vec<&str> = file.iter().map(|scores| scores.label.as_str()).collect();
-                tasks::export(
-                    &results,
-                    json!({"model": "ghostlab", "model_args": self.cell.to_string(), "tasks": labels}),
-                )
-            })
-            .collect()
     }
 
     /// Returns the cell if it is complete.
@@ -343,10 +315,6 @@ impl CellResult {
     }
 }
 
-fn has_it(scores: &TaskScores, file: &Vec<&TaskScores>) -> bool {
-    file.iter().any(|entry| entry.result.task.name == scores.result.task.name)
-}
-
 fn perplexities<S: Serializer>(
     texts: &[Measured<Perplexity, TextExtent, Losses>],
     serializer: S,
@@ -354,11 +322,11 @@ fn perplexities<S: Serializer>(
     serializer.collect_seq(texts.iter().map(|text| text.sample.as_ref().map(Losses::perplexity)))
 }
 
-fn samples<A, E, T: Serialize, S: Serializer>(
-    all: &[Measured<A, E, T>],
+fn prompts<S: Serializer>(
+    all: &[Measured<Latency, (), LatencyResult>],
     serializer: S,
 ) -> std::result::Result<S::Ok, S::Error> {
-    serializer.collect_seq(all.iter().map(|entry| &entry.sample))
+    serializer.collect_seq(all.iter().map(|prompt| &prompt.sample))
 }
 
 /// Size of a text.
@@ -372,19 +340,8 @@ pub struct TextExtent {
 }
 
 /// Size of a built-in task.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct TaskExtent {
-    pub task: &'static Task,
-    /// Number of scored documents, out of `original`.
-    pub documents: usize,
-    pub original: usize,
-    /// Whether all documents of the published split are scored.
-    pub full_split: bool,
-}
-
-/// Size of a task with a definition.
-#[derive(Debug, Clone)]
-pub struct DefinedExtent {
     /// Number of scored documents, out of `original`.
     pub documents: usize,
     pub original: usize,

@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ghostlab_definitions::aggregate::Item;
+use ghostlab_definitions::aggregate;
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
-use super::cell_result::{CellResult, GridOutcome, Measured, TaskScores};
+use super::cell_result::{Answers, CellResult, GridOutcome, Measured};
 use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, Setup};
 use super::record::{Condition, DENSE, Record};
 use super::{Factors, MeasuredProgram, Protocol, Question, factors, stem};
-use crate::grid::{Cell, DefinitionUse, Grid, Method, MethodAxis};
+use crate::grid::{Cell, Grid, Method, MethodAxis};
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::metric::{
     DECODE_SPEEDUP, ENTRIES, Metric, MetricEntry, Of, RepairSample, SPEEDUP, Shown, TaskSample, TextSample,
@@ -51,6 +51,7 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
         numbers.tasks(&shown);
         numbers.defined(&columns);
         numbers.latencies();
+        numbers.sizes(&shown);
         for (metric, value) in repairs(result, reference(outcome, &result.cell)) {
             let value = value.map(|value| Measure { value, stderr: None });
             numbers.push(metric, None, &numbers.setup.clone(), value, None);
@@ -196,13 +197,13 @@ impl Numbers<'_> {
         let result = self.result;
         let mut samples = Vec::new();
         let mut all = self.setup.clone();
-        for used in &grid.evaluate.tasks {
+        for used in grid.evaluate.native() {
             let measured = result.task(used);
-            let protocol = outcome.task(used).map(|task| Protocol::task(grid, used, task));
+            let protocol = outcome.task(used).and_then(|extent| Protocol::task(grid, used, extent));
             let setup = self.setup(measured, factors::below(&used.name, used), protocol);
-            let scores = measured.and_then(|measured| measured.sample.as_ref());
+            let answers = measured.and_then(|measured| measured.sample.as_ref()?.answers.native());
             let dense = outcome.dense_answers(&result.cell.backbone, used);
-            let sample = scores.map(|TaskScores { result, answers, .. }| TaskSample { result, answers, dense });
+            let sample = answers.map(|answers| TaskSample { answers, dense });
             for entry in shown {
                 if !matches!(entry.of, Of::Task(_) | Of::Flips(_)) {
                     continue;
@@ -243,17 +244,20 @@ impl Numbers<'_> {
         for protocol in columns {
             let Protocol::Defined { label, metric, filter, .. } = protocol else { continue };
             let is_it = |score: &Score| score.metric == *metric && score.filter == *filter;
-            let task = evaluate.definitions.iter().find(|definition| definition.to_string() == *label);
+            let task = evaluate.defined().find(|task| task.to_string() == *label);
             let group = evaluate.groups.iter().find(|group| group.to_string() == *label);
-            let measured = task.and_then(|used| result.defined(used));
-            let scores = measured.and_then(|measured| measured.sample.as_ref());
-            let judged = scores.and_then(|scores| scores.scores.iter().find(|score| is_it(&score.score)));
+            let measured = task.and_then(|task| result.task(task));
+            let judged = measured.and_then(|measured| {
+                let scores = measured.sample.as_ref()?;
+                let Answers::Defined { items, .. } = &scores.answers else { return None };
+                scores.scores.iter().zip(items).find(|(score, _)| is_it(score))
+            });
             let name = metric;
             let metric = protocol.measures();
             let (value, measure, measures) = match (task, group) {
                 (Some(used), _) => {
                     let measures = measured.map(|measured| Arc::clone(&measured.measure)).into_iter().collect();
-                    (judged.map(|judged| estimate(&metric, &judged.score)), factors::below(&metric.id, used), measures)
+                    (judged.map(|(score, _)| estimate(&metric, score)), factors::below(&metric.id, used), measures)
                 }
                 (None, Some(group)) => {
                     let found = result.group(group).and_then(|scores| scores.into_iter().find(is_it));
@@ -261,9 +265,7 @@ impl Numbers<'_> {
                         .group
                         .tasks
                         .iter()
-                        .filter_map(|task| {
-                            result.defined(&DefinitionUse { name: task.clone(), how: group.how.clone() })
-                        })
+                        .filter_map(|task| result.task(&group.task(task)))
                         .map(|member| Arc::clone(&member.measure));
                     let value = found.map(|found| estimate(&metric, &found));
                     (value, factors::below(&metric.id, &group.how), members.collect())
@@ -271,25 +273,28 @@ impl Numbers<'_> {
                 (None, None) => continue,
             };
             // The paired test needs a mean of ones and zeros.
-            let bits: Option<Vec<bool>> = judged.filter(|_| metric.test.is_some()).and_then(|judged| {
-                let bits: Vec<bool> = judged
-                    .items
-                    .iter()
-                    .map(|item| match item {
-                        Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
-                        _ => None,
-                    })
-                    .collect::<Option<_>>()?;
+            let bits: Option<Vec<bool>> = judged.filter(|_| metric.test.is_some()).and_then(|(score, items)| {
+                let bits = aggregate::bits(items)?;
                 let mean = bits.iter().filter(|bit| **bit).count() as f64 / bits.len().max(1) as f64;
-                ((mean - judged.score.score).abs() < 1e-12).then_some(bits)
+                ((mean - score.score).abs() < 1e-12).then_some(bits)
             });
             let setup = Setup { scored: vec![protocol.clone()], measure, measures, ..self.setup.clone() };
             let sample = bits.map(Sample::Right).or_else(|| {
                 let metrics = &self.grid.definitions[&task?.name].definition.metrics;
                 let aggregation = metrics.iter().find(|metric| metric.kind.name() == *name)?.aggregation;
-                Some(Sample::Losses(aggregation.losses(&judged?.items)?.0))
+                Some(Sample::Losses(aggregation.losses(judged?.1)?.0))
             });
             self.push(metric, Some(protocol.asked()), &setup, value, sample);
+        }
+    }
+
+    /// Adds the shown metrics of the variant's size.
+    fn sizes(&mut self, shown: &[&'static MetricEntry]) {
+        for entry in shown {
+            let Of::Size(estimate) = entry.of else { continue };
+            let value = self.result.savings.as_ref().map(estimate).filter(|value| value.is_finite());
+            let estimate = value.map(|value| Measure { value, stderr: None });
+            self.push(entry.metric(), Some(Question::Size(entry)), &self.setup.clone(), estimate, None);
         }
     }
 

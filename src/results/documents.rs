@@ -141,7 +141,7 @@ mod tests {
         let scores = (0..key.requests())
             .map(|at| Score { log_likelihood: -((at * 37 + seed) as f64).sqrt(), greedy: at.is_multiple_of(3) })
             .collect();
-        Answered::new(&Arc::new(key), scores).unwrap().0
+        Answered::new(&Arc::new(key), scores).unwrap()
     }
 
     fn choice_of(at: usize) -> [usize; 4] {

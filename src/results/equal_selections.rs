@@ -141,12 +141,9 @@ fn criterion_label(cell: &CellSummary) -> String {
 /// Returns the settings of a row's recovery and calibration, except the boundary, which a table may set per
 /// criterion.
 fn recovery_key(cell: &CellSummary) -> Factors {
-    let factors = cell.factors.iter().filter(|(name, _)| is_own(name));
+    let factors = cell.factors.iter().filter(|(name, _)| *name != BOUNDARY);
+    let factors = factors.filter(|(name, _)| name.starts_with("recovery") || name.starts_with("calibration."));
     factors.map(|(name, value)| (name.clone(), value.clone())).collect()
-}
-
-fn is_own(name: &str) -> bool {
-    name != BOUNDARY && (name.starts_with("recovery") || name.starts_with("calibration."))
 }
 
 fn label(key: &Factors) -> String {

@@ -8,10 +8,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
-use super::{CHANNELS, CellResult, DOCUMENTS, GridOutcome, LATENCY, LM_EVAL, TaskScores, put};
+use super::{Answers, CHANNELS, CellResult, DOCUMENTS, GridOutcome, LATENCY, LM_EVAL, TaskScores, put};
 use crate::error::{Error, Result};
-use crate::grid::Grid;
+use crate::grid::{EvalTask, Grid};
 use crate::metric::{Direction, ENTRIES, Metric, MetricEntry, Of, PERPLEXITY, TEXT, Unit};
+use crate::tasks::Answered;
 
 /// Subfolders of a results folder for these formats.
 pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
@@ -60,12 +61,6 @@ pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -
 /// Converts a cell to an Every Eval Ever record, with accuracies as proportions. `None` without scores.
 fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &CellResult) -> Option<Value> {
     let cell = &result.cell;
-    let evaluated = |id: &str, name: &str, source: Value, metric: Value, score: Value| {
-        json!({
-            "evaluation_result_id": id, "evaluation_name": name, "source_data": source, "metric_config": metric,
-            "score_details": score,
-        })
-    };
     let shown = ENTRIES.iter().filter(|metric| metric.is_column(false, &grid.evaluate.metrics));
     let asked = shown.flat_map(|metric| grid.evaluate.perplexity.iter().map(move |text| (metric, text)));
     let texts = asked.filter_map(|(metric, key)| {
@@ -85,48 +80,11 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
         let data = data(&key.corpus, hub(corpus.hub.as_ref()), corpus.generated, samples);
         let id = format!("{}_{key}", if **metric == TEXT { PERPLEXITY.id } else { metric.id });
         let score = json!({"score": estimate.value});
-        Some(evaluated(&id, &key.to_string(), data, config, score))
+        Some(evaluated(&id, &key.to_string(), &data, &config, &score))
     });
-    let tasks = result.scored().map(|scores| {
-        let TaskScores { label, result, .. } = scores;
-        let (source, generated) = task_data(grid, scores);
-        let metric = result.task.column;
-        let config = json!({
-            "metric_id": metric.name(), "metric_name": "Accuracy", "metric_kind": "accuracy", "metric_unit": "proportion",
-            "lower_is_better": false, "score_type": "continuous", "min_score": 0.0, "max_score": 1.0,
-        });
-        let details = json!({
-            "documents_of_the_split": result.original.to_string(), "documents_scored": result.effective.to_string(),
-            "task_version": result.task.version.to_string(),
-        });
-        let score = score(result.column().value, result.column().stderr, "analytic", result.effective, &details);
-        evaluated(label, result.task.name, data(result.task.name, source, generated, Some(result.effective)), config, score)
-    });
-    let defined = grid.evaluate.definitions.iter().flat_map(|used| {
-        let task = &grid.definitions[&used.name];
-        let scores = result.defined(used).and_then(|defined| defined.sample.as_ref());
-        let judged = scores.into_iter().flat_map(|scores| scores.scores.iter().map(move |judged| (scores, judged)));
-        judged.map(move |(scores, judged)| {
-            let Score { metric, filter, score: value, error, .. } = &judged.score;
-            let shown = Metric::defined(&scores.label, metric, filter);
-            let share = shown.unit == Unit::Percent;
-            let config = json!({
-                "metric_id": metric, "metric_name": metric, "metric_kind": metric,
-                "lower_is_better": shown.direction == Direction::Lower, "score_type": "continuous",
-                "min_score": if metric == "mcc" { json!(-1.0) } else { json!(0.0) },
-                "max_score": if share || metric == "mcc" { json!(1.0) } else { json!("Infinity") },
-            });
-            let details = json!({
-                "documents_of_the_split": scores.original.to_string(), "documents_scored": scores.effective.to_string(),
-                "task_version": task.definition.version, "shots": task.definition.shots(used.how.shots).to_string(),
-            });
-            let error = error.filter(|error| error.is_finite());
-            let score = score(*value, error, "bootstrap", scores.effective, &details);
-            let data = data(&used.name, hub(task.hub.as_ref()), task.generated, Some(scores.effective));
-            evaluated(&shown.id, &used.name, data, config, score)
-        })
-    });
-    let results: Vec<Value> = tasks.chain(defined).chain(texts).collect();
+    let scored = result.tasks.iter().filter_map(|task| Some((&task.asked, task.sample.as_ref()?)));
+    let tasks = scored.flat_map(|(task, scores)| task_records(grid, task, scores));
+    let results: Vec<Value> = tasks.chain(texts).collect();
     let backbone = grid.backbones.get(&cell.backbone)?;
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()).to_string();
     let of_hub = hub(backbone.hub.as_ref());
@@ -157,6 +115,50 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
             },
             "evaluation_results": results,
         })
+    })
+}
+
+/// Converts the scores of a task: a built-in task's own metric, or every metric of a definition.
+fn task_records(grid: &Grid, task: &EvalTask, scores: &TaskScores) -> Vec<Value> {
+    let (hub, generated) = task_data(grid, task);
+    let mut details = json!({
+        "documents_of_the_split": scores.original.to_string(), "documents_scored": scores.effective.to_string(),
+    });
+    if let Answers::Native(Answered { result, .. }) = &scores.answers {
+        let config = json!({
+            "metric_id": result.task.column.name(), "metric_name": "Accuracy", "metric_kind": "accuracy",
+            "metric_unit": "proportion", "lower_is_better": false, "score_type": "continuous", "min_score": 0.0,
+            "max_score": 1.0,
+        });
+        details["task_version"] = json!(result.task.version.to_string());
+        let score = score(result.column().value, result.column().stderr, "analytic", result.effective, &details);
+        let data = data(result.task.name, hub, generated, Some(result.effective));
+        return vec![evaluated(&scores.label, result.task.name, &data, &config, &score)];
+    }
+    let definition = &grid.definitions[&task.name].definition;
+    details["task_version"] = json!(definition.version);
+    details["shots"] = json!(definition.shots(task.how.shots).to_string());
+    let data = data(&task.name, hub, generated, Some(scores.effective));
+    let each = scores.scores.iter().map(|Score { metric, filter, score: value, error, .. }| {
+        let shown = Metric::defined(&scores.label, metric, filter);
+        let share = shown.unit == Unit::Percent;
+        let config = json!({
+            "metric_id": metric, "metric_name": metric, "metric_kind": metric,
+            "lower_is_better": shown.direction == Direction::Lower, "score_type": "continuous",
+            "min_score": if metric == "mcc" { json!(-1.0) } else { json!(0.0) },
+            "max_score": if share || metric == "mcc" { json!(1.0) } else { json!("Infinity") },
+        });
+        let error = error.filter(|error| error.is_finite());
+        let score = score(*value, error, "bootstrap", scores.effective, &details);
+        evaluated(&shown.id, &task.name, &data, &config, &score)
+    });
+    each.collect()
+}
+
+fn evaluated(id: &str, name: &str, source: &Value, metric: &Value, score: &Value) -> Value {
+    json!({
+        "evaluation_result_id": id, "evaluation_name": name, "source_data": source, "metric_config": metric,
+        "score_details": score,
     })
 }
 
@@ -197,13 +199,14 @@ fn data(name: &str, of_hub: Option<(String, Option<String>)>, generated: bool, s
 /// complete splits of Hugging Face datasets count, because partial splits are not benchmark results. `None` if there
 /// are none.
 fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {
-    let entries: String = result.scored().filter_map(|scores| result_entry(grid, result, scores)).collect();
+    let scored = result.tasks.iter().filter_map(|task| Some((&task.asked, task.sample.as_ref()?.answers.native()?)));
+    let entries: String = scored.filter_map(|(task, answered)| result_entry(grid, result, task, answered)).collect();
     (!entries.is_empty()).then_some(entries)
 }
 
-fn result_entry(grid: &Grid, result: &CellResult, scores: &TaskScores) -> Option<String> {
-    let task_result = &scores.result;
-    let (Some((repository, revision)), false) = task_data(grid, scores) else { return None };
+fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &Answered) -> Option<String> {
+    let task_result = &answered.result;
+    let (Some((repository, revision)), false) = task_data(grid, task) else { return None };
     if task_result.effective < task_result.original {
         return None;
     }
@@ -227,14 +230,12 @@ fn result_entry(grid: &Grid, result: &CellResult, scores: &TaskScores) -> Option
 }
 
 /// Returns the Hugging Face dataset of a task's documents, and whether the documents are synthetic.
-fn task_data(grid: &Grid, scores: &TaskScores) -> (Option<(String, Option<String>)>, bool) {
-    let tasks = grid.tasks.values().zip(grid.tasks.keys());
-    let name = scores.result.task.name;
-    let matching = tasks.filter(|(data, key)| data.task.as_deref().unwrap_or(key.as_str()) == name);
-    // If two datasets serve one task, the label decides: it begins with the dataset's name in the grid.
-    let named = |key: &str| scores.label == key || scores.label.starts_with(&format!("{key}("));
-    let data = matching.filter(|(_, key)| named(key)).map(|(data, _)| data).next();
-    data.map_or((None, true), |data| (hub(data.hub.as_ref()), data.generated))
+fn task_data(grid: &Grid, task: &EvalTask) -> (Option<(String, Option<String>)>, bool) {
+    let source = match task.defined {
+        true => &grid.definitions[&task.name].hub,
+        false => &grid.tasks[&task.name].hub,
+    };
+    (hub(source.as_ref()), grid.is_generated(task))
 }
 
 /// Returns the repository without its type prefix, and the resolved commit.

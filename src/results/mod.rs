@@ -46,8 +46,7 @@ mod text;
 
 pub use best_counts::{BestCounts, BestQuestion, SeedCounts};
 pub use cell_result::{
-    CellResult, DefinedExtent, DefinedScores, GridOutcome, MadeFrom, Measured, TaskExtent, TaskScores, TextExtent,
-    harness_scores,
+    Answers, CellResult, GridOutcome, MadeFrom, Measured, TaskExtent, TaskScores, TextExtent, harness_scores,
 };
 pub use collect::collect;
 pub use differences::{
@@ -71,7 +70,7 @@ pub use record::Question;
 pub use run_tables::{long, wide};
 pub use same_measurement::{MeasuredProgram, RowContent, is_one_measurement};
 pub use saved_table::{SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
-pub use scores::{ModelScore, ModelScores, with_definitions};
+pub use scores::{ModelScore, ModelScores, add_task, empty_file, harness_files};
 pub use screen::{screen, wrapped};
 pub use stored::{StoredNumber, StoredResults};
 pub use table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};

@@ -3,14 +3,13 @@
 use serde::{Serialize, Serializer};
 
 use super::Question;
-use super::cell_result::{DefinedExtent, GridOutcome, TaskExtent, TextExtent};
+use super::cell_result::{GridOutcome, TaskExtent, TextExtent};
 use crate::corpus::ShardOrder;
-use crate::grid::{
-    Asking, DefinedColumn, DefinitionUse, Grid, Latency, Perplexity, TaskDefinition, TaskUse, defined_columns,
-};
+use crate::grid::{Asking, DefinedColumn, EvalTask, Grid, Latency, Perplexity, TaskDefinition, defined_columns};
 use crate::latency::Rounds;
 use crate::metric::{self, ENTRIES, Metric, MetricEntry, Of};
 use crate::tasks::Bos;
+use crate::work::backbone::Subject;
 
 /// Protocol of one column.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -111,26 +110,23 @@ pub enum Protocol {
         /// Machine of the measurement.
         machine: String,
     },
+    /// Size of a variant, computed from its program.
+    Size {
+        #[serde(serialize_with = "by_name")]
+        metric: &'static MetricEntry,
+    },
     /// Additional metric of windows or documents that another column scores.
     #[serde(untagged)]
     Derived {
         #[serde(rename = "protocol", serialize_with = "by_name")]
         metric: &'static MetricEntry,
         #[serde(flatten)]
-        scored_on: ScoredOn,
+        scored_on: Subject,
     },
 }
 
 /// Task of a group: its extent and its definition.
-type Member<'a> = (&'a DefinedExtent, &'a TaskDefinition);
-
-/// Text or task, as in the grid.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum ScoredOn {
-    Text(Perplexity),
-    Task(TaskUse),
-}
+type Member<'a> = (TaskExtent, &'a TaskDefinition);
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
 fn by_name<S: Serializer>(metric: &&'static MetricEntry, serializer: S) -> Result<S::Ok, S::Error> {
@@ -142,26 +138,26 @@ impl Protocol {
     pub fn columns(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
         let unlike = outcome.unlike_vocabularies(grid);
         let texts = &grid.evaluate.perplexity;
-        let tasks = &grid.evaluate.tasks;
-        let scored: Vec<&TaskUse> = tasks.iter().filter(|used| outcome.task(used).is_some()).collect();
+        let scored: Vec<&EvalTask> = grid.evaluate.native().filter(|task| outcome.task(task).is_some()).collect();
         let columns = |metric: &'static MetricEntry| -> Vec<Self> {
             let derived = |scored_on| Self::Derived { metric, scored_on };
             match metric.of {
                 Of::Text(_) if *metric == metric::TEXT => {
                     texts.iter().map(|text| Self::windows(grid, outcome, text)).collect()
                 }
-                Of::Text(_) => texts.iter().map(|text| derived(ScoredOn::Text(text.clone()))).collect(),
+                Of::Text(_) => texts.iter().map(|text| derived(Subject::Windows(text.clone()))).collect(),
                 Of::Damage(..) => {
                     let compared = texts.iter().filter(|text| text.damage);
-                    compared.map(|text| derived(ScoredOn::Text(text.clone()))).collect()
+                    compared.map(|text| derived(Subject::Windows(text.clone()))).collect()
                 }
                 Of::Task(_) if *metric == metric::TASK => {
-                    scored.iter().filter_map(|used| Some(Self::task(grid, used, outcome.task(used)?))).collect()
+                    scored.iter().filter_map(|task| Self::task(grid, task, outcome.task(task)?)).collect()
                 }
                 Of::Task(_) | Of::Flips(_) => {
-                    scored.iter().map(|used| derived(ScoredOn::Task((*used).clone()))).collect()
+                    scored.iter().map(|used| derived(Subject::Task((*used).clone()))).collect()
                 }
                 Of::Tasks(_) if scored.len() > 1 => vec![Self::Average { tasks: scored.len() }],
+                Of::Size(_) => vec![Self::Size { metric }],
                 Of::Tasks(_) | Of::Texts(_) | Of::Prompt(_) | Of::Decode(_) | Of::Repair(_) | Of::Defined => Vec::new(),
             }
         };
@@ -173,10 +169,7 @@ impl Protocol {
 
     /// Returns every metric of each group and task with a definition.
     fn defined(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
-        let known = |name: &str, how: &Asking| {
-            let used = DefinitionUse { name: name.to_owned(), how: how.clone() };
-            Some((outcome.defined(&used)?, grid.definitions.get(name)?))
-        };
+        let known = |task: &EvalTask| Some((outcome.task(task)?, grid.definitions.get(&task.name)?));
         // The label of a group omits options that its tasks define themselves.
         let protocol = |column: DefinedColumn, name: &str, how: &Asking, members: &[Member<'_>], is_group: bool| {
             let task = members.first().filter(|_| !is_group).map(|(_, task)| &task.definition);
@@ -198,7 +191,7 @@ impl Protocol {
         let mut all = Vec::new();
         for group_use in &grid.evaluate.groups {
             let members: Option<Vec<_>> =
-                group_use.group.tasks.iter().map(|task| known(task, &group_use.how)).collect();
+                group_use.group.tasks.iter().map(|task| known(&group_use.task(task))).collect();
             let Some(members) = members else { continue };
             for metric in &group_use.group.metrics {
                 let tasks =
@@ -213,8 +206,8 @@ impl Protocol {
                 );
             }
         }
-        for used in &grid.evaluate.definitions {
-            let Some(entry) = known(&used.name, &used.how) else { continue };
+        for used in grid.evaluate.defined() {
+            let Some(entry) = known(used) else { continue };
             let columns = defined_columns(&used.to_string(), &entry.1.definition).into_iter();
             all.extend(columns.map(|column| protocol(column, &used.name, &used.how, &[entry], false)));
         }
@@ -266,22 +259,25 @@ impl Protocol {
         }
     }
 
-    /// Describes the scoring of a task.
-    pub fn task(grid: &Grid, used: &TaskUse, extent: &TaskExtent) -> Self {
-        Self::MultipleChoice {
-            name: used.name.clone(),
-            label: used.to_string(),
-            task: extent.task.name.to_string(),
-            version: extent.task.version,
-            metric: extent.task.column.name().to_string(),
-            bos: used.bos,
-            limit: used.limit,
-            max_length: used.max_length,
-            documents: extent.documents,
-            original: extent.original,
-            full_split: extent.full_split,
-            generated: grid.tasks.get(&used.name).is_some_and(|data| data.generated),
-        }
+    /// Describes how a built-in task is scored. `None` for a task by a definition, which has a protocol for each metric.
+    pub fn task(grid: &Grid, task: &EvalTask, TaskExtent { documents, original }: TaskExtent) -> Option<Self> {
+        let native = grid.native(task).ok()??;
+        let generated = grid.is_generated(task);
+        let Asking { limit, bos, max_length, .. } = task.how;
+        Some(Self::MultipleChoice {
+            name: task.name.clone(),
+            label: task.to_string(),
+            task: native.name.to_string(),
+            version: native.version,
+            metric: native.column.name().to_string(),
+            bos,
+            limit,
+            max_length,
+            documents,
+            original,
+            full_split: documents == original && original == native.documents && !generated,
+            generated,
+        })
     }
 
     /// Returns the question that the column answers.
@@ -291,16 +287,17 @@ impl Protocol {
                 &metric::TEXT,
                 Perplexity { corpus: corpus.clone(), length: *length, damage: false, draw: None },
             ),
-            Self::MultipleChoice { name, limit, bos, max_length, .. } => Question::Task(
-                &metric::TASK,
-                TaskUse { name: name.clone(), limit: *limit, bos: *bos, max_length: *max_length, draw: None },
-            ),
-            Self::Derived { metric, scored_on: ScoredOn::Text(text) } => Question::Text(metric, text.clone()),
-            Self::Derived { metric, scored_on: ScoredOn::Task(used) } => Question::Task(metric, used.clone()),
+            Self::MultipleChoice { name, limit, bos, max_length, .. } => {
+                let how = Asking { limit: *limit, bos: *bos, max_length: *max_length, ..Asking::default() };
+                Question::Task(&metric::TASK, EvalTask { name: name.clone(), how, defined: false })
+            }
+            Self::Derived { metric, scored_on: Subject::Windows(text) } => Question::Text(metric, text.clone()),
+            Self::Derived { metric, scored_on: Subject::Task(used) } => Question::Task(metric, used.clone()),
             Self::Defined { label, metric, filter, .. } => {
                 Question::Defined(DefinedColumn { label: label.clone(), metric, filter: filter.clone() })
             }
             Self::Average { .. } => Question::Tasks(&metric::ACCURACY),
+            Self::Size { metric } => Question::Size(metric),
             Self::Latency { metric, length, batch, decode, .. } => {
                 Question::Prompt(metric, Latency { length: *length, batch: *batch, decode: *decode })
             }
@@ -312,10 +309,11 @@ impl Protocol {
         match self {
             Self::Windows { corpus, .. } => Metric::perplexity(stem(corpus)),
             Self::MultipleChoice { name, .. } => Metric::task(name),
-            Self::Derived { metric, scored_on: ScoredOn::Text(text) } => metric.on(stem(&text.corpus)),
-            Self::Derived { metric, scored_on: ScoredOn::Task(used) } => metric.on(&used.name),
+            Self::Derived { metric, scored_on: Subject::Windows(text) } => metric.on(stem(&text.corpus)),
+            Self::Derived { metric, scored_on: Subject::Task(used) } => metric.on(&used.name),
             Self::Defined { label, metric, filter, .. } => Metric::defined(label, metric, filter),
             Self::Average { .. } => metric::ACCURACY.metric(),
+            Self::Size { metric } => metric.metric(),
             Self::Latency { metric, length, batch, decode, several, .. } => match several {
                 true => metric.metric().at_prompt(Latency { length: *length, batch: *batch, decode: *decode }),
                 false => metric.metric(),
@@ -336,7 +334,7 @@ impl Protocol {
                 "`{column}`: perplexity, protocol `windows`, {}, joined and cut by the rule `{rule}`",
                 self.amount()
             ),
-            Self::Derived { metric, .. } => format!("`{column}`: {}", metric.note),
+            Self::Derived { metric, .. } | Self::Size { metric } => format!("`{column}`: {}", metric.note),
             Self::MultipleChoice { task, version, metric, bos, .. } => format!(
                 "`{column}`: {metric} in %, {task} version {version} of lm-evaluation-harness, zero-shot, BOS `{bos}`, {}",
                 self.amount()
@@ -403,9 +401,10 @@ impl Protocol {
                     how.max_length.map(|length| format!(", inputs of at most {length} tokens")).unwrap_or_default();
                 format!("{count}{made}{shots}{chat}{system}{cut}")
             }
-            Self::Derived { scored_on: ScoredOn::Text(text), .. } => format!("windows of {} tokens", text.length),
-            Self::Derived { scored_on: ScoredOn::Task(_), .. } => "the same documents".to_owned(),
+            Self::Derived { scored_on: Subject::Windows(text), .. } => format!("windows of {} tokens", text.length),
+            Self::Derived { scored_on: Subject::Task(_), .. } => "the same documents".to_owned(),
             Self::Average { tasks } => format!("{tasks} tasks"),
+            Self::Size { .. } => "no data".to_owned(),
             Self::Latency { metric, decode, warmups, rounds, machine, .. } => {
                 let how = match (metric.of, decode) {
                     (Of::Decode(_), Some(new)) => format!("{new} tokens of each sequence decoded greedily behind it"),
@@ -436,11 +435,11 @@ impl Protocol {
         match self {
             Self::Windows { corpus, .. } => corpus,
             Self::MultipleChoice { name, .. } => name,
-            Self::Derived { scored_on: ScoredOn::Text(text), .. } => &text.corpus,
-            Self::Derived { scored_on: ScoredOn::Task(used), .. } => &used.name,
+            Self::Derived { scored_on: Subject::Windows(text), .. } => &text.corpus,
+            Self::Derived { scored_on: Subject::Task(used), .. } => &used.name,
             Self::Defined { label, .. } => label,
             Self::Average { .. } => "average",
-            Self::Latency { metric, .. } => metric.id,
+            Self::Latency { metric, .. } | Self::Size { metric } => metric.id,
         }
     }
 }

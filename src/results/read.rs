@@ -6,20 +6,18 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::cell_result::{
-    CellResult, DefinedExtent, DefinedScores, GridOutcome, MadeFrom, Measured, TaskExtent, TaskScores, TextExtent,
-};
+use super::cell_result::{Answers, CellResult, GridOutcome, MadeFrom, Measured, TaskExtent, TaskScores, TextExtent};
 use super::drawn_errors::DrawnErrors;
 use crate::corpus::Rule;
-use crate::error::{Error, Result};
-use crate::grid::Grid;
+use crate::error::Result;
+use crate::grid::{EvalTask, Grid};
 use crate::machine;
-use crate::model::rounding_told;
+use crate::metric::{self, Savings};
+use crate::model::{Cut, Program, deployed, rounding_told};
 use crate::plan::Plan;
-use crate::stage::tokens::defined::{self, Documents};
-use crate::stage::tokens::{extent, sheet};
+use crate::stage::group::stored_program;
+use crate::stage::tokens::{AnswerKey, extent};
 use crate::stage::{distilled, latency, operator, scores, selection};
-use crate::tasks::Solutions;
 use crate::work::backbone::{BackbonePlan, Evaluation, Subject, Variant};
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
@@ -55,22 +53,17 @@ impl GridOutcome {
 /// Data about an evaluation's stored tokens, shared by all variants.
 struct TokensRead {
     text: Option<TextExtent>,
-    solutions: Option<Arc<Solutions>>,
-    documents: Option<Documents>,
+    answer_key: Option<AnswerKey>,
 }
 
 impl TokensRead {
     fn read(grid: &Grid, evaluation: &Evaluation, store: &Store) -> Result<Self> {
-        let mut scored = Self { text: None, solutions: sheet(evaluation, store)?, documents: None };
-        match (&evaluation.subject, store.look(&evaluation.tokens)) {
-            (Subject::Windows(text), Lookup::Whole(object)) => {
-                let rule: Rule = grid.corpora[&text.corpus].rule.parse()?;
-                let (windows, corpus_tokens, bytes) = extent(&object)?;
-                let all = rule.windows(corpus_tokens, text.length);
-                scored.text = Some(TextExtent { windows, all, bytes });
-            }
-            (Subject::Defined(_), Lookup::Whole(object)) => scored.documents = Some(defined::documents(&object)?),
-            _ => {}
+        let mut scored = Self { text: None, answer_key: AnswerKey::read(evaluation, store)? };
+        if let (Subject::Windows(text), Lookup::Whole(object)) = (&evaluation.subject, store.look(&evaluation.tokens)) {
+            let rule: Rule = grid.corpora[&text.corpus].rule.parse()?;
+            let (windows, corpus_tokens, bytes) = extent(&object)?;
+            let all = rule.windows(corpus_tokens, text.length);
+            scored.text = Some(TextExtent { windows, all, bytes });
         }
         Ok(scored)
     }
@@ -132,6 +125,9 @@ impl<'a> BackboneReader<'a> {
             result.seconds += artifact.meta().seconds;
             is_solved = true;
         }
+        if is_solved && self.grid.evaluate.metrics.iter().any(|name| metric::is_size(name)) {
+            result.savings = self.savings(variant, &result.removed)?;
+        }
         // Operators may have been evicted after scoring.
         if variant.scores.is_empty() && variant.latencies.is_empty() && !is_solved {
             result.missing = Some("its operator is not computed".to_owned());
@@ -144,11 +140,11 @@ impl<'a> BackboneReader<'a> {
                 result.missing.get_or_insert_with(|| format!("not scored on {}", evaluation.subject));
             }
             result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
-            let values = artifact.as_ref().filter(|_| !evaluation.generates).map(scores::read).transpose()?;
             let measure = Arc::clone(&evaluation.measure);
             match &evaluation.subject {
                 Subject::Windows(text) => {
-                    let scores = values.map(|values| scores::window_scores(values, text)).transpose()?;
+                    let scores = artifact.map(|artifact| scores::window_scores(scores::read(&artifact)?, text));
+                    let scores = scores.transpose()?;
                     let (sample, damages) = scores.map_or((None, None), |(losses, damages)| (Some(losses), damages));
                     if let Some(losses) = sample.as_ref().filter(|losses| losses.not_finite() > 0) {
                         let bad = losses.not_finite();
@@ -160,62 +156,21 @@ impl<'a> BackboneReader<'a> {
                     result.texts.push(Measured { asked: text.clone(), measure, extent, sample });
                     result.damages.push(damages);
                 }
-                Subject::Defined(used) => {
-                    let definition = &self.grid.definitions[&used.name].definition;
-                    let documents = known.documents.as_ref();
-                    let scores = artifact.as_ref().zip(documents).map(|(artifact, documents)| {
-                        let (answers, non_finite) = documents.answered(definition, artifact)?;
-                        Ok::<_, Error>(DefinedScores {
-                            label: used.to_string(),
-                            original: documents.original,
-                            effective: documents.len(),
-                            truncated: documents.truncated,
-                            non_finite,
-                            scores: documents
-                                .judge(definition, &answers, &|aggregation, items| errors.error(aggregation, items))?,
-                            answers,
-                        })
-                    });
+                Subject::Task(task) => {
+                    let scored = artifact.as_ref().zip(known.answer_key.as_ref());
+                    let scores = scored.map(|(artifact, key)| self.task_scores(task, key, artifact, errors));
                     let sample = match scores.transpose() {
                         Ok(sample) => sample,
-                        // Whether a metric can be computed depends on the variant's answers.
-                        Err(error) => {
+                        // Metrics of a definition that cannot be computed depend on this variant's answers.
+                        Err(error) if task.defined => {
                             result.failure = Some(error.one_line());
                             None
                         }
+                        Err(error) => return Err(error),
                     };
-                    result.definitions.push(Measured {
-                        asked: used.clone(),
-                        measure,
-                        extent: documents.map(|documents| DefinedExtent {
-                            documents: documents.len(),
-                            original: documents.original,
-                        }),
-                        sample,
-                    });
-                }
-                Subject::Task(used) => {
-                    let sheet = known.solutions.as_ref();
-                    let scores = values.zip(sheet).map(|(values, sheet)| -> Result<TaskScores> {
-                        let (answers, result) = scores::answered(&values, sheet)?;
-                        Ok(TaskScores { label: used.to_string(), result, answers })
-                    });
-                    let generated = self.grid.tasks[&used.name].generated;
-                    result.tasks.push(Measured {
-                        asked: used.clone(),
-                        measure,
-                        extent: sheet
-                            .map(|solutions| {
-                                Ok::<_, Error>(TaskExtent {
-                                    task: solutions.task()?,
-                                    documents: solutions.documents(),
-                                    original: solutions.original,
-                                    full_split: solutions.whole() && !generated,
-                                })
-                            })
-                            .transpose()?,
-                        sample: scores.transpose()?,
-                    });
+                    let extent = known.answer_key.as_ref().map(AnswerKey::documents);
+                    let extent = extent.map(|[documents, original]| TaskExtent { documents, original });
+                    result.tasks.push(Measured { asked: task.clone(), measure, extent, sample });
                 }
             }
         }
@@ -229,6 +184,52 @@ impl<'a> BackboneReader<'a> {
             result.prompts.push(Measured { asked: *prompt, measure: Arc::clone(measure), extent: None, sample });
         }
         Ok(result)
+    }
+
+    fn task_scores(
+        &self,
+        task: &EvalTask,
+        answer_key: &AnswerKey,
+        artifact: &StoredObject,
+        errors: &DrawnErrors<'_>,
+    ) -> Result<TaskScores> {
+        let documents = match answer_key {
+            AnswerKey::Native(solutions) => {
+                return Ok(TaskScores::native(
+                    task.to_string(),
+                    scores::answered(&scores::read(artifact)?, solutions)?,
+                ));
+            }
+            AnswerKey::Defined(documents) => documents,
+        };
+        let definition = self.grid.definition(task)?;
+        let (answers, non_finite) = documents.answered(definition, artifact)?;
+        let judged = documents.judge(definition, &answers, &|aggregation, items| errors.error(aggregation, items))?;
+        let (scores, items) = judged.into_iter().map(|judged| (judged.score, judged.items)).unzip();
+        Ok(TaskScores {
+            label: task.to_string(),
+            original: documents.original,
+            effective: documents.len(),
+            truncated: documents.truncated,
+            non_finite,
+            unanswered: 0,
+            scores,
+            answers: Answers::Defined { answers, items },
+        })
+    }
+
+    /// Computes the savings of a variant as deployed. `None` if its selection or an operator is not stored.
+    fn savings(&self, variant: &Variant, removed: &Cut) -> Result<Option<Savings>> {
+        let config = &self.backbone.config;
+        let stored = [&variant.selection, &variant.repair().cloned()];
+        if stored.into_iter().flatten().any(|key| !matches!(self.store.look(key), Lookup::Whole(_))) {
+            return Ok(None);
+        }
+        let program = match variant.repair() {
+            None => Program::without(config.layers, removed),
+            Some(_) => stored_program(self.store, self.backbone, variant)?,
+        };
+        Ok(Some(Savings::of(&deployed(&program, config).program, config)))
     }
 
     fn find(&self, key: &Key, result: &mut CellResult) -> Option<StoredObject> {

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::criterion::DepthUnit;
-use crate::grid::{DefinedColumn, Latency, Perplexity, TaskUse};
+use crate::grid::{DefinedColumn, EvalTask, Latency, Perplexity};
 use crate::latency::TimeSpread;
 use crate::metric::{DECODE, Metric, MetricEntry, PREFILL};
 
@@ -72,12 +72,15 @@ impl Record {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Question {
     Text(&'static MetricEntry, Perplexity),
-    Task(&'static MetricEntry, TaskUse),
-    /// Task or group of tasks with definitions.
+    /// A built-in task.
+    Task(&'static MetricEntry, EvalTask),
+    /// A task or a group of tasks by definitions.
     Defined(DefinedColumn),
     /// Average over all tasks.
     Tasks(&'static MetricEntry),
     Prompt(&'static MetricEntry, Latency),
+    /// Size of the variant.
+    Size(&'static MetricEntry),
     /// Metric id of a number that appears in no table of a run.
     Besides(String),
 }
@@ -100,7 +103,7 @@ impl fmt::Display for Question {
             Self::Task(metric, used) => write(metric, used),
             Self::Prompt(metric, prompt) => write(metric, prompt),
             Self::Defined(column) => f.write_str(&column.metric().label),
-            Self::Tasks(metric) => f.write_str(metric.head),
+            Self::Tasks(metric) | Self::Size(metric) => f.write_str(metric.head),
             Self::Besides(metric) => f.write_str(metric),
         }
     }
@@ -108,10 +111,12 @@ impl fmt::Display for Question {
 
 #[cfg(test)]
 mod tests {
-    use super::super::protocol::{Protocol, ScoredOn};
+    use super::super::protocol::Protocol;
     use super::*;
+    use crate::grid::Asking;
     use crate::metric;
     use crate::tasks::Bos;
+    use crate::work::backbone::Subject;
 
     fn text(length: usize, windows: usize) -> Protocol {
         Protocol::Windows {
@@ -132,7 +137,7 @@ mod tests {
         assert_ne!(text(64, 5).asked(), text(48, 5).asked());
         let bits = Protocol::Derived {
             metric: &metric::BITS_PER_BYTE,
-            scored_on: ScoredOn::Text(Perplexity { corpus: "c4".into(), length: 64, damage: false, draw: None }),
+            scored_on: Subject::Windows(Perplexity { corpus: "c4".into(), length: 64, damage: false, draw: None }),
         };
         assert_ne!(text(64, 5).asked(), bits.asked());
         assert_eq!(bits.asked().to_string(), "bits/byte c4@64");
@@ -153,7 +158,7 @@ mod tests {
         );
     }
 
-    fn used(bos: Bos) -> TaskUse {
-        TaskUse { name: "copa".into(), limit: None, bos, max_length: None, draw: None }
+    fn used(bos: Bos) -> EvalTask {
+        EvalTask { name: "copa".into(), how: Asking { bos, ..Asking::default() }, defined: false }
     }
 }

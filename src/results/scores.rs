@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use ghostlab_definitions::Definition;
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
 use super::cell_result::{CellResult, GridOutcome, Measured, TaskScores, harness_scores};
 use crate::error::{Error, Result};
-use crate::grid::{Asking, DefinitionUse, Grid, GroupUse};
+use crate::grid::{Asking, EvalTask, Grid, GroupUse};
 use crate::metric::{BITS_PER_BYTE, Direction, Metric, Of, TEXT, Unit};
 use crate::stage::scores::scale;
-use crate::tasks::{self, TaskResult};
+use crate::tasks::{self, Task, TaskResult};
 
 #[derive(Debug)]
 pub struct ModelScores<'a> {
@@ -63,35 +64,27 @@ impl<'a> ModelScores<'a> {
                 windows: true,
             });
         }
-        let percent = |label: String, metric: &str, measure: tasks::Measure, items: usize| ModelScore {
-            label,
-            metric: metric.to_owned(),
-            value: 100.0 * measure.value,
-            error: measure.stderr.map(|error| 100.0 * error),
-            bits_per_byte: None,
-            items,
-            percent: true,
-            windows: false,
-        };
-        let all: Vec<&TaskScores> = result.scored().collect();
-        for TaskScores { label, result, .. } in &all {
-            for kind in result.task.metrics {
-                scores.push(percent(label.clone(), kind.name(), result.measure(*kind), result.effective));
-            }
-        }
-        if all.len() > 1 {
-            let all: Vec<TaskResult> = all.iter().map(|entry| entry.result.clone()).collect();
-            let items = all.iter().map(|entry| entry.effective).sum();
-            // Average each task's own metric, as in the paper's tables.
-            scores.extend(tasks::average(&all).map(|mean| percent("average".into(), "acc, acc_norm", mean, items)));
+        let (native, defined): (Vec<_>, Vec<_>) = result.scored().partition(|task| task.answers.native().is_some());
+        scores.extend(native.into_iter().flat_map(ModelScore::of_task));
+        let results: Vec<&TaskResult> = result.answered().map(|(_, answered)| &answered.result).collect();
+        // Average each task's own metric, as in the paper's tables.
+        if let Some(mean) = tasks::average(results.iter().copied()).filter(|_| results.len() > 1) {
+            scores.push(ModelScore {
+                label: "average".to_owned(),
+                metric: "acc, acc_norm".to_owned(),
+                value: 100.0 * mean.value,
+                error: mean.stderr.map(|error| 100.0 * error),
+                bits_per_byte: None,
+                items: results.iter().map(|result| result.effective).sum(),
+                percent: true,
+                windows: false,
+            });
         }
         for group in &grid.evaluate.groups {
             let all = result.group(group).unwrap_or_default();
-            scores.extend(all.iter().map(|score| defined_score(group.to_string(), score)));
+            scores.extend(all.iter().map(|score| ModelScore::new(group.to_string(), score)));
         }
-        for sample in result.definitions.iter().filter_map(|definition| definition.sample.as_ref()) {
-            scores.extend(sample.scores.iter().map(|judged| defined_score(sample.label.clone(), &judged.score)));
-        }
+        scores.extend(defined.into_iter().flat_map(ModelScore::of_task));
         Ok(Self { grid, result, scores })
     }
 
@@ -100,16 +93,18 @@ impl<'a> ModelScores<'a> {
     /// # Errors
     /// Fails if a task is scored under several protocols, because the format has one entry per task.
     pub fn lm_eval(&self, model: &str) -> Result<Value> {
-        let tasks: Vec<TaskResult> = self.result.scored().map(|scored| scored.result.clone()).collect();
+        let mut files = harness_files(self.grid, self.result, model)?;
+        if let Some(second) = files.get(1) {
+            let twice = second["results"].as_object().and_then(|results| results.keys().next().cloned());
+            return Err(Error::bad_input("duplicate task")
+                .at(format!("task {}", twice.unwrap_or_default()))
+                .expected("each task once in a results file"));
+        }
         // Scores of the same task are adjacent.
         let mut names: Vec<&str> = self.scores.iter().map(|score| score.label.as_str()).collect();
         names.dedup();
-        let mut file = tasks::export(&tasks, json!({"model": "ghostlab", "model_args": model, "tasks": names}))?;
-        let mut files = with_definitions(vec![file.clone()], self.grid, self.result, model).into_iter();
-        file = files.next().unwrap_or(file);
-        if files.next().is_some() {
-            return Err(Error::bad_input("duplicate task").expected("each task once in a results file"));
-        }
+        let mut file = files.pop().unwrap_or_else(|| empty_file(model));
+        file["config"]["tasks"] = json!(names);
         for score in self.scores.iter().filter(|score| score.windows) {
             let name = &score.label;
             file["results"][name] = json!({
@@ -129,106 +124,175 @@ impl<'a> ModelScores<'a> {
     }
 }
 
-fn defined_score(label: String, score: &Score) -> ModelScore {
-    let metric = Metric::defined(&label, &score.metric, &score.filter);
-    let scale = scale(&metric);
-    let behind = if score.filter == "none" { String::new() } else { format!(",{}", score.filter) };
-    ModelScore {
-        label,
-        metric: format!("{}{behind}", score.metric),
-        value: scale * score.score,
-        error: score.error.filter(|error| error.is_finite()).map(|error| scale * error),
-        bits_per_byte: None,
-        items: score.documents,
-        percent: metric.unit == Unit::Percent,
-        windows: false,
+impl ModelScore {
+    fn new(label: String, score: &Score) -> Self {
+        let metric = Metric::defined(&label, &score.metric, &score.filter);
+        let scale = scale(&metric);
+        let behind = if score.filter == "none" { String::new() } else { format!(",{}", score.filter) };
+        Self {
+            label,
+            metric: format!("{}{behind}", score.metric),
+            value: scale * score.score,
+            error: score.error.filter(|error| error.is_finite()).map(|error| scale * error),
+            bits_per_byte: None,
+            items: score.documents,
+            percent: metric.unit == Unit::Percent,
+            windows: false,
+        }
     }
+
+    fn of_task(task: &TaskScores) -> impl Iterator<Item = Self> {
+        task.scores.iter().map(|score| Self::new(task.label.clone(), score))
+    }
+}
+
+/// Builds a results file of lm-evaluation-harness without tasks.
+pub fn empty_file(model: &str) -> Value {
+    json!({
+        "results": {}, "versions": {}, "n-shot": {}, "n-samples": {}, "higher_is_better": {}, "group_subtasks": {},
+        "configs": {}, "config": {"model": "ghostlab", "model_args": model, "tasks": []},
+    })
 }
 
 /// Builds the results files of a cell. Each file contains a task once, so several protocols result in several files.
-/// `native` are the files of built-in tasks.
-pub fn with_definitions(native: Vec<Value>, grid: &Grid, result: &CellResult, model: &str) -> Vec<Value> {
-    let mut files = native;
+/// Definitions with the same settings and their groups are in one file.
+///
+/// # Errors
+/// Fails if there is no such built-in task.
+pub fn harness_files(grid: &Grid, result: &CellResult, model: &str) -> Result<Vec<Value>> {
+    let mut files: Vec<Value> = Vec::new();
+    for task in result.tasks.iter().filter(|task| !task.asked.defined) {
+        let Some(scores) = &task.sample else { continue };
+        let definition = grid.definition(&task.asked)?;
+        let found = files.iter().position(|file| file["results"].get(&definition.name).is_none());
+        let index = found.unwrap_or_else(|| {
+            files.push(empty_file(model));
+            files.len() - 1
+        });
+        add_task(&mut files[index], definition, &task.asked.how, scores);
+        files[index]["config"]["tasks"].as_array_mut().into_iter().for_each(|all| all.push(json!(scores.label)));
+    }
     let mut ways: Vec<&Asking> = Vec::new();
-    for definition in &grid.evaluate.definitions {
-        if !ways.contains(&&definition.how) {
-            ways.push(&definition.how);
+    for task in grid.evaluate.defined() {
+        if !ways.contains(&&task.how) {
+            ways.push(&task.how);
         }
     }
     for (at, how) in ways.into_iter().enumerate() {
-        let uses: Vec<&DefinitionUse> =
-            grid.evaluate.definitions.iter().filter(|definition| definition.how == *how).collect();
-        let groups: Vec<&GroupUse> = grid.evaluate.groups.iter().filter(|group| group.how == *how).collect();
-        let found = files.iter().position(|file| at == 0 && !is_taken(&uses, file));
-        let index = found.unwrap_or_else(|| {
-            let labels: Vec<String> = uses.iter().map(ToString::to_string).collect();
-            files.push(json!({
-                "results": {}, "versions": {}, "n-shot": {}, "n-samples": {}, "higher_is_better": {}, "group_subtasks": {},
-                "configs": {}, "config": {"model": "ghostlab", "model_args": model, "tasks": labels},
-            }));
+        let tasks: Vec<&EvalTask> = grid.evaluate.defined().filter(|task| task.how == *how).collect();
+        let is_free = |file: &Value| tasks.iter().all(|task| file["results"].get(&task.name).is_none());
+        let index = files.iter().position(|file| at == 0 && is_free(file)).unwrap_or_else(|| {
+            let labels: Vec<String> = tasks.iter().map(ToString::to_string).collect();
+            let mut file = empty_file(model);
+            file["config"]["tasks"] = json!(labels);
+            files.push(file);
             files.len() - 1
         });
-        add(&mut files[index], grid, result, &uses, &groups);
+        for task in tasks {
+            let Some(scores) = result.task(task).and_then(|task| task.sample.as_ref()) else { continue };
+            add_task(&mut files[index], grid.definition(task)?, how, scores);
+        }
+        for group in grid.evaluate.groups.iter().filter(|group| group.how == *how) {
+            add_group(&mut files[index], grid, result, group);
+        }
     }
     files.retain(|file| file["results"].as_object().is_some_and(|results| !results.is_empty()));
-    files
+    Ok(files)
 }
 
-fn is_taken(uses: &[&DefinitionUse], file: &Value) -> bool {
-    uses.iter().any(|task_use| !file["results"][&task_use.name].is_null())
-}
-
-fn add(file: &mut Value, grid: &Grid, result: &CellResult, uses: &[&DefinitionUse], groups: &[&GroupUse]) {
-    for used in uses {
-        let name = &used.name;
-        let definition = &grid.definitions[&used.name].definition;
-        let Some(scores) = result.defined(used).and_then(|defined| defined.sample.as_ref()) else { continue };
-        let mut values = harness_scores(scores.scores.iter().map(|score| &score.score));
-        let about = [("name", name), ("alias", &definition.alias)].map(|(key, text)| (key.to_owned(), json!(text)));
-        values.extend(about);
-        values.insert("sample_len".to_owned(), json!(scores.effective));
-        file["results"][name] = Value::Object(values);
-        // The format stores numeric versions as numbers.
-        file["versions"][name] =
-            definition.version.parse::<f64>().map_or(json!(definition.version), |number| json!(number));
-        let shots = definition.shots(used.how.shots);
-        file["n-shot"][name] = json!(shots);
-        file["n-samples"][name] = json!({"original": scores.original, "effective": scores.effective});
-        let better =
-            definition.metrics.iter().map(|metric| (metric.kind.name().to_owned(), json!(metric.higher_is_better)));
-        file["higher_is_better"][name] = Value::Object(better.collect());
-        let mut config = json!(definition.said());
-        config["num_fewshot"] = json!(shots);
-        config["output_type"] = json!(definition.output.name());
-        file["configs"][name] = config;
-        if let Some(system) = &used.how.system {
-            file["config"]["system_instruction"] = json!(system);
-        }
-        if let Some(multiturn) = used.how.chat {
-            file["config"]["chat_template"] = json!(true);
-            file["config"]["fewshot_as_multiturn"] = json!(multiturn);
-        }
+/// Adds the scores of a task to a results file.
+pub fn add_task(file: &mut Value, definition: &Definition, how: &Asking, scores: &TaskScores) {
+    let name = &definition.name;
+    let mut values = harness_scores(&scores.scores);
+    let about = [("name", name), ("alias", &definition.alias)].map(|(key, text)| (key.to_owned(), json!(text)));
+    values.extend(about);
+    values.insert("sample_len".to_owned(), json!(scores.effective));
+    file["results"][name] = Value::Object(values);
+    // The format stores numeric versions as numbers.
+    file["versions"][name] =
+        definition.version.parse::<f64>().map_or(json!(definition.version), |number| json!(number));
+    let shots = definition.shots(how.shots);
+    file["n-shot"][name] = json!(shots);
+    file["n-samples"][name] = json!({"original": scores.original, "effective": scores.effective});
+    let better =
+        definition.metrics.iter().map(|metric| (metric.kind.name().to_owned(), json!(metric.higher_is_better)));
+    file["higher_is_better"][name] = Value::Object(better.collect());
+    let mut config = match scores.answers.native() {
+        Some(answered) => native_config(answered.result.task),
+        None => json!(definition.said()),
+    };
+    config["num_fewshot"] = json!(shots);
+    config["output_type"] = json!(definition.output.name());
+    file["configs"][name] = config;
+    if let Some(system) = &how.system {
+        file["config"]["system_instruction"] = json!(system);
     }
-    for group in groups {
-        let Some(scores) = result.group(group) else { continue };
-        let name = &group.group.name;
-        let documents: usize = scores.iter().map(|score| score.documents).max().unwrap_or_default();
-        let mut values = harness_scores(scores.iter());
-        values.insert("alias".to_owned(), json!(group.group.alias));
-        values.insert("name".to_owned(), json!(name));
-        values.insert("sample_len".to_owned(), json!(documents));
-        file["results"][name] = Value::Object(values.clone());
-        file["groups"][name] = Value::Object(values);
-        file["group_subtasks"][name] = json!(group.group.tasks);
-        let shots: BTreeSet<usize> =
-            group.group.tasks.iter().map(|task| grid.definitions[task].definition.shots(group.how.shots)).collect();
-        if let (1, Some(shots)) = (shots.len(), shots.first()) {
-            file["n-shot"][name] = json!(shots);
+    if let Some(multiturn) = how.chat {
+        file["config"]["chat_template"] = json!(true);
+        file["config"]["fewshot_as_multiturn"] = json!(multiturn);
+    }
+}
+
+fn native_config(task: &Task) -> Value {
+    let metrics = task.metrics.iter();
+    let metrics =
+        metrics.map(|metric| json!({"metric": metric.name(), "aggregation": "mean", "higher_is_better": true}));
+    json!({
+        "task": task.name,
+        (format!("{}_split", task.split_name())): task.split,
+        "metric_list": metrics.collect::<Vec<_>>(),
+        "target_delimiter": " ",
+        "metadata": {"version": f64::from(task.version)},
+    })
+}
+
+fn add_group(file: &mut Value, grid: &Grid, result: &CellResult, group: &GroupUse) {
+    let Some(scores) = result.group(group) else { return };
+    let name = &group.group.name;
+    let documents: usize = scores.iter().map(|score| score.documents).max().unwrap_or_default();
+    let mut values = harness_scores(&scores);
+    values.insert("alias".to_owned(), json!(group.group.alias));
+    values.insert("name".to_owned(), json!(name));
+    values.insert("sample_len".to_owned(), json!(documents));
+    file["results"][name] = Value::Object(values.clone());
+    file["groups"][name] = Value::Object(values);
+    file["group_subtasks"][name] = json!(group.group.tasks);
+    let shots: BTreeSet<usize> =
+        group.group.tasks.iter().map(|task| grid.definitions[task].definition.shots(group.how.shots)).collect();
+    if let (1, Some(shots)) = (shots.len(), shots.first()) {
+        file["n-shot"][name] = json!(shots);
+    }
+    let better = scores.iter().map(|score| {
+        let up = Metric::defined(name, &score.metric, &score.filter).direction == Direction::Higher;
+        (score.metric.clone(), json!(up))
+    });
+    file["higher_is_better"][name] = Value::Object(better.collect());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ghostlab_definitions::native;
+
+    use super::*;
+    use crate::tasks::{Answered, Score, Solutions};
+
+    #[test]
+    fn one_document_has_no_standard_error_in_a_results_file() {
+        let mut file = empty_file("m");
+        for name in ["rte", "race"] {
+            let solutions =
+                json!({"task": name, "original": 1, "documents": [{"id": 0, "gold": 0, "choices": [[1, 1, 1, 0]]}]});
+            let solutions: Arc<Solutions> = Arc::new(serde_json::from_value(solutions).unwrap());
+            let answered = Answered::new(&solutions, vec![Score { log_likelihood: -1.0, greedy: false }]).unwrap();
+            let definition = native::definition(answered.result.task).unwrap();
+            add_task(&mut file, definition, &Asking::default(), &TaskScores::native(name.to_owned(), answered));
         }
-        let better = scores.iter().map(|score| {
-            let up = Metric::defined(name, &score.metric, &score.filter).direction == Direction::Higher;
-            (score.metric.clone(), json!(up))
-        });
-        file["higher_is_better"][name] = Value::Object(better.collect());
+        assert_eq!(file["results"]["rte"]["acc_stderr,none"], "N/A");
+        assert_eq!(file["results"]["rte"].get("acc_norm,none"), None);
+        assert_eq!(file["configs"]["rte"]["validation_split"], "validation");
+        assert_eq!(file["configs"]["race"]["test_split"], "test");
+        assert_eq!(file["config"]["model_args"], "m");
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 
 use super::factors::distinct;
 use super::record::DENSE;
-use super::table::{Lead, LeadKind, LeadPlace, PrintedNumber, Table};
+use super::table::{LeadKind, LeadPlace, PrintedNumber, Table};
 use super::text::{NONE, TextColumn, TextTable, capital};
 use crate::error::printable;
 use crate::metric::Of;
@@ -103,9 +103,11 @@ impl ScreenTable {
 
     /// Extracts values shared by several rows, and remarks on single rows.
     fn condensed(mut texts: TextTable, table: &Table, width: usize) -> Self {
-        let tail = kinds(&table.tail);
+        let tail = table.tail.iter().filter(|lead| lead.visibility != LeadPlace::Data);
+        let tail: Vec<(LeadKind, LeadPlace)> = tail.map(|lead| (lead.kind, lead.visibility)).collect();
         let first_tail = texts.columns.len() - tail.len();
-        let remarks = of_kind(&tail, first_tail, LeadKind::Remark);
+        let remarks: Vec<usize> =
+            (0..tail.len()).filter(|at| tail[*at].0 == LeadKind::Remark).map(|at| first_tail + at).collect();
         let words: Vec<usize> = (0..texts.lead).chain(first_tail..texts.columns.len()).collect();
         let terminal: Vec<usize> =
             (0..tail.len()).filter(|at| tail[*at].1 == LeadPlace::Terminal).map(|at| first_tail + at).collect();
@@ -242,7 +244,8 @@ impl ScreenTable {
         let longest = words.iter().map(|word| word.chars().count()).max().unwrap_or(0);
         // Do not break headers more than the width of the cells requires.
         let lines = wrapped(&broken, Some(cells.max(longest)));
-        lines.lines().map(|line| joined_heads(is_call, line).replace(" @", "@")).collect()
+        let lines = lines.lines().map(|line| line.replace(" @", "@"));
+        if is_call { lines.map(|line| line.replace(" (", "(")).collect() } else { lines.collect() }
     }
 
     fn width(&self, at: usize) -> usize {
@@ -255,10 +258,6 @@ impl ScreenTable {
     fn wide(&self, columns: &[usize]) -> usize {
         columns.iter().map(|&at| self.width(at) + 2).sum::<usize>().saturating_sub(2)
     }
-}
-
-fn of_kind(tail: &[(LeadKind, LeadPlace)], first_tail: usize, wanted: LeadKind) -> Vec<usize> {
-    (0..tail.len()).filter(|at| tail[*at].0 == wanted).map(|at| first_tail + at).collect()
 }
 
 fn joined_line(columns: &[(usize, usize, &TextColumn)], text: &dyn Fn(&TextColumn) -> String) -> String {
@@ -282,14 +281,6 @@ fn rule_line(columns: &[(usize, usize, &TextColumn)], sign: &str) -> String {
 
 fn width_over(columns: &[(usize, usize, &TextColumn)], is_kept: &dyn Fn(usize) -> bool) -> usize {
     columns.iter().filter(|(at, ..)| is_kept(*at)).map(|(_, width, _)| width + 2).sum::<usize>()
-}
-
-fn joined_heads(is_call: bool, line: &str) -> String {
-    if is_call { line.replace(" (", "(") } else { line.to_owned() }
-}
-
-fn kinds(leads: &[Lead]) -> Vec<(LeadKind, LeadPlace)> {
-    leads.iter().filter(|lead| lead.visibility != LeadPlace::Data).map(|lead| (lead.kind, lead.visibility)).collect()
 }
 
 impl fmt::Display for ScreenTable {

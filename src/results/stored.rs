@@ -259,22 +259,22 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
         texts.insert(part, protocol.clone());
         all.insert(name, protocol);
     }
-    for used in &grid.evaluate.tasks {
-        let Some(outcome_of) = outcome.task(used) else { continue };
+    for used in grid.evaluate.native() {
+        let (Some(extent), Ok(Some(native))) = (outcome.task(used), grid.native(used)) else { continue };
         let protocol = json!({
-            "data": data(&grid.tasks[&used.name].path), "task": outcome_of.task.name, "version": outcome_of.task.version,
-            "metric": outcome_of.task.column.name(), "bos": used.bos.to_string(), "documents": outcome_of.documents,
+            "data": data(&grid.tasks[&used.name].path), "task": native.name, "version": native.version,
+            "metric": native.column.name(), "bos": used.how.bos.to_string(), "documents": extent.documents,
         });
-        if grid.evaluate.tasks.iter().filter(|other| other.name == used.name).count() == 1 {
+        if grid.evaluate.native().filter(|other| other.name == used.name).count() == 1 {
             tasks.insert(used.name.clone(), protocol.clone());
-            all.insert(outcome_of.task.name.to_owned(), protocol.clone());
+            all.insert(native.name.to_owned(), protocol.clone());
             all.insert(used.name.clone(), protocol);
         } else {
             tasks.insert(used.to_string(), protocol.clone());
             all.insert(used.to_string(), protocol);
         }
     }
-    for used in &grid.evaluate.definitions {
+    for used in grid.evaluate.defined() {
         let task = &grid.definitions[&used.name];
         let files: Vec<&String> = task.all_files().flat_map(|file| data(file)).collect();
         let asks = sha256::of_bytes(task.definition.asks());

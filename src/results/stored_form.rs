@@ -126,12 +126,9 @@ fn packed(bits: &str) -> String {
     // Pad the first hexadecimal digit to four bits.
     let lacking = (4 - bits.len() % 4) % 4;
     let padded: Vec<u8> = std::iter::repeat_n(b'0', lacking).chain(bits.bytes()).collect();
-    let digits = padded.chunks(4).filter_map(|four| char::from_digit(is_digit(four), 16));
+    let values = padded.chunks(4).map(|four| four.iter().fold(0, |digit, bit| 2 * digit + u32::from(*bit == b'1')));
+    let digits = values.filter_map(|digit| char::from_digit(digit, 16));
     format!("{}:{}", bits.len(), digits.collect::<String>())
-}
-
-fn is_digit(four: &[u8]) -> u32 {
-    four.iter().fold(0, |digit, bit| 2 * digit + u32::from(*bit == b'1'))
 }
 
 /// Unpacks hexadecimal to binary digits. Returns `None` if invalid.

@@ -142,7 +142,7 @@ impl PrintedNumber {
     pub fn printed(measurement: &Arc<Measurement>, decimals: usize, lacking: &str) -> Self {
         let over_seeds = matches!(measurement.sample, Sample::Seeds(_));
         let text = match measurement.record.value.filter(|_| measurement.failure.is_none()) {
-            Some(value) => match spread_text(over_seeds, measurement) {
+            Some(value) => match measurement.record.error.filter(|_| measurement.metric.is_latency() || over_seeds) {
                 Some(error) => {
                     let noisy = if measurement.is_noise() { NOISY } else { "" };
                     format!("{noisy}{} ± {}", Metric::print(value, decimals), Metric::print(error, decimals))
@@ -186,10 +186,6 @@ impl PrintedNumber {
     pub fn mark(&self) -> &'static str {
         self.paired.as_ref().map_or("", Paired::mark)
     }
-}
-
-fn spread_text(over_seeds: bool, measurement: &Measurement) -> Option<f64> {
-    measurement.record.error.filter(|_| measurement.metric.is_latency() || over_seeds)
 }
 
 impl Table {

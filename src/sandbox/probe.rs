@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use ghostlab_definitions::generation::Generating;
 use ghostlab_definitions::metric::Output;
-use ghostlab_definitions::{ChatTemplate, Definition, FileRows, Library, Setting, Task, native};
+use ghostlab_definitions::{ChatTemplate, Definition, FileRows, Library, Setting, Task};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::tasks::{self, DocumentLimit};
+use crate::tasks::DocumentLimit;
 
 /// Description of work with untrusted inputs.
 #[derive(Debug, Serialize, Deserialize)]
@@ -21,8 +21,6 @@ pub enum Probe {
     Chat { folder: PathBuf },
     /// Reads the rows of a definition, and renders all requests and answers.
     Task(Box<TaskProbe>),
-    /// Reads the rows of a built-in task, given by name, and renders its requests and answers.
-    Known { task: String, path: PathBuf, limit: Option<f64> },
 }
 
 /// A definition with its rows and prompt settings.
@@ -30,6 +28,8 @@ pub enum Probe {
 pub struct TaskProbe {
     pub definition: Definition,
     pub rows: FileRows,
+    /// Source of the rows, in case the child dies without reports.
+    pub origin: String,
     pub limit: Option<f64>,
     pub shots: Option<usize>,
     pub seed: u64,
@@ -47,11 +47,6 @@ impl Probe {
             }
             Self::Chat { folder } => ChatTemplate::of_folder(folder).map(drop),
             Self::Task(probe) => probe.run(),
-            Self::Known { task, path, limit } => {
-                let limit = limit.map(DocumentLimit::new).transpose()?;
-                let task = native::task(tasks::Task::find(task)?, path, limit)?;
-                task.try_out(&FileRows::default(), &Setting::default())
-            }
         }
     }
 
@@ -59,7 +54,7 @@ impl Probe {
     pub(super) fn threads(&self) -> usize {
         match self {
             Self::Definitions { .. } | Self::Chat { .. } => 1,
-            Self::Task(_) | Self::Known { .. } => rayon::current_num_threads(),
+            Self::Task(_) => rayon::current_num_threads(),
         }
     }
 
@@ -68,19 +63,15 @@ impl Probe {
         match self {
             Self::Definitions { .. } | Self::Chat { .. } => 0,
             Self::Task(probe) => probe.rows.splits.values().flatten().map(file_size).sum(),
-            Self::Known { task, path, .. } => {
-                let files = tasks::Task::find(task).and_then(|task| task.files(path));
-                files.map_or(0, |files| files.iter().map(file_size).sum())
-            }
         }
     }
 
     /// Returns the source of the input, in case the child dies without reports.
     pub(super) fn origin(&self) -> String {
         let path: &Path = match self {
-            Self::Definitions { path, .. } | Self::Known { path, .. } => path,
+            Self::Definitions { path, .. } => path,
             Self::Chat { folder } => folder,
-            Self::Task(probe) => return format!("task {}, {}", probe.definition.name, probe.definition.place),
+            Self::Task(probe) => return probe.origin.clone(),
         };
         path.display().to_string()
     }
@@ -88,7 +79,6 @@ impl Probe {
     pub(super) fn subject(&self) -> Option<String> {
         match self {
             Self::Task(probe) => Some(format!("task {}", probe.definition.name)),
-            Self::Known { task, .. } => Some(format!("task {task}")),
             Self::Definitions { .. } | Self::Chat { .. } => None,
         }
     }

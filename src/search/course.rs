@@ -73,7 +73,7 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
             .iter()
             .map(|track| Objective {
                 name: track.name.to_owned(),
-                on: track.strata.iter().map(|stratum| stratum.on.name()).collect(),
+                on: track.strata.iter().map(|stratum| stratum.on.to_string()).collect(),
                 items: track.strata.iter().map(|stratum| stratum.used - stratum.judged()).sum(),
                 kept: track.strata.iter().map(Stratum::judged).sum(),
             })

@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicBool;
 use super::Score;
 use crate::error::{Error, Result};
 use crate::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, Where};
-use crate::grid::{Cell, Draw, Evaluate, Grid, Perplexity, Search, TaskUse};
+use crate::grid::{Asking, Cell, Draw, EvalTask, Evaluate, Grid, Perplexity, Search};
 use crate::latency::LatencyResult;
 use crate::model::{Config, EngineChoice};
-use crate::plan::Plan;
+use crate::plan::{Plan, Subject};
 use crate::significance::stratified::Stratified;
 use ghostlab_store::Store;
 
@@ -151,16 +151,11 @@ const MIN_STRETCH: usize = 4;
 
 /// Task or text, with the number of its items.
 pub(super) struct Stratum {
-    pub(super) on: On,
+    pub(super) on: Subject,
     /// Total number of items.
     pub(super) all: usize,
     /// Number of items that the search may use, including those held out for the final evaluation.
     pub(super) used: usize,
-}
-
-pub(super) enum On {
-    Task(TaskUse),
-    Text(Perplexity),
 }
 
 /// Objective with its strata and schedule.
@@ -181,24 +176,16 @@ impl Stratum {
     }
 }
 
-impl On {
-    pub(super) fn name(&self) -> String {
-        match self {
-            Self::Task(used) => used.to_string(),
-            Self::Text(text) => text.to_string(),
-        }
-    }
-}
-
 /// Returns the objectives with their strata. Tokenizes all texts and tasks to count items.
 pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result<Vec<Track>> {
     let dense_grid = Grid { cells: dense(grid), ..grid.clone() };
     let plan = lab.plan(&dense_grid)?;
     exec::preflight(&plan, &lab.settings, Where::Here, lab.store, lab.reporter, lab.stop)?;
     let outcome = GridOutcome::read(&plan, lab.store, &BTreeMap::new())?;
-    let tasks = grid.evaluate.tasks.iter().map(|used| (On::Task(used.clone()), document_count(&outcome, used)));
-    let texts = grid.evaluate.perplexity.iter().map(|text| (On::Text(text.clone()), window_count(&outcome, text)));
-    let track = |name, strata: Vec<(On, usize)>, first, scale| {
+    let tasks = grid.evaluate.tasks.iter().map(|used| (Subject::Task(used.clone()), document_count(&outcome, used)));
+    let texts =
+        grid.evaluate.perplexity.iter().map(|text| (Subject::Windows(text.clone()), window_count(&outcome, text)));
+    let track = |name, strata: Vec<(Subject, usize)>, first, scale| {
         let share = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
         let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(share) });
         let strata: Vec<Stratum> = strata.collect();
@@ -213,14 +200,14 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result
     match tracks.iter().flat_map(|track| &track.strata).find(|stratum| stratum.judged() == 0) {
         None => Ok(tracks),
         Some(stratum) => Err(Error::bad_input("no held-out items")
-            .at(stratum.on.name())
+            .at(stratum.on.to_string())
             .expected("3 or more items of each task and text, because a fifth is held out from the race")
             .found(format!("{} of {}", stratum.used, stratum.all))
             .hint("use more --items, or fewer tasks and texts")),
     }
 }
 
-fn document_count(outcome: &GridOutcome, used: &TaskUse) -> usize {
+fn document_count(outcome: &GridOutcome, used: &EvalTask) -> usize {
     outcome.task(used).map_or(0, |task| task.documents)
 }
 
@@ -242,13 +229,17 @@ pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -
             for (from, to) in draws(track, at) {
                 let draw = Some(Draw { seed: spec.seed, from, to });
                 match &stratum.on {
-                    On::Task(used) => tasks.push(TaskUse { draw, ..used.clone() }),
-                    On::Text(text) => perplexity.push(Perplexity { draw, ..text.clone() }),
+                    Subject::Task(task) => tasks.push(drawn_task(task, draw)),
+                    Subject::Windows(text) => perplexity.push(Perplexity { draw, ..text.clone() }),
                 }
             }
         }
     }
     Evaluate { perplexity, tasks, ..Evaluate::default() }
+}
+
+fn drawn_task(task: &EvalTask, draw: Option<Draw>) -> EvalTask {
+    EvalTask { how: Asking { draw, ..task.how.clone() }, ..task.clone() }
 }
 
 /// Appends the new gains of a candidate.
@@ -257,19 +248,15 @@ pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, r
     for (track, gains) in tracks.iter().zip(gains) {
         for (stratum, gains) in track.strata.iter().zip(gains) {
             match &stratum.on {
-                On::Task(task_use) => {
-                    let drawn =
-                        evaluate.tasks.iter().filter(|task| TaskUse { draw: None, ..(*task).clone() } == *task_use);
-                    for used in drawn {
-                        let scores = result.task(used).and_then(|task| task.sample.as_ref());
-                        let scores = scores.ok_or_else(|| lacking(used.to_string()))?;
-                        let column = scores.result.task.column;
-                        gains.extend(
-                            scores.answers.documents().map(|documents| f64::from(u8::from(documents.right(column)))),
-                        );
+                Subject::Task(task) => {
+                    for drawn in evaluate.tasks.iter().filter(|drawn| drawn_task(drawn, None) == *task) {
+                        let answered = result.task(drawn).and_then(|task| task.sample.as_ref()?.answers.native());
+                        let answered = answered.ok_or_else(|| lacking(drawn.to_string()))?;
+                        let column = answered.result.task.column;
+                        gains.extend(answered.documents().map(|document| f64::from(u8::from(document.right(column)))));
                     }
                 }
-                On::Text(text_use) => {
+                Subject::Windows(text_use) => {
                     let drawn = evaluate
                         .perplexity
                         .iter()

@@ -31,11 +31,13 @@ pub(super) fn in_race(tracks: &[Track], racers: &[Racer], at: usize, winner: Opt
 
 /// Truncates gains to the number of items per stratum in `like`.
 fn first_items(gains: &[Gains], like: &[Gains]) -> Vec<Gains> {
-    gains.iter().zip(like).map(|(gains, like)| gains.iter().zip(like).map(cut_to).collect()).collect()
-}
-
-fn cut_to((values, like): (&Vec<f64>, &Vec<f64>)) -> Vec<f64> {
-    values[..like.len().min(values.len())].to_vec()
+    gains
+        .iter()
+        .zip(like)
+        .map(|(gains, like)| {
+            gains.iter().zip(like).map(|(values, like)| values[..like.len().min(values.len())].to_vec()).collect()
+        })
+        .collect()
 }
 
 /// Returns the winner's lead over plain removal on the raced and the held-out items. Each pair has the gains of the

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::generations;
 use super::scores::{self, ScoredVariant};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::EvalSet;
 use crate::model::{Program, Trie};
 use crate::work::backbone::BackbonePlan;
@@ -33,6 +33,8 @@ pub(crate) struct ChunkRun<'a> {
     pub(crate) journal: String,
     /// Lease of the calibration that these scores belong to.
     pub(crate) within: Option<&'a Hold<'a>>,
+    /// Chunks to score, `None` for all.
+    pub(crate) sample: Option<&'a [usize]>,
 }
 
 impl ChunkRun<'_> {
@@ -46,7 +48,7 @@ impl ChunkRun<'_> {
             .collect();
         self.catch_up(&mut journal, &mut candidates);
         let left = self.left(&candidates);
-        if left.len() < chunks {
+        if left.len() < chunks && self.sample.is_none() {
             self.run.note(format!("{}: {} of {chunks} chunks are done already", self.label, chunks - left.len()));
         }
         Ok(ChunkState { job: None, journal: Some(journal), candidates, left, caught_up: true })
@@ -54,7 +56,9 @@ impl ChunkRun<'_> {
 
     /// Returns the chunks missing from some candidates.
     fn left(&self, candidates: &[ScoredVariant]) -> Vec<usize> {
-        (0..self.eval_set.chunks()).filter(|&chunk| candidates.iter().any(|c| c.lacks(chunk))).collect()
+        let mut chunks = self.sample.map_or_else(|| (0..self.eval_set.chunks()).collect(), <[usize]>::to_vec);
+        chunks.retain(|&chunk| candidates.iter().any(|candidate| candidate.lacks(chunk)));
+        chunks
     }
 
     /// Loads the programs and reports the start of the job before the first chunk is computed here. Returns the number
@@ -84,7 +88,31 @@ impl ChunkRun<'_> {
                 step => return Ok(step),
             }
         }
-        self.store(scoring)
+        if self.sample.is_none() {
+            return self.store(scoring);
+        }
+        if let Some(job) = scoring.job {
+            self.run.finish(job);
+        }
+        Ok(Progressed::Done)
+    }
+
+    /// Computes the sample of some variants and stores nothing but the journal, which later samples reuse.
+    pub(crate) fn sampled(&self, keys: Vec<Arc<Key>>) -> Result<Vec<ScoredVariant>> {
+        let mut scoring = self.begin(keys)?;
+        self.finish(&mut scoring)?;
+        Ok(scoring.candidates)
+    }
+
+    /// Repeats [`Self::go_on`] until nothing is left.
+    pub(crate) fn finish(&self, scoring: &mut ChunkState) -> Result<()> {
+        loop {
+            match self.go_on(scoring)? {
+                Progressed::Done | Progressed::Found => return Ok(()),
+                Progressed::Busy => self.run.pause()?,
+                Progressed::GivenUp(reason) => return Err(Error::job(reason).at(self.label)),
+            }
+        }
     }
 
     /// Stores the scores of all variants. One process stores them, and the others wait until they are in the store.

@@ -124,7 +124,7 @@ impl Stage {
         Self { kind, check: Check::Whole, inodes: |_| 2, members: &[], here: false, words: None }
     }
 
-    /// Returns the inputs of cells, in job order.
+    /// Returns the names of all inputs of cells, in job order.
     pub fn parts() -> Vec<Words> {
         let mut parts: Vec<Words> = STAGES.iter().filter_map(|stage| stage.words).collect();
         parts.sort_by_key(|words| words.group);

@@ -17,7 +17,7 @@ use crate::identity::Identity;
 use crate::metric::{Metric, Unit};
 use crate::model::trie::Cost as TrieCost;
 use crate::model::{Config, Cut, Load, Program, Trie};
-use crate::tasks::{Answered, Score, Solutions, TaskResult};
+use crate::tasks::{Answered, Score, Solutions};
 use crate::work::backbone::ScoredExtent;
 use crate::work::event::WorkKind;
 use ghostlab_store::{JournalRecord, Key, ObjectKind, Store, StoredObject};
@@ -189,13 +189,13 @@ pub(super) fn bytes(values: &[f64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
 }
 
-/// Variant that is being scored.
-pub(super) struct ScoredVariant {
-    pub(super) key: Arc<Key>,
-    /// Program, loaded when the first chunk is computed here, because operators are large.
+/// A variant that is being scored.
+pub(crate) struct ScoredVariant {
+    pub(crate) key: Arc<Key>,
+    /// From the first chunk on that is computed here: operators are large.
     pub(super) program: Option<Program>,
-    /// Scores, indexed by chunk.
-    pub(super) chunks: Vec<Option<Vec<f64>>>,
+    /// Indexed by chunk.
+    pub(crate) chunks: Vec<Option<Vec<f64>>>,
     pub(super) seconds: f64,
     /// Whether the variant needs no more work: another process stored it, or it has no program.
     pub(super) settled: bool,
@@ -220,8 +220,8 @@ pub(crate) fn scale(metric: &Metric) -> f64 {
 }
 
 /// Evaluates the answers to a task from the scores of its choices.
-pub(crate) fn answered(values: &[f64], sheet: &Arc<Solutions>) -> Result<(Answered, TaskResult)> {
+pub(crate) fn answered(values: &[f64], solutions: &Arc<Solutions>) -> Result<Answered> {
     let scored = choices::scored(values);
     let scores = scored.iter().map(|entry| Score { log_likelihood: entry.log_likelihood, greedy: entry.greedy });
-    Answered::new(sheet, scores.collect())
+    Answered::new(solutions, scores.collect())
 }

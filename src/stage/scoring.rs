@@ -7,7 +7,7 @@ use super::chunks::ChunkRun;
 use super::group::{Going, Group, Order, Programs, Tools};
 use super::operator;
 use super::scores::{self, KIND, VALUES, answered, bytes, read, scale};
-use super::tokens::{self, defined};
+use super::tokens::{self, AnswerKey};
 use crate::error::Result;
 use crate::metric::Metric;
 use crate::model::{CPU, Program};
@@ -32,7 +32,7 @@ pub(crate) const GROUP: Group = Group {
     tell,
 };
 
-/// Scores some variants on an evaluation. A variant without a program fails alone.
+/// Scores some variants on an evaluation. A variant without a program fails only its own cells.
 ///
 /// # Errors
 /// Fails on errors that stop the run or concern all variants.
@@ -64,7 +64,9 @@ fn make(
     };
     let (step, scoring) = text.with_eval_set(backbone, &evaluation.subject, |eval_set| {
         let journal = evaluation.journal.clone();
-        let job = ChunkRun { run, models, backbone, eval_set, label: &label, program: &program, journal, within: None };
+        let label = &*label;
+        let program = &program;
+        let job = ChunkRun { run, models, backbone, eval_set, label, program, journal, within: None, sample: None };
         let mut scoring = match begun {
             Some(scoring) => scoring,
             None => {
@@ -131,29 +133,24 @@ fn take_over(run: &Context<'_>, backbone: &BackbonePlan, index: usize, variants:
 fn tell(run: &Context<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) {
     let evaluation = &backbone.evaluations[index];
     let values = || -> Result<Vec<(usize, f64)>> {
-        let sheet = tokens::sheet(evaluation, run.store)?;
-        let documents = match run.store.look(&evaluation.tokens) {
-            Lookup::Whole(object) if matches!(evaluation.subject, Subject::Defined(_)) => {
-                Some(defined::documents(&object)?)
-            }
-            _ => None,
-        };
+        let answer_key = AnswerKey::read(evaluation, run.store)?;
         let mut values = Vec::new();
         for (cell, key) in variants.iter().map(|variant| (variant.cell, &variant.scores[index])) {
             let is_reported = !run.failed(cell) && run.tells_of(key);
             let Some(Lookup::Whole(object)) = is_reported.then(|| run.store.look(key)) else { continue };
-            let value = match (&evaluation.subject, &sheet) {
+            let value = match (&evaluation.subject, &answer_key) {
                 (Subject::Windows(text), _) => scores::window_scores(read(&object)?, text)?.0.perplexity(),
-                (Subject::Task(_), Some(sheet)) => 100.0 * answered(&read(&object)?, sheet)?.1.column().value,
-                (Subject::Defined(used), _) => {
-                    let Some(documents) = &documents else { continue };
-                    let definition = &run.grid.definitions[&used.name].definition;
+                (Subject::Task(_), None) => continue,
+                (Subject::Task(_), Some(AnswerKey::Native(solutions))) => {
+                    100.0 * answered(&read(&object)?, solutions)?.result.column().value
+                }
+                (Subject::Task(task), Some(AnswerKey::Defined(documents))) => {
+                    let definition = run.grid.definition(task)?;
                     let (answers, _) = documents.answered(definition, &object)?;
                     let judged = documents.judge(definition, &answers, &|_, _| Ok(None))?;
                     let Some(first) = judged.first() else { continue };
                     first.score.score * scale(&Metric::defined("", &first.score.metric, &first.score.filter))
                 }
-                (Subject::Task(_), None) => continue,
             };
             values.push((cell, value));
         }

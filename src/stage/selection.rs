@@ -21,7 +21,6 @@ use crate::model::{Cut, Program};
 use crate::work::backbone::{ScoredExtent, Variant};
 use crate::work::context::CalibrationJob;
 use crate::work::event::WorkKind;
-use crate::work::progress::Progressed;
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 // Version 3: keys name the inputs of the criterion and contain every option. Version 4: the bound of `cca` no longer
@@ -329,6 +328,7 @@ impl<'a> Trials<'a> {
             label: &format!("{label} for {} ({} trials)", backbone.name, cuts.len()),
             journal: scores::journal(backbone.keyed(), tokens, ScoredExtent::default()),
             within: Some(self.job.hold),
+            sample: None,
         };
         let losses = scored(&scoring, &keys)?;
         Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())
@@ -340,14 +340,7 @@ fn scored(run: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
     let stored = |key: &&Arc<Key>| run.run.get(key).is_some_and(|object| scores::read(&object).is_ok());
     let missing: Vec<_> = keys.iter().filter(|key| !stored(key)).cloned().collect();
     if !missing.is_empty() {
-        let mut scoring = run.begin(missing)?;
-        loop {
-            match run.go_on(&mut scoring)? {
-                Progressed::Done | Progressed::Found => break,
-                Progressed::Busy => run.run.pause()?,
-                Progressed::GivenUp(reason) => return Err(Error::job(reason).at(run.label.to_string())),
-            }
-        }
+        run.finish(&mut run.begin(missing)?)?;
     }
     keys.iter()
         .map(|key| {

@@ -1,7 +1,6 @@
 //! Token ids in the store: the windows of a text, the requests of a task, and the prompts of generations.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -17,13 +16,14 @@ use crate::generate::{LogitsProcessors, Prompt, Sampling, Settings};
 use crate::grid::Draw;
 use crate::identity::TextId;
 use crate::model::Load;
-use crate::tasks::Solutions;
-use crate::work::backbone::{BackbonePlan, Evaluation, Subject};
-use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
+use crate::work::backbone::{BackbonePlan, Subject};
+use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
+mod answer_key;
 pub mod defined;
 mod make;
 
+pub use answer_key::{AnswerKey, Documents};
 pub(crate) use make::{text, tokenise_missing, whole, windows};
 
 // Version 2: keys name the file format. Version 3: windows record the bytes that they predict. Version 4: no change of
@@ -37,8 +37,6 @@ pub const STAGE: Stage = Stage { inodes: |_| 7, ..Stage::new(KIND) };
 const IDS: &str = "ids.u32";
 const WINDOWS: &str = "windows.json";
 const REQUESTS: &str = "requests.json";
-/// Payload of a task: data for evaluating the answers.
-const SHEET: &str = "sheet.json";
 /// Payload with the amount of text.
 const LOAD: &str = "load.json";
 
@@ -71,28 +69,6 @@ pub fn load(object: &StoredObject) -> Result<Load> {
 
 fn load_bytes(load: &Load) -> Vec<u8> {
     json!([load.tokens, load.scored, load.length]).to_string().into_bytes()
-}
-
-/// Reads the data for evaluating the answers to a stored task.
-///
-/// # Errors
-/// Fails if the object is damaged.
-pub fn solutions(object: &StoredObject) -> Result<Solutions> {
-    from_json(object, SHEET)
-}
-
-/// Reads the solutions of an evaluation. `None` for texts, and for tasks that are not stored.
-pub(crate) fn sheet(evaluation: &Evaluation, store: &Store) -> Result<Option<Arc<Solutions>>> {
-    match (&evaluation.subject, store.look(&evaluation.tokens)) {
-        (Subject::Task(used), Lookup::Whole(artifact)) => {
-            let all = solutions(&artifact)?;
-            Ok(Some(Arc::new(match used.draw {
-                None => all,
-                Some(draw) => all.only(&draw.of(all.documents())?),
-            })))
-        }
-        _ => Ok(None),
-    }
 }
 
 #[derive(Serialize, Deserialize)]

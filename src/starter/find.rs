@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::corpus::{Tokenizer, format};
 use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
-use crate::files::parts;
+use crate::files::{self, parts};
 use crate::linalg::hadamard;
 use crate::model::{Config, check_weights};
 
@@ -150,9 +150,7 @@ pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, LeftOut)> {
 /// Finds directories with a config or weights, and GGUF files, sorted by name. Such directories are not searched
 /// further.
 fn folders(folder: &Path, levels: usize) -> Vec<PathBuf> {
-    let mut inner: Vec<PathBuf> =
-        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path()).collect();
-    inner.sort();
+    let mut inner = files::entries(folder).unwrap_or_default();
     if folder.join("config.json").exists()
         || inner.iter().any(|path| path.extension().is_some_and(|ending| ending == "safetensors"))
     {

@@ -11,7 +11,7 @@ use super::finding::{Check, CheckKind, Work};
 use super::inputs::Finder;
 use super::record::Recorded;
 use crate::error::{ErrorKind, Result};
-use crate::exec::{Computed, RunSettings, sample, sample_cost};
+use crate::exec::{RunSettings, sample, sample_cost};
 use crate::files::sha256;
 use crate::grid::{Cell, Grid};
 use crate::identity::{ComputeId, MeasureId};
@@ -48,15 +48,7 @@ pub(super) fn calibrate(all: &[&DrawnPart], request: &VerifyRequest<'_>) -> Resu
     }
     for EngineGrid { grid, settings, .. } in &joined {
         let VerifyRequest { store, reporter, stop, .. } = *request;
-        let made = sample(
-            grid,
-            *settings,
-            store,
-            reporter,
-            stop,
-            &|_: &BackbonePlan, _: &Evaluation, _| Vec::new(),
-            &mut Computed::default(),
-        );
+        let made = sample(grid, *settings, store, reporter, stop, &|_: &BackbonePlan, _: &Evaluation, _| Vec::new());
         made.err().filter(|error| error.kind() == ErrorKind::Interrupted).map_or(Ok(()), Err)?;
     }
     Ok(())
@@ -197,16 +189,11 @@ impl DrawnPart {
     ///
     /// # Errors
     /// Fails if the user interrupts.
-    pub(super) fn check(
-        self,
-        recorded: &Recorded,
-        request: &VerifyRequest<'_>,
-        computed: &mut Computed,
-    ) -> Result<Vec<Check>> {
+    pub(super) fn check(self, recorded: &Recorded, request: &VerifyRequest<'_>) -> Result<Vec<Check>> {
         let draw = self.chunks(request);
         let mut checks = Checks::new(self.inputs);
         for EngineGrid { grid, settings, engine } in &self.parts {
-            match sample(grid, *settings, request.store, request.reporter, request.stop, &draw, computed) {
+            match sample(grid, *settings, request.store, request.reporter, request.stop, &draw) {
                 Ok(cells) => cells.iter().for_each(|cell| checks.compare(recorded, engine, grid, cell)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
                 Err(error) => checks.inputs.lack(format!("the kernels that {engine} used"), error.one_line()),
@@ -260,8 +247,10 @@ fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Chec
         backbones.contains_key(&cell.backbone) && text
     });
     evaluate.perplexity.retain(|text| corpora.contains_key(&text.corpus));
-    evaluate.tasks.retain(|used| tasks.contains_key(&used.name));
-    evaluate.definitions.retain(|used| definitions.contains_key(&used.name));
+    evaluate.tasks.retain(|task| match task.defined {
+        true => definitions.contains_key(&task.name),
+        false => tasks.contains_key(&task.name),
+    });
     evaluate.groups.clear();
 }
 

@@ -8,7 +8,7 @@ use super::finding::{Check, CheckKind};
 use super::record::Recorded;
 use crate::artifact::claims::{CLAIMS, JudgedClaim, SEEDS, about, judged_in, line, written};
 use crate::error::Result;
-use crate::files::regular;
+use crate::files::{self, regular};
 use crate::results::StoredResults;
 
 /// Cache of claim verdicts by sibling folders and profile.
@@ -87,8 +87,6 @@ fn around(folder: &Path) -> Vec<PathBuf> {
     let (Some(name), Some(results)) = (absolute.file_name(), absolute.parent().and_then(Path::parent)) else {
         return vec![absolute];
     };
-    let inner = std::fs::read_dir(results).into_iter().flatten().flatten().map(|item| item.path().join(name));
-    let mut all: Vec<PathBuf> = inner.filter(|folder| folder.join(StoredResults::FILE).is_file()).collect();
-    all.sort();
-    all
+    let inner = files::entries(results).unwrap_or_default().into_iter().map(|path| path.join(name));
+    inner.filter(|folder| folder.join(StoredResults::FILE).is_file()).collect()
 }

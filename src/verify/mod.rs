@@ -24,7 +24,8 @@ use self::claims::Judge;
 use self::inputs::Finder;
 use self::record::Recorded;
 use crate::error::{Error, Result};
-use crate::exec::{Computed, Reporter, RunSettings};
+use crate::exec::{Reporter, RunSettings};
+use crate::files;
 use crate::results::StoredResults;
 use ghostlab_store::Store;
 
@@ -54,11 +55,9 @@ pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
             found.push(folder.to_owned());
             return;
         }
-        let inner = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
-        let mut inner: Vec<PathBuf> = inner.filter(|path| path.is_dir() && !path.is_symlink()).collect();
-        inner.sort();
         if depth > 0 {
-            inner.iter().for_each(|folder| walk(folder, depth - 1, found));
+            let inner = files::entries(folder).unwrap_or_default().into_iter();
+            inner.filter(|path| path.is_dir() && !path.is_symlink()).for_each(|path| walk(&path, depth - 1, found));
         }
     }
     let mut found = Vec::new();
@@ -126,9 +125,9 @@ impl Prepared {
         self.drawn.work(request)
     }
 
-    fn finish(self, request: &VerifyRequest<'_>, computed: &mut Computed) -> Result<FolderCheck> {
+    fn finish(self, request: &VerifyRequest<'_>) -> Result<FolderCheck> {
         let Self { folder, recorded, drawn, mut checks, notes } = self;
-        checks.extend(drawn.check(&recorded, request, computed)?);
+        checks.extend(drawn.check(&recorded, request)?);
         let name = recorded.numbers.name;
         let program = recorded.numbers.program;
         Ok(FolderCheck { folder: folder.display().to_string(), name, program, checks, notes })
@@ -142,6 +141,5 @@ impl Prepared {
 pub fn finish(prepared: Vec<Prepared>, request: &VerifyRequest<'_>) -> Result<Vec<FolderCheck>> {
     let drawn: Vec<&DrawnPart> = prepared.iter().map(|part| &part.drawn).collect();
     afresh::calibrate(&drawn, request)?;
-    let mut computed = Computed::default();
-    prepared.into_iter().map(|part| part.finish(request, &mut computed)).collect()
+    prepared.into_iter().map(|part| part.finish(request)).collect()
 }

@@ -1,7 +1,7 @@
 //! Checks of a folder's table: each format against the numbers and the other formats.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use super::finding::{Check, CheckKind};
 use super::items::ROUNDING;
 use super::record::Recorded;
 use crate::error::{Error, Result};
-use crate::files::regular;
+use crate::files::{self, regular};
 use crate::metric::{Metric, Spread};
 use crate::results::record::Record;
 use crate::results::{NOISY, deviation, mean, read_frame, spread_head, write_csv};
@@ -20,12 +20,8 @@ use crate::results::{NOISY, deviation, mean, read_frame, spread_head, write_csv}
 /// Fails if a file cannot be read.
 pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
     let mut check = Check::new(CheckKind::Tables);
-    let mut tables: Vec<PathBuf> = std::fs::read_dir(folder)
-        .map_err(|error| Error::io("read", folder, &error))?
-        .filter_map(|item| Some(item.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "csv"))
-        .collect();
-    tables.sort();
+    let mut tables = files::entries(folder).map_err(|error| Error::io("read", folder, &error))?;
+    tables.retain(|path| path.extension().is_some_and(|extension| extension == "csv"));
     for path in tables {
         let table = PrintedTable::read(&path)?;
         match table.place("metric").zip(table.place("cell")) {
@@ -152,7 +148,9 @@ fn tidy(table: &PrintedTable, recorded: &Recorded, metric: usize, cell: usize, c
                 }
             }
         };
-        compare(value, expected.iter().map(|record| record.value).collect(), recorded_failure(recorded, &cells));
+        let mut of_cells = recorded.numbers.numbers.iter().filter(|number| cells.contains(&number.cell.as_str()));
+        let has_failure = of_cells.any(|number| number.failure.is_some());
+        compare(value, expected.iter().map(|record| record.value).collect(), has_failure);
         for &(column, kind) in &kinds {
             compare(column, expected.iter().map(|record| record.error(kind)).collect(), false);
         }
@@ -160,10 +158,6 @@ fn tidy(table: &PrintedTable, recorded: &Recorded, metric: usize, cell: usize, c
             compare(column, expected.iter().map(|record| record.error.map(|(_, error)| error)).collect(), false);
         }
     }
-}
-
-fn recorded_failure(recorded: &Recorded, cells: &[&str]) -> bool {
-    recorded.numbers.numbers.iter().any(|number| cells.contains(&number.cell.as_str()) && number.failure.is_some())
 }
 
 /// Checks a table with one row per cell.
@@ -175,7 +169,8 @@ fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
         columns.insert(spread_head(&number.column, spread(&number.record)), number.record.error);
         columns.insert(format!("{} {OLD_SPREAD}", number.column), number.record.error);
     }
-    let heads = table.heads.iter().enumerate().filter(|(_, head)| is_known_column(&cells, head));
+    let heads = table.heads.iter().enumerate();
+    let heads = heads.filter(|(_, head)| cells.values().any(|cell| cell.contains_key(*head)));
     let text_cells: Vec<(usize, &str)> = heads.map(|(at, head)| (at, head.as_str())).collect();
     // Rows over seeds are means of several cells.
     if table.heads.iter().any(|head| head.ends_with(" n")) {
@@ -195,10 +190,6 @@ fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
             table.differs(format!("{}, line {}, {}", table.name, row + 2, table.heads[at]), (row, at), made, check);
         }
     }
-}
-
-fn is_known_column(cells: &BTreeMap<&str, BTreeMap<String, Option<f64>>>, head: &String) -> bool {
-    cells.values().any(|cell| cell.contains_key(head))
 }
 
 fn missing_columns(
@@ -429,7 +420,8 @@ fn run_markdown(table: &PrintedTable, recorded: &Recorded, path: &Path, check: &
         return Ok(());
     }
     for (at, head) in heads.iter().enumerate() {
-        let Some(column) = table.place(head).filter(|_| has_column(recorded, head)) else { continue };
+        let is_recorded = recorded.numbers.numbers.iter().any(|number| number.column == *head);
+        let Some(column) = table.place(head).filter(|_| is_recorded) else { continue };
         for (row, cells) in rows.iter().enumerate() {
             let (Some(value), Some(text)) = (table.number(row, column), cells.get(at)) else { continue };
             let bare = text.replace("**", "").replace("<u>", "").replace("*", "");
@@ -440,10 +432,6 @@ fn run_markdown(table: &PrintedTable, recorded: &Recorded, path: &Path, check: &
         }
     }
     Ok(())
-}
-
-fn has_column(recorded: &Recorded, head: &str) -> bool {
-    recorded.numbers.numbers.iter().any(|number| number.column == head)
 }
 
 fn cell_position(path: &Path, head: &&str, row: usize) -> String {

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::calibrate::ActivationShape;
 use crate::criterion::{Depth, PruneSpec};
 use crate::distill::Finetune;
 use crate::error::Result;
-use crate::grid::{Calibration, DefinitionUse, Draw, Latency, Perplexity, TaskUse};
+use crate::grid::{Calibration, Draw, EvalTask, Latency, Perplexity};
 use crate::identity::{CalibrationId, Identity, MeasureId};
 use crate::model::{CPU, Config, EngineChoice, EngineId, Load, Program, WeightType, whole};
 use ghostlab_store::Key;
@@ -85,7 +86,7 @@ pub struct BackbonePlan {
     pub batch_tokens: usize,
     /// Distinct calibrations of the cells.
     pub calibrations: Vec<CalibrationPlan>,
-    /// Evaluations: perplexities, then tasks, then definitions, each in grid order.
+    /// The grid's evaluations, in its order: perplexities, then tasks.
     pub evaluations: Vec<Evaluation>,
     /// Prompts for latency measurements, in grid order.
     pub latencies: Vec<Latency>,
@@ -113,11 +114,11 @@ pub struct ScoredExtent {
 }
 
 /// Text or task to score.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum Subject {
     Windows(Perplexity),
-    Task(TaskUse),
-    Defined(DefinitionUse),
+    Task(EvalTask),
 }
 
 impl Subject {
@@ -138,9 +139,7 @@ impl Subject {
     pub fn draw(&self) -> Option<Draw> {
         match self {
             Self::Windows(text) => text.draw,
-            Self::Task(used) => used.draw,
-            // Only searches draw samples, and they do not support definitions.
-            Self::Defined(_) => None,
+            Self::Task(task) => task.how.draw,
         }
     }
 }
@@ -163,7 +162,6 @@ impl std::fmt::Display for Subject {
         match self {
             Self::Windows(text) => text.fmt(f),
             Self::Task(task) => task.fmt(f),
-            Self::Defined(task) => task.fmt(f),
         }
     }
 }

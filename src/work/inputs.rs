@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
 use crate::files::{parts, regular, sha256};
 use crate::generate::{GENERATION_CONFIG, GenerationConfig};
-use crate::grid::{Corpus, Grid, TaskDefinition, TaskUse};
+use crate::grid::{Corpus, EvalTask, Grid, TaskDefinition};
 use crate::model::weights::Weights;
 use crate::model::{self, Config};
 use crate::sandbox::{self, Probe};
@@ -64,7 +64,7 @@ impl Inputs {
             if grid.definitions.values().any(|definition| definition.definition.output == Output::Generate) {
                 files.extend(Some(parts::beside(&backbone.path, GENERATION_CONFIG)).filter(|file| file.exists()));
             }
-            if grid.evaluate.definitions.iter().any(|definition| definition.how.chat.is_some()) {
+            if grid.evaluate.tasks.iter().any(|task| task.how.chat.is_some()) {
                 files.extend(Some(backbone.path.join("chat_template.jinja")).filter(|file| file.exists()));
             }
         }
@@ -172,31 +172,31 @@ impl Inputs {
     }
 
     fn documents(&self, grid: &Grid) -> Result<BTreeMap<String, usize>> {
-        let limited: BTreeSet<&str> =
-            grid.evaluate.tasks.iter().filter(|used| used.limit.is_some()).map(|used| used.name.as_str()).collect();
-        limited
+        let limited = grid.evaluate.native().filter(|task| task.how.limit.is_some());
+        let mut tasks: Vec<&EvalTask> = limited.collect();
+        tasks.sort_by(|a, b| a.name.cmp(&b.name));
+        tasks.dedup_by(|a, b| a.name == b.name);
+        tasks
             .into_par_iter()
-            .map(|name| {
-                let data = &grid.tasks[name];
-                let task = Task::find(data.task.as_deref().unwrap_or(name))?;
-                let files = task.files(&data.path)?;
+            .map(|task| {
+                let definition = grid.definition(task)?;
+                let files = grid.rows(task)?;
+                let files = files.evaluated(definition);
                 let paths: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-                let limit = grid.evaluate.tasks.iter().find(|used| used.name == name).and_then(|used| used.limit);
                 let rows = self.guarded(&paths, || {
-                    sandbox::check(Probe::Known { task: task.name.to_owned(), path: data.path.clone(), limit })?;
-                    native::rows(task, &files)
+                    sandbox::check(grid.probe(task, Path::new(""))?)?;
+                    native::rows(definition, files)
                 })?;
-                Ok((name.to_owned(), rows.len()))
+                Ok((task.name.clone(), rows.len()))
             })
             .collect()
     }
 
-    /// Returns the effective limit of a task. A limit that excludes no document is dropped, because it does not change
-    /// the results.
-    pub(crate) fn limit(&self, used: &TaskUse) -> Result<Option<f64>> {
-        let (Some(limit), Some(&documents)) = (used.limit, self.documents.get(&used.name)) else {
-            return Ok(used.limit);
-        };
+    /// Returns the effective limit of a task. A limit of a built-in task that excludes no document is dropped, because
+    /// it does not change the results.
+    pub(crate) fn limit(&self, task: &EvalTask) -> Result<Option<f64>> {
+        let documents = self.documents.get(&task.name).filter(|_| !task.defined);
+        let (Some(limit), Some(&documents)) = (task.how.limit, documents) else { return Ok(task.how.limit) };
         Ok((DocumentLimit::new(limit)?.of(documents) < documents).then_some(limit))
     }
 

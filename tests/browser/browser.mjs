@@ -1,7 +1,7 @@
-// Speaks to chromium through its debugging pipe (file descriptors 3 and 4, JSON ended by a zero byte), without packages.
+// Controls Chromium through its debugging pipe (file descriptors 3 and 4, NUL-terminated JSON), without packages.
 //
-// The script that imports it is called with a page and, if pictures are wanted, a folder for them. Without chromium it says so
-// and ends well; with GHOSTLAB_BROWSER=require it fails. CHROMIUM names another browser.
+// Scripts that import this module take a page and an optional folder for screenshots. Without Chromium, they are skipped, or fail
+// if GHOSTLAB_BROWSER=require is set. CHROMIUM sets the path of the browser.
 
 import { spawn } from "node:child_process";
 import { accessSync, constants, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
@@ -13,7 +13,7 @@ const [file, folder] = process.argv.slice(2);
 if (!file) throw new Error("usage: node SCRIPT.mjs PAGE.html [FOLDER FOR SCREENSHOTS]");
 /** The address of the page. */
 export const address = pathToFileURL(resolve(file)).href;
-/** The folder for pictures. */
+/** The folder for screenshots, or undefined. */
 export const pictures = folder;
 
 function findBrowser() {
@@ -24,7 +24,7 @@ function findBrowser() {
         accessSync(join(folder, name), constants.X_OK);
         return join(folder, name);
       } catch {
-        // Not here.
+        // Try the next candidate.
       }
     }
   }
@@ -53,7 +53,7 @@ const deadline = setTimeout(() => {
   process.exitCode = 1;
 }, 600_000);
 
-// What the browser says: answers by their number, events to whoever waits.
+// Pending requests by id, and listeners for events.
 let next = 0;
 let session;
 const waiting = new Map();
@@ -90,7 +90,7 @@ export function event(method) {
   });
 }
 
-/** The value of an expression in the page. */
+/** Evaluates an expression in the page. */
 export async function value(expression) {
   const { result, exceptionDetails } = await send("Runtime.evaluate", {
     expression, returnByValue: true, awaitPromise: true,
@@ -98,10 +98,10 @@ export async function value(expression) {
   if (exceptionDetails) throw new Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
   return result.value;
 }
-/** Two frames later everything is laid out and painted, and observers have been told. */
+/** Waits for two frames, until everything is laid out and painted, and observers have run. */
 export const settled = () => value("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))");
 export async function open(rest = "", page = address) {
-  // By way of an empty page, as a new hash alone would load nothing.
+  // Load an empty page first, because changing only the hash does not reload the page.
   for (const url of ["about:blank", page + rest]) {
     const loaded = event("Page.loadEventFired");
     await send("Page.navigate", { url });
@@ -123,9 +123,9 @@ export async function picture(name) {
   return data;
 }
 
-/** What the page reported as an error or a warning. */
+/** Errors and warnings that the page reported. */
 export const complaints = [];
-/** What was loaded. */
+/** Requested URLs without query and hash. */
 export const requests = new Set();
 listeners.add(({ method, params }) => {
   if (method === "Runtime.exceptionThrown") complaints.push(params.exceptionDetails.exception?.description ?? params.exceptionDetails.text);
@@ -134,7 +134,7 @@ listeners.add(({ method, params }) => {
   if (method === "Network.requestWillBeSent") requests.add(params.request.url.split(/[?#]/)[0]);
 });
 
-/** Runs checks, each a name and a function, and says what came of each. */
+/** Runs checks, which are pairs of a name and a function, and prints the result of each. */
 export async function run(checks) {
   let failures = 0;
   try {
@@ -156,7 +156,7 @@ export async function run(checks) {
     clearTimeout(deadline);
     child.kill();
     await ended;
-    // The browser may still be writing; what it leaves in the temporary folder is no fault of the page.
+    // The browser may still write to its profile folder. Failing to delete it is not an error of the page.
     try {
       rmSync(profile, { recursive: true, force: true, maxRetries: 20, retryDelay: 250 });
     } catch (error) {

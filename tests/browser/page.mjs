@@ -1,4 +1,4 @@
-// Reads a page in chromium and fails where it does not do what it should:
+// Checks the behaviour and layout of a page in Chromium:
 //
 //     node tests/browser/page.mjs reports/index.html [FOLDER FOR SCREENSHOTS]
 
@@ -10,7 +10,7 @@ import { address, complaints, event, open, picture, pictures, press, requests, r
 const checks = [];
 const check = (name, run) => checks.push([name, run]);
 
-// The first table with a measured column, and one of its columns that is neither sorted nor empty.
+// The first sortable column of measured values, its index and its table.
 const COLUMN = "document.querySelector('figure.table thead .dir').closest('th')";
 const PLACE = `Number(${COLUMN}.dataset.column)`;
 const FIGURE = `${COLUMN}.closest('figure')`;
@@ -19,13 +19,13 @@ const shownRows = () => value(`[...${FIGURE}.querySelectorAll('tbody tr:not([hid
 
 check("nothing moves while it loads, and all images are drawn", async () => {
   await size(1600, 1000);
-  // So slowly that a browser would paint a part of a table before the rest of it widens its columns.
+  // Load so slowly that a browser would paint part of a table before later rows widen its columns.
   await send("Emulation.setCPUThrottlingRate", { rate: 6 });
   await open();
   await settled();
   await send("Emulation.setCPUThrottlingRate", { rate: 1 });
   assert.equal(await value("document.documentElement.className"), "js", "the policy lets the script run");
-  // Each shift as its size and what moved.
+  // The size and the moved elements of each layout shift.
   const shifts = await value(`new Promise((done) => { const all = []; new PerformanceObserver((list) => list.getEntries().forEach((e) =>
       all.push([e.value, ...e.sources.map((s) => (s.node?.parentElement?.outerHTML ?? '').slice(0, 120))].join(' '))))
     .observe({ type: 'layout-shift', buffered: true }); setTimeout(() => done(all), 200); })`);
@@ -57,7 +57,7 @@ check("a head sorts up, down and back, numbers as numbers and missing ones last"
 });
 
 check("a table sorted by one column keeps its order among equals", async () => {
-  // Every row keeps its group's name, so it can be read anywhere.
+  // Every row contains its group's name, so rows are understandable in any order.
   const ok = await value(`(() => {
     const figure = ${FIGURE}, head = figure.querySelector('thead th.t'), place = head.dataset.column;
     const rows = [...figure.querySelectorAll('tbody tr')];
@@ -146,7 +146,7 @@ check("how a table is sorted and filtered stands in the address and comes again"
   assert.ok(said.get(`${name}.sort`).startsWith("-"), kept);
   assert.equal(said.get(`${name}.find`), "llama");
   assert.equal([...said].length, 3);
-  // A note's address and the page's own do not get in each other's way.
+  // The hash of a note and the table state in the query can be combined.
   const hash = await value(`${FIGURE}.querySelector('tbody tr:not([hidden]) td a').hash`);
   await open(kept + hash);
   assert.deepEqual(await shownRows(), shown);
@@ -156,7 +156,7 @@ check("how a table is sorted and filtered stands in the address and comes again"
   await value("document.getElementById('note-close').click()");
   await settled();
   assert.equal(await value("location.search"), kept);
-  // What no table has does no harm.
+  // Unknown tables and values are ignored.
   await open("?nobody.sort=-X&" + name + ".Depth=99999&" + name + ".sort=none");
   assert.equal((await shownRows()).length, whole);
   await value(`(() => { const box = ${FIGURE}.querySelector('.controls input'); box.value = 'a'; box.dispatchEvent(new Event('input'));
@@ -182,7 +182,7 @@ check("no column is cut and the page fits at every width, with the paper's numbe
         for (const list of document.querySelectorAll('main .parts'))
           if (list.offsetWidth > list.parentElement.clientWidth + 1) cut.push(list.textContent.slice(0, 40));
         for (const figure of document.querySelectorAll('figure.table')) {
-          // Its columns are reached by scrolling, and the page is none the wider.
+          // The remaining columns are reached by scrolling the table.
           if (figure.dataset.form === 'scroll') continue;
           const frame = figure.querySelector('.scroll');
           if (frame.scrollWidth > frame.clientWidth + 1) cut.push(figure.dataset.name + ' scrolls');
@@ -197,7 +197,7 @@ check("no column is cut and the page fits at every width, with the paper's numbe
       const unfolded = await value("document.documentElement.scrollWidth - document.documentElement.clientWidth");
       assert.equal(unfolded, 0, `unfolded, the page scrolls sideways by ${unfolded} px at ${width} px`);
     }
-    // A table of twelve columns is a table wherever there is room.
+    // No table has to scroll sideways on wide pages.
     const forms = await value("[...document.querySelectorAll('figure.table')].map((figure) => figure.dataset.form)");
     if (width >= 1400) assert.ok(!forms.includes("scroll"), `${width} px: ${forms}`);
     if (width === 360) assert.ok(forms.includes("scroll"), `${width} px: ${forms}`);
@@ -241,7 +241,7 @@ check("figures have their own proportions and text of the page's size", async ()
     await open();
     const wrong = await value(`[...document.images].filter((image) => {
       const shown = image.clientWidth / image.clientHeight, own = image.naturalWidth / image.naturalHeight;
-      // An SVG's own size is its printed size: 4/3 pixels to the point, where the page takes 1.5.
+      // The natural size of an SVG is its printed size at 4/3 pixels per point, whereas the page uses 1.5.
       return Math.abs(shown / own - 1) > 0.02 || image.clientWidth > image.naturalWidth * 1.125 + 1; }).map((image) =>
         [image.alt, image.clientWidth, image.clientHeight, image.naturalWidth, image.naturalHeight].join(' '))`);
     assert.deepEqual(wrong, [], `at ${width} px`);
@@ -253,7 +253,7 @@ check("a note opens beside its number, which stays in sight", async () => {
     await size(width, height);
     await open();
     await settled();
-    // The first, the last and one in the middle.
+    // The first link, the one in the middle, and the last.
     for (const part of [0, 0.5, 1]) {
       const link = `(() => { const all = [...document.querySelectorAll('figure.table td a[href^="#cell-"]')]; return all[Math.round(${part} * (all.length - 1))]; })()`;
       await value(`(() => { const link = ${link}; link.scrollIntoView({ block: 'center' }); link.click(); })()`);
@@ -308,7 +308,7 @@ check("dark differs from light", async () => {
   assert.notEqual(await back(), light);
 });
 
-/** Pictures of each part, to be looked at. */
+/** Saves screenshots of each section, for visual inspection. */
 async function walk(name) {
   const sections = await value("[...document.querySelectorAll('main > section')].map((s) => s.id)");
   for (const [index, id] of sections.entries()) {
@@ -339,7 +339,7 @@ check("without the script it is a plain page with all notes", async () => {
   await send("Emulation.setScriptExecutionDisabled", { value: true });
   await open();
   await picture("scriptless-1600-light");
-  // Our own questions still run: only the page's script does not.
+  // Expressions of the test are still evaluated; only scripts of the page are disabled.
   const [controls, notes, hash] = await value(`[[...document.querySelectorAll('.controls, .switch')].every((e) => e.offsetHeight === 0),
     [...document.querySelectorAll('#notes article')].every((e) => e.offsetHeight > 0), document.querySelector('main td a[href^="#cell-"]').hash]`);
   assert.ok(controls && notes);
@@ -352,7 +352,8 @@ check("on paper only the tables are left, whole", async () => {
   await open();
   assert.ok(await value("[...document.querySelectorAll('.side, .menu, .controls, dialog')].every((e) => e.offsetHeight === 0)"));
   assert.ok(await value("[...document.querySelectorAll('.scroll')].every((e) => getComputedStyle(e).overflow === 'visible')"));
-  // Heads come again on every page, of which Chromium leaves buttons out, and no row is broken.
+  // Table headers are repeated on every page, and rows are not split. In repeated headers, Chromium omits buttons, unless they
+  // have `display: contents`.
   assert.ok(await value("[...document.querySelectorAll('thead .sort')].every((button) => getComputedStyle(button).display === 'contents')"));
   assert.ok(await value(`[...document.querySelectorAll('figure.table thead')].every((head) => {
     const { display, position } = getComputedStyle(head); return display === 'table-header-group' && position === 'static'; })`));
@@ -397,7 +398,7 @@ check("a square of the strip leads to the row of its claim", async () => {
   await settled();
   const [squares, claims] = await value("[document.querySelectorAll('.squares a').length, document.querySelectorAll('[data-name=\"claims\"] tbody tr').length]");
   assert.equal(squares, 2 * claims, "ours and the paper's");
-  // Their table is closed, and stands below the paper's main table.
+  // The table of claims is collapsed, and stands below the paper's main table.
   assert.equal(await value("document.querySelector('#claims .folded').open"), false);
   const [main, below] = await value("['main > section:not(#summary, #claims)', '#claims'].map((of) => document.querySelector(of).getBoundingClientRect().top)");
   assert.ok(main < below, `the main table begins at ${main}, the claims at ${below}`);
@@ -409,7 +410,7 @@ check("a square of the strip leads to the row of its claim", async () => {
   assert.equal(id, "claim-2");
   assert.ok(top >= 0 && top < 900, `the row is at ${top}`);
   assert.ok(/holds|fails|unknown/.test(words), words);
-  // The sentence has the most room, and the verdict is bold.
+  // The column of the claim is the widest, and the verdict is bold.
   const widths = await value(`[...document.querySelectorAll('[data-name="claims"] tbody tr:first-child > *')].map((cell) => cell.offsetWidth)`);
   assert.equal(widths.indexOf(Math.max(...widths)), 0, String(widths));
   assert.ok(Number(await value(`getComputedStyle(document.querySelector('[data-name="claims"] td b')).fontWeight`)) >= 600);

@@ -1,11 +1,11 @@
-// Reads the page of the recorded run in chromium: how high it is, in which order it stands, and that its tables scroll.
+// Checks the page of the recorded run in Chromium: its height, the order of its sections, and that tables fit or scroll.
 //
 //     node tests/browser/recorded.mjs reports/index.html [FOLDER FOR SCREENSHOTS]
 
 import assert from "node:assert/strict";
 import { address, complaints, open, picture, run, settled, size, value } from "./browser.mjs";
 
-/** The page is at most so high, in pixels, at a width of 1400. */
+/** The maximum height of the page in pixels, at a width of 1400 pixels. */
 const HIGHEST = 15000;
 const SECTIONS = "[...document.querySelectorAll('main > section')].map((section) => section.id)";
 

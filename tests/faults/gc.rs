@@ -30,7 +30,8 @@ fn gc_keeps_all_profiles_of_a_grid_and_its_trials() {
     world.runs(&[]);
     world.runs(&["--profile", "two"]);
     world.runs(&["--profile", "two", "--set", "calibration.seed=1"]);
-    // One trial per layer (four), then three; two variants and the dense backbone; the five cells, and those of seed 1.
+    // Four trials of one layer, and three of two layers. Profile `one` has the dense backbone and two variants. Profile
+    // `two` has four more variants, and another four with seed 1.
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 3 + 4 + 4);
     collect_garbage(&world, &[]);
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 3 + 4);

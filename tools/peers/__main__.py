@@ -1,6 +1,6 @@
-"""ghostlab beside its peers: same inputs, results compared, rounds by turns. `tools/bench_peers.sh` runs it.
+"""Benchmarks ghostlab against its peers, on the same inputs, in alternating rounds. Run by `tools/bench_peers.sh`.
 
-A result that differs by more than its tolerance ends the bench and is named.
+The benchmark stops with an error if results differ by more than their tolerance.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Of the libraries: nothing from a network, and no talk.
+# Keep the libraries offline and quiet.
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 os.environ |= {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1", "TOKENIZERS_PARALLELISM": "true"}
 sys.path[1:1] = [str(Path(__file__).resolve().parents[1])]
@@ -68,7 +68,7 @@ def main():
     given = arguments()
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"HF_HOME": f"{folder}/hf", "HF_MODULES_CACHE": f"{folder}/hf/modules"}
-        # Before the libraries, which read these when they are loaded.
+        # Set these before importing the libraries, which read them on import.
         os.environ["OMP_NUM_THREADS"] = os.environ["RAYON_NUM_THREADS"] = str(given.threads)
         import logging
 
@@ -90,7 +90,7 @@ def main():
                     rows.append(row)
                     print(f"{part}: {row.what}: {report.short(bench, row)}", flush=True)
         finally:
-            # Also of what was measured before an error.
+            # Print the measurements even after an error.
             measured = f"{report.circumstances(bench, clock, program)}\n\n{report.table(bench, rows)}"
             print(f"\n{measured}")
     if given.save:

@@ -1,4 +1,4 @@
-"""What every part of the bench uses: sizes, rounds by turns, what may differ, and a folder for everything that is made."""
+"""Shared parts of the benchmark: sizes, alternating rounds, tolerances, and a folder for temporary files."""
 
 import json
 import os
@@ -10,24 +10,24 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "data/tiny"
-# A backbone that somebody trained and published data, where they lie beside the checkout.
+# A trained backbone and published data, if they exist next to the checkout.
 REAL = ROOT.parent / "shared/real"
-# f32 on both sides: losses of windows to a ten-thousandth, log-likelihoods of a whole answer to a thousandth of a nat.
+# Tolerances with f32 on both sides, in nats: losses of windows, and log-likelihoods of answers.
 LOSS, LIKELIHOOD = 1e-4, 1e-3
-# In bf16, where they have everything in it, and ours only what is multiplied: what eight bits of a mantissa leave.
+# Tolerances with bf16. Peers compute everything in bf16, and ghostlab only matrix products.
 LOSS_BF16, LIKELIHOOD_BF16 = 5e-2, 2.0
 
 
 class Differs(Exception):
-    """Both sides were given the same and say different things."""
+    """Raised if the two sides give different results for the same input."""
 
 
 def difference(what, ours, theirs, tolerance):
-    """The greatest difference of two lists, which may not be above the tolerance."""
+    """Returns the largest difference of two lists. Raises `Differs` if it exceeds the tolerance."""
     if len(ours) != len(theirs) or not ours:
         raise Differs(f"{what}: {len(ours)} numbers of ours, {len(theirs)} of theirs")
     for at, (a, b) in enumerate(zip(ours, theirs)):
-        # Also where one of them is no number.
+        # The negated comparison also catches NaN.
         if not abs(a - b) <= tolerance:
             raise Differs(f"{what}, number {at}: ours {a!r}, theirs {b!r}: more than {tolerance:g} apart")
     return max(abs(a - b) for a, b in zip(ours, theirs))
@@ -35,7 +35,7 @@ def difference(what, ours, theirs, tolerance):
 
 @dataclass
 class Row:
-    """A line of the table: seconds of each round, and how far results were apart."""
+    """Table row: seconds of each round, and the largest difference of the results."""
 
     part: str
     what: str
@@ -45,7 +45,7 @@ class Row:
     apart: str
     aim: str = ""
     notes: list = field(default_factory=list)
-    # Tokens of a round, where a rate says more than seconds.
+    # Number of tokens per round, if a rate is more informative than seconds.
     tokens: int = 0
 
     def ratios(self):
@@ -53,13 +53,13 @@ class Row:
 
 
 class Bench:
-    """Where the program is, how much is run, and a folder for everything that is made."""
+    """Settings of the benchmark: paths of the programs, sizes, and a folder for temporary files."""
 
     def __init__(self, arguments, folder):
         self.quick, self.full, self.folder = arguments.quick, arguments.full, Path(folder)
         self.rounds = 1 if self.quick else arguments.rounds
         self.threads, self.types = arguments.threads, arguments.types
-        # Without AMX torch is what it is anyway.
+        # Without AMX in the processor, there is nothing to disable.
         self.without_amx = ["ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"] if has_amx() else []
         self.ghostlab, self.driver = Path(arguments.ghostlab).resolve(), Path(arguments.driver).resolve()
         self.tiny = self.ghostlab.with_name("ghostlab-tiny")
@@ -70,18 +70,18 @@ class Bench:
         return quick if self.quick else whole
 
     def of_types(self, rows):
-        """Those of a float type that is asked for: each is one, or begins with one."""
+        """Selects the rows with a requested float type. Each row is a type, or starts with one."""
         return [row for row in rows if self.types is None or (row if isinstance(row, str) else row[0]) in self.types]
 
     def new(self, name):
-        """An empty folder."""
+        """Creates an empty folder."""
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         return folder
 
     def program(self, *arguments):
-        """Runs the program; the seconds from its start to its end, and what it printed."""
+        """Runs the program. Returns its wall time in seconds, and its output."""
         command = [self.ghostlab, *map(str, arguments), "--threads", str(self.threads)]
         environment = {name: value for name, value in os.environ.items() if name != "GHOSTLAB_STORE"}
         started = time.perf_counter()
@@ -92,12 +92,12 @@ class Bench:
         return seconds, done.stdout
 
     def started(self, *arguments):
-        """The driver, waiting for its rounds."""
+        """Starts the driver, which then waits for its rounds."""
         command = [self.driver, *map(str, arguments), str(self.threads)]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def by_turns(self, *sides):
-        """Runs each side once a round; each gives its seconds and what came of it. All seconds, and the last results."""
+        """Runs all sides in each round. Each side returns its seconds and its result. Returns all seconds, and the last results."""
         seconds, results = [[] for _ in sides], [None for _ in sides]
         for _ in range(self.rounds):
             for side, run in enumerate(sides):
@@ -112,7 +112,7 @@ def has_amx():
 
 
 def answer(driver, line=""):
-    """What the driver says to a line."""
+    """Sends a line to the driver, and returns its answer."""
     driver.stdin.write(line + "\n")
     driver.stdin.flush()
     said = driver.stdout.readline()
@@ -122,7 +122,7 @@ def answer(driver, line=""):
 
 
 def fastest(sizes, run):
-    """The batch size with which the other side is fastest; each is tried once, after one for warming up."""
+    """Returns the fastest batch size of the peer. Each size is tried once, after a warm-up."""
     if len(sizes) == 1:
         return sizes[0]
     run(sizes[0])

@@ -1,6 +1,6 @@
-"""transformers' side of a dense forward, in a process of its own: a round for each line that comes in.
+"""Runs the dense forward of transformers in a separate process, with one round per input line.
 
-`limited.py BACKBONE WINDOWS TYPE BATCH THREADS`; oneDNN reads the variables that limit it when torch is loaded.
+`limited.py BACKBONE WINDOWS TYPE BATCH THREADS`. The process is separate because oneDNN reads its limits when torch is imported.
 """
 
 import json

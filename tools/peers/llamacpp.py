@@ -1,7 +1,7 @@
-"""The part beside llama.cpp: `llama-perplexity` on the text that both sides are given.
+"""Benchmarks against llama.cpp: `llama-perplexity` on the same text.
 
-It scores a text in its own way: windows one after the other, the first token of each replaced by the model's first one
-where its tokenizer adds it, and of each window only the second half predicted. Ours is told to do the same.
+llama-perplexity scores consecutive windows, and predicts only the second half of each. If the tokenizer adds a first token, it
+replaces the first token of each window. ghostlab does the same here.
 """
 
 import json
@@ -21,20 +21,20 @@ from bench import LOSS, LOSS_BF16, TINY, Differs, Row, answer, difference, faste
 from text import joined, random_wide, text, windows
 
 HOW = "set LLAMA_CPP to the folder of its sources, with llama-perplexity in build/bin there or on PATH"
-# Its contexts are multiples of so many tokens.
+# llama.cpp's contexts are multiples of this number of tokens.
 LEAST = 256
-# Tokens of a batch, those that go through a layer together, and whether attention is of the fused kind.
+# Batch size, micro-batch size, and whether to use flash attention.
 OPTIONS = [(512, 512, "off"), (512, 512, "on"), (2048, 512, "on"), (2048, 2048, "on")]
 
 
 @dataclass
 class Peer:
-    """A program of the family, and the sources of llama.cpp, whose converter makes the models of all."""
+    """llama.cpp or a fork of it, with the sources of llama.cpp, whose converter creates the models for all."""
 
     name: str
     sources: str
     perplexity: Path
-    # What keys and values are in: f32, as everything else, where it can do so.
+    # Type of the KV cache; f32 like everything else, if supported.
     kept_in: str = "f32"
 
     @property
@@ -43,7 +43,7 @@ class Peer:
 
 
 def present():
-    """llama.cpp; or nothing, and why not."""
+    """Returns llama.cpp, or None and the reason."""
     sources = os.environ.get("LLAMA_CPP")
     if not sources:
         return None, "LLAMA_CPP is not set"
@@ -59,7 +59,7 @@ def present():
 
 
 def converted(sources, folder, out, kind="f32"):
-    """A folder as llama.cpp reads it."""
+    """Converts a folder to a GGUF file with llama.cpp's converter."""
     script = Path(__file__).with_name("to_gguf.py")
     done = subprocess.run([sys.executable, script, sources, folder, out, kind], capture_output=True, text=True)
     if done.returncode:
@@ -68,7 +68,7 @@ def converted(sources, folder, out, kind="f32"):
 
 
 class Perplexity:
-    """`llama-perplexity` on a model and a text."""
+    """Call of `llama-perplexity` on a model and a text."""
 
     def __init__(self, peer, model, file, count, length, threads):
         self.count, self.length = count, length
@@ -76,7 +76,7 @@ class Perplexity:
         self.command += ["-t", threads, "-tb", threads, "-ctk", peer.kept_in, "-ctv", peer.kept_in]
 
     def run(self, *more):
-        """Seconds from the tokenised text to the result, and the perplexity up to each window."""
+        """Returns the seconds from the tokenized text to the result, and the perplexity up to each window."""
         command = [str(word) for word in [*self.command, *more]]
         for _ in range(8):
             began = ended = None
@@ -92,7 +92,7 @@ class Perplexity:
                         ended = time.perf_counter()
             if process.returncode == 0 and began and ended and len(found) == self.count:
                 return ended - began, found
-            # What it says goes through a thread, and its end sometimes comes before the last lines: once more then.
+            # It logs in a thread, and may exit before the last lines are written. Try again in that case.
             if process.returncode:
                 break
         raise RuntimeError(f"{' '.join(command)}\nexit code {process.returncode}\n{''.join(said)}")
@@ -102,7 +102,7 @@ class Perplexity:
         return self.run("-b", max(batch, self.length), "-ub", max(together, self.length), "-fa", fused)
 
     def tokens(self, file):
-        """The text's tokens as it sees them: they stand before the logits that it can write."""
+        """Returns llama.cpp's tokens of the text, which precede the logits in the file that it writes."""
         self.run("--kl-divergence-base", file)
         with open(file, "rb") as logits:
             magic, length, _, count = struct.unpack("<8siii", logits.read(20))
@@ -114,8 +114,8 @@ class Perplexity:
 
 
 class Side:
-    """A folder and a text on both sides: the same tokens, and the same of them predicted. llama.cpp's weights are of a kind;
-    ours are multiplied in bf16 where its are not in f32."""
+    """Folder and text on both sides, with the same tokens and predictions. `kind` is the weight type of llama.cpp. If it is not f32,
+    ghostlab multiplies in bf16."""
 
     def __init__(self, bench, peer, backbone, file, count, length, kind="f32"):
         from transformers import AutoTokenizer
@@ -128,14 +128,14 @@ class Side:
         ids = windows(file, backbone, count, length)
         if self.peer.tokens(folder / "logits") != ids:
             raise Differs(f"{backbone}: llama.cpp's tokens of the text are others")
-        # It begins every window with what the tokenizer begins a text with.
+        # llama.cpp begins every window with the tokens that the tokenizer puts before a text.
         first = AutoTokenizer.from_pretrained(backbone)("")["input_ids"]
         (folder / "windows.json").write_text(json.dumps([first + window[len(first) :] for window in ids]))
         self.driver = bench.started("halves", backbone, folder / "windows.json", "f32" if kind == "f32" else "bf16")
 
     def ours(self):
         said = answer(self.driver)
-        # As it says it: up to each window.
+        # llama.cpp reports the running mean after each window.
         return said["seconds"], [sum / (place + 1) for place, sum in enumerate(accumulate(said["losses"]))]
 
     def theirs(self, options):
@@ -153,7 +153,7 @@ def llamacpp(bench):
 
 
 def ik(bench):
-    """The same beside ik_llama.cpp, a fork with kernels of its own; its models are those of llama.cpp's converter."""
+    """Benchmarks against ik_llama.cpp, a fork with different kernels, on models from llama.cpp's converter."""
     folder = os.environ.get("IK_LLAMA_CPP", "")
     program = Path(folder, "build/bin/llama-perplexity")
     peer, why = present()
@@ -172,7 +172,7 @@ def rows(bench, part, peer):
 
 
 def halves(bench, part, peer, kind):
-    """The dense forward where both sides do the same."""
+    """Benchmarks the dense forward pass with the same predictions on both sides."""
     count, length = bench.size((64, 512), (4, LEAST))
     side = Side(bench, peer, bench.backbone, text(bench.real, "test"), count, length, kind)
     options = fastest(OPTIONS[: bench.size(len(OPTIONS), 1)], side.theirs)
@@ -192,7 +192,7 @@ def halves(bench, part, peer, kind):
 
 
 def decoded(bench, part, peer):
-    """Tokens behind prompts, as `llama-batched-bench` times them. It takes tokens of its own, so nothing is compared."""
+    """Benchmarks generation against `llama-batched-bench`, which uses its own tokens, so results are not compared."""
     if not peer.batched.is_file():
         print(f"{part}: generation is left out: {peer.batched} is not built", flush=True)
         return
@@ -206,14 +206,14 @@ def decoded(bench, part, peer):
         return
     folder = random_wide(bench)
     for file in ("tokenizer.json", "tokenizer_config.json"):
-        # Its converter wants one, and fills it up to the model's ids.
+        # The converter requires a tokenizer, and pads it to the vocabulary size of the model.
         shutil.copy(TINY / "llama" / file, folder)
     for kind in kinds:
         yield decoded_in(bench, part, peer, folder, ([[(at * 31) % 4096 for at in range(16)]], 16), kind)
 
 
 def decoded_in(bench, part, peer, backbone, given, kind):
-    """All prompts together."""
+    """Benchmarks generation for all prompts together."""
     prompts, new = given
     folder, batch, length = bench.new("llamacpp-decoded"), len(prompts), len(prompts[0])
     model = converted(peer.sources, backbone, folder / "model.gguf", kind)
@@ -228,7 +228,7 @@ def decoded_in(bench, part, peer, backbone, given, kind):
         return answer(driver, str(batch))["seconds"], None
 
     def theirs():
-        # Its log goes through a thread, and its end sometimes comes before the last lines: once more then.
+        # It logs in a thread, and may exit before the last lines are written. Try again in that case.
         for _ in range(8):
             done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
             said = (done.stdout + done.stderr).splitlines()
@@ -252,12 +252,12 @@ def decoded_in(bench, part, peer, backbone, given, kind):
     return Row(part, what, f"{peer.name} in {kind}", *seconds, "", "", notes, batch * new)
 
 
-# Those that weights take in, and one that they do not.
+# Recoveries that fold into the weights, and one that does not.
 PLAIN, BESIDE = ["none", "prune-and-comp", {"name": "replaceme-ls", "alpha": 10}], "ghosted"
 
 
 def exports(bench, peer):
-    """What its converter takes of our exports, and whether it is the same model then."""
+    """Checks which of our exports the converter accepts, and whether the results agree."""
     names = ["llama", "qwen3", "olmo2"]
     folder, test = bench.new("llamacpp-exports"), text(False, "test")
     whole = {
@@ -296,7 +296,7 @@ def exports(bench, peer):
 
 
 def refusal(sources, folder, out):
-    """Why its converter does not take a folder; empty where it does."""
+    """Returns the reason why the converter rejects a folder, or an empty string if it accepts it."""
     try:
         converted(sources, folder, out)
     except RuntimeError as error:
@@ -305,7 +305,7 @@ def refusal(sources, folder, out):
 
 
 def version(program):
-    """`0.5.0-dev`, without the commit: it is that of whatever folder the program was built in."""
+    """Returns the version, such as `0.5.0-dev`, without the commit, which depends on the build folder."""
     said = subprocess.run([program, "--version"], capture_output=True, text=True)
     line = next((line for line in (said.stdout + said.stderr).splitlines() if line.startswith("version: ")), "version: ?")
     return line.split()[1]

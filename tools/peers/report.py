@@ -1,4 +1,4 @@
-"""The table of a bench, and what it was measured with."""
+"""Table of a benchmark, with a description of the machine and the versions."""
 
 import csv
 import os
@@ -11,12 +11,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 LIBRARIES = ("torch", "transformers", "lm_eval", "numpy")
-# Above this share of the processors' time others were at work, too.
+# Maximum share of CPU time of other processes on a quiet machine.
 QUIET = 0.03
 
 
 class Clock:
-    """Seconds of the processors: all that were spent, and those that were ours."""
+    """CPU time of the whole machine and of this process with its children, in seconds."""
 
     def __init__(self):
         self.began, self.before = time.time(), self.seconds()
@@ -33,7 +33,7 @@ class Clock:
         return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK"), ours
 
     def others(self):
-        """The share of all processors' time that others took since the beginning; none where the system does not tell."""
+        """Returns the share of CPU time used by other processes since the start, or None if unknown."""
         (all_before, ours_before), (all_now, ours_now) = self.before, self.seconds()
         if all_now is None:
             return None
@@ -50,7 +50,7 @@ def processor():
 
 
 def short(bench, row):
-    """A row in a few words, for whoever waits."""
+    """Summarizes a row for progress output."""
     return row.apart or "ran" if bench.quick or not row.ours else f"{spread(row.ratios(), 2)} times as fast as {row.peer}"
 
 
@@ -62,7 +62,7 @@ def spread(values, digits):
 
 
 def table(bench, rows):
-    """Of small sizes what agrees, and no times: somebody would believe them."""
+    """Formats the rows as a Markdown table. Omits the times of quick runs, which are meaningless."""
     lines = [
         "| part | what | ours, s | theirs, s | | times as fast | aim | furthest apart (allowed) |",
         "| --- | --- | ---: | ---: | --- | ---: | ---: | --- |",
@@ -78,7 +78,7 @@ def table(bench, rows):
 
 
 def circumstances(bench, clock, program):
-    """Machine, versions and how quiet it was, as a paragraph."""
+    """Describes the machine, the versions and the load by other processes in a paragraph."""
     others = clock.others()
     libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
     said = [
@@ -104,7 +104,7 @@ def circumstances(bench, clock, program):
 
 
 def save(bench, clock, program, rows):
-    """Adds the rows to the CSV file of the day and the processor, and writes the page that is made of all files."""
+    """Appends the rows to the CSV file of this day and processor, and regenerates docs/performance.md."""
     import performance
 
     date, name = time.strftime("%Y-%m-%d", time.gmtime()), processor_with_instructions()
@@ -125,7 +125,7 @@ def save(bench, clock, program, rows):
 
 
 def fields(row, around):
-    """What a CSV row says of a measurement: rates where tokens are counted, else seconds."""
+    """Returns the CSV fields of a measurement: rates if tokens are counted, otherwise seconds."""
     found = {"part": row.part, "what": row.what, "peer": row.peer, "aim": row.aim}
     notes = [*row.notes, *([row.apart] if row.apart else [])]
     if row.ours:
@@ -138,7 +138,7 @@ def fields(row, around):
 
 
 def processor_with_instructions():
-    """The processor's name in a few words, with the widest instructions that it has."""
+    """Returns the short name of the processor, with its widest vector instructions."""
     cpuinfo = Path("/proc/cpuinfo")
     flags = cpuinfo.read_text().split() if cpuinfo.exists() else []
     widest = (("amx_bf16", "AMX"), ("avx512f", "AVX-512"), ("avx2", "AVX2"))

@@ -1,12 +1,12 @@
-"""The part that solves a map of the residual stream."""
+"""Benchmark of solving a linear map of the residual stream."""
 
 import time
 
 from bench import Row, answer, difference
 
-# What ghosted layers add to the diagonal. Least squares by QR goes without it.
+# Ridge of ghosted layers. Least squares by QR uses none.
 RIDGE = 1e-6
-# In units of the map's greatest entry: above what the ridge changes here, and far below what an operator in f32 shows.
+# Tolerance relative to the map's largest entry: above the effect of the ridge, and far below the resolution of f32 operators.
 SOLUTION = 1e-6
 
 
@@ -18,7 +18,7 @@ def solve(bench):
     channels = bench.size(4096, 256)
     rows = 2 * channels
     torch.manual_seed(0)
-    # Channels that are correlated and of unlike size, as a residual stream's; the layers add a tenth to them.
+    # Channels are correlated and have different scales, like in a residual stream. The layers add a tenth to them.
     mixing, noise = torch.randn(channels, channels) / channels**0.5, torch.randn(rows, channels)
     pre = (torch.randn(rows, channels) @ mixing + 0.1 * noise) * torch.logspace(0, 2, channels)
     post = pre + 0.1 * pre @ mixing.T + 0.1 * torch.randn(rows, channels)

@@ -1,4 +1,4 @@
-"""Parts that answer questions: nine tasks of one backbone, and table 2."""
+"""Benchmarks on tasks: nine tasks of one backbone, and table 2."""
 
 import contextlib
 import io
@@ -15,13 +15,13 @@ HARNESS = "lm-evaluation-harness"
 
 
 def files(real):
-    """The files of the nine tasks: published ones where there are some, else those of the tiny world."""
+    """Returns the files of the nine tasks: published ones if available, otherwise those of the tiny world."""
     published = {task: list((REAL / "tasks").glob(f"{task}.*")) if real else [] for task in TASKS}
     return {task: (own or [TINY / f"tasks/{task}.jsonl.gz"])[0] for task, own in published.items()}
 
 
 def likelihoods(results):
-    """Log-likelihoods of a results folder: by cell and task those of all choices in order."""
+    """Returns the log-likelihoods in a results folder, by cell and task, of all choices in order."""
     import pyarrow.parquet as parquet
 
     (file,) = Path(results).rglob("documents.parquet")
@@ -33,7 +33,7 @@ def likelihoods(results):
 
 
 class Harness:
-    """The harness on files of ours."""
+    """lm-evaluation-harness with our task files."""
 
     def __init__(self, bench, of_tasks):
         from lm_eval.tasks import TaskManager
@@ -43,9 +43,9 @@ class Harness:
         self.manager = TaskManager(include_path=str(here))
 
     def score(self, folder, limit, batch, kind="float32"):
-        """Loads a folder and scores it; the seconds, and by task the log-likelihoods of all choices in order."""
+        """Loads and scores a folder. Returns the seconds and, by task, the log-likelihoods of all choices in order."""
         started = time.perf_counter()
-        # Its bars.
+        # Hide its progress bars.
         with contextlib.redirect_stderr(io.StringIO()):
             scored = exported.evaluate(self.manager, folder, self.tasks.values(), limit, batch, samples=True, kind=kind)
         seconds = time.perf_counter() - started
@@ -57,7 +57,7 @@ class Harness:
 
 
 def apart(cell, mine, other, tolerance=LIKELIHOOD):
-    """How far the log-likelihoods of a cell are apart, by task."""
+    """Returns the largest difference between the log-likelihoods of a cell over all tasks."""
     return max(difference(f"{cell}, {task}: ln p of a choice", mine[task], other[task], tolerance) for task in TASKS)
 
 
@@ -79,7 +79,7 @@ def choices(bench):
         batch = fastest(bench.size((8, 32), (8,)), lambda size: harness.score(bench.backbone, min(limit, 5), size, theirs_kind))
 
         def ours():
-            # A store of its own: nothing of an earlier round is taken.
+            # Use a new store, so that nothing is reused from earlier rounds.
             store, results = bench.new("choices/store"), bench.new("choices/results")
             seconds, _ = bench.program("run", file, "--store", store, "--results", results, "--dtype", kind)
             return seconds, {task: of for (_, task), of in likelihoods(results).items()}
@@ -108,7 +108,7 @@ def table2(bench):
 
 
 class Table2:
-    """Table 2 of one backbone: seconds of ours, and of the harness for as many cells."""
+    """Table 2 of one backbone: our time, and the time of the harness, extrapolated to the same number of cells."""
 
     def __init__(self, bench, harness, name, limit):
         settings = ["--set", f"backbone=tiny-{name}"]
@@ -120,7 +120,7 @@ class Table2:
         experiment = ROOT / "experiments/table2.yaml"
         folder, store, results = bench.new("table2"), bench.new("table2/store"), bench.new("table2/results")
         bench.program("export", experiment, *settings, "--to", folder / "out", "--store", store)
-        # Not `run`, which scores the perplexities of the profile as well.
+        # `run` would also score the perplexities of the profile.
         self.ours, _ = bench.program("reproduce", "table2", *settings, "--store", store, "--results", results)
         mine = {}
         for (cell, task), of_task in likelihoods(results).items():
@@ -136,7 +136,7 @@ class Table2:
         self.theirs, self.worst, self.cells, self.scored = 0.0, 0.0, 0, 0
         for at, of_depth in enumerate(by_depth.values()):
             measured = []
-            # One of each depth, by turns one with an operator beside its weights and one without.
+            # Score one cell per depth, alternating between cells with and without an operator file.
             for cell, out in of_depth if bench.full else [of_depth[at % len(of_depth)]]:
                 seconds, other = harness.score(out, limit, batch)
                 measured.append(seconds)

@@ -1,4 +1,4 @@
-"""Parts that score text: one dense forward, and grids of variants."""
+"""Benchmarks on text: dense forward passes, generation, and grids of variants."""
 
 import csv
 import json
@@ -17,14 +17,14 @@ RECOVERIES = ["none", "prune-and-comp", "replaceme-ls", "linearpatch-rotate", "g
 
 
 def text(real, split):
-    """The file of a text; what the published one is calibrated on is its validation split."""
+    """Returns the file of a text. For the published text, calibration uses the validation split."""
     if real:
         return REAL / f"corpora/wikitext2-{'validation' if split == 'train' else split}.parquet"
     return TINY / f"corpora/wiki-{split}.jsonl.gz"
 
 
 def joined(file):
-    """A text as rule `wikitext2` joins its rows."""
+    """Returns the text with its rows joined by the rule `wikitext2`."""
     import datasets
 
     kind = "parquet" if file.suffix == ".parquet" else "json"
@@ -32,7 +32,7 @@ def joined(file):
 
 
 def windows(file, backbone, count, length):
-    """The windows that rule `wikitext2` cuts from a text, by transformers' tokenizer: `[count, length]`."""
+    """Returns the windows that the rule `wikitext2` cuts from a text, tokenized by transformers: `[count, length]`."""
     from transformers import AutoTokenizer
 
     folder, options = place(backbone)
@@ -42,7 +42,7 @@ def windows(file, backbone, count, length):
 
 
 def place(backbone):
-    """The folder of a backbone, and what transformers has to be told where it is a GGUF file."""
+    """Returns the folder of a backbone, and the options that transformers needs for a GGUF file."""
     path = Path(backbone)
     return (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (path, {})
 
@@ -57,7 +57,7 @@ def load(backbone, kind="float32"):
 
 
 def losses(model, ids, batch):
-    """The mean loss of each window's predicted tokens."""
+    """Returns the mean loss over the predicted tokens of each window."""
     import torch
 
     found = []
@@ -85,8 +85,8 @@ def forward(bench):
 
 
 def forward_in(bench, part, backbone, given, how):
-    """Both sides in one float type: products in bf16 of ours, everything in it of theirs. In bf16 also without AMX of theirs,
-    where the processor has it."""
+    """Benchmarks both sides in one float type. In bf16, ghostlab only computes products in bf16, and the peer everything. If the
+    processor has AMX, the peer also runs in bf16 without it."""
     (file, ids), (kind, theirs_kind, tolerance, aim) = given, how
     count, length = len(ids), len(ids[0])
     driver, model = bench.started("forward", backbone, file, kind), load(backbone, theirs_kind)
@@ -116,14 +116,14 @@ def forward_in(bench, part, backbone, given, how):
 
 
 class Limited:
-    """transformers in a process whose oneDNN is limited by a variable, which it reads when it is loaded."""
+    """transformers in a separate process, in which an environment variable limits oneDNN."""
 
     def __init__(self, bench, limit, *arguments):
         name, value = limit.split("=")
         command = [sys.executable, Path(__file__).with_name("limited.py"), *map(str, arguments), str(bench.threads)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.process = subprocess.Popen(command, env=os.environ | {name: value}, text=True, **pipes)
-        # Once for warming up.
+        # Warm up.
         self.round()
 
     def round(self):
@@ -131,12 +131,12 @@ class Limited:
         return said["seconds"], said["losses"]
 
 
-# Two layers of Llama-3.1-8B with its embedding and head.
+# Shape with two layers, embedding and head of Llama-3.1-8B.
 WIDE = ("llama-3.1-8b", 2)
 
 
 def random_wide(bench):
-    """Made once for all parts."""
+    """Returns the folder of a random wide backbone, which all parts share."""
     (like, layers), folder = WIDE, bench.folder / "random-wide"
     if not folder.exists():
         command = [bench.tiny, "random", "--like", like, "--layers", str(layers), folder]
@@ -147,7 +147,7 @@ def random_wide(bench):
 def wide(bench):
     import random
 
-    # Gigabytes: where only agreement is asked for, a small one does.
+    # The wide backbone takes gigabytes. A small one suffices for quick runs, which only check agreement.
     folder = TINY / "llama" if bench.quick else random_wide(bench)
     count, length = bench.size((2, 512), (1, 16))
     vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
@@ -159,7 +159,8 @@ def wide(bench):
 
 
 def whole(bench):
-    """Perplexity of a published model from its file on: ours from the program's start to its end, theirs without imports."""
+    """Benchmarks the perplexity of a published model, including loading. Our time includes the program's startup; the peer's excludes
+    imports."""
     named = os.environ.get("SMOLLM")
     if not named:
         print("whole: left out: SMOLLM names no GGUF file of SmolLM2-135M", flush=True)
@@ -200,7 +201,7 @@ def whole(bench):
 
 
 def generate(bench):
-    """Greedy tokens behind prompts of the text, one prompt after the other and sixteen together."""
+    """Benchmarks greedy generation from prompts of the text, one at a time and sixteen together."""
     length, new = bench.size((64, 64), (8, 4))
     for batch in bench.size((1, 16), (2,)):
         prompts = windows(text(bench.real, "test"), bench.backbone, max(batch, bench.size(4, 2)), length)
@@ -217,14 +218,14 @@ def generate(bench):
 
 
 def cuts_of(bench):
-    """Ten cuts as late as the paper's: ends of the layers that are left out, the last one stays."""
+    """Returns ten cuts as late in the model as the paper's, as (start, end). The last layer is kept."""
     layers = json.loads((bench.backbone / "config.json").read_text())["num_hidden_layers"]
     every = [(end - depth, end) for end in range(layers - 1, 0, -1) for depth in (1, 2, 3, 4, 5) if end - depth > layers // 2]
     return every[: bench.size(10, 2)]
 
 
 def without(model, layers, cut):
-    """The same model without some layers, whose cache is numbered anew."""
+    """Returns the model without the layers of a cut, with renumbered cache indices."""
     import torch
 
     kept = [layer for at, layer in enumerate(layers) if not cut[0] <= at < cut[1]]
@@ -235,8 +236,8 @@ def without(model, layers, cut):
 
 
 def generate_in(bench, part, backbone, given, how, cuts=()):
-    """Both sides in one float type. In bf16 a token near a tie may be another: how many are alike is said. With cuts, the
-    dense backbone and each variant: ours together, theirs one after the other."""
+    """Benchmarks generation on both sides in one float type. In bf16, near-ties may change tokens, so the number of equal tokens is
+    reported. With cuts, the dense backbone and all variants are generated: together by ghostlab, one by one by the peer."""
     import torch
 
     (prompts, new, batch), (kind, theirs_kind) = given, how
@@ -278,14 +279,14 @@ def generate_in(bench, part, backbone, given, how, cuts=()):
 
 
 def cell_of(folder):
-    """Depth and recovery of an exported cell of such a grid, whose names end in them: `dense.streamline-3.ghosted`."""
+    """Returns the depth and recovery of an exported cell from the end of its name: `dense.streamline-3.ghosted`."""
     cell = json.loads((folder / "ghostlab.json").read_text())["cell"]
     depth, recovery = cell.removeprefix("dense.").split(".")[:2]
     return depth.rsplit("-", 1)[1], recovery
 
 
 class Variants:
-    """A grid of one backbone, its cells exported, and a store with everything but scores."""
+    """Grid of one backbone, with its cells exported, and a store that contains everything except scores."""
 
     def __init__(self, bench, name, backbone, real, axes, calibration, count, length):
         self.bench, self.name, self.folder = bench, name, bench.new(name)
@@ -313,7 +314,7 @@ class Variants:
         self.batch = fastest(bench.size((2, 8), (4,)), lambda size: losses(model, self.ids[:16], size))
 
     def fresh_store(self):
-        """A copy of the store in which nothing is scored."""
+        """Returns a copy of the store without scores."""
         shutil.rmtree(self.folder / "round", ignore_errors=True)
         return shutil.copytree(self.store, self.folder / "round")
 
@@ -341,7 +342,7 @@ class Variants:
         return Row(self.name, what, "transformers", *seconds, f"losses {apart:.0e} ({LOSS:.0e})", aim, notes)
 
     def predicted(self):
-        """How many times the work of all cells together all of them are one by one, as the cost model has it."""
+        """Returns the cost of scoring all cells one by one relative to scoring them together, from the cost model."""
         _, said = self.bench.program("plan", self.file, "--store", self.fresh_store())
         line = next(line for line in said.splitlines() if line.startswith("cost: "))
         return 100 / float(line.split("(")[1].split("%")[0])
@@ -356,7 +357,7 @@ def grid(bench):
     yield variants.row(what, "5")
 
 
-# The paper's depths; its cuts of 32 layers begin at 23 and at 19 or so.
+# Depths of the paper. Its cuts of 32 layers begin around layers 23 and 19.
 LAYERS, LAST, DEPTHS = 32, 29, [7, 11]
 
 
@@ -384,7 +385,7 @@ def late(bench):
         "criterion": {"name": "explicit", "order": list(range(LAST, LAST - max(DEPTHS), -1))},
         "depth": bench.size(DEPTHS, DEPTHS[:1]),
     }
-    # Few tokens: what calibrating costs is in the cost model's figure too.
+    # Calibrate on few tokens, because the cost model's estimate includes the calibration.
     variants = Variants(bench, "late", backbone, False, axes, {"sequences": 4, "length": 128}, count, length)
     cells = len(variants.folders)
     begin = " and ".join(str(LAST + 1 - depth) for depth in axes["depth"])

@@ -1,10 +1,10 @@
-"""llama.cpp's own converter, told what the pre-tokenizer of a folder is where it does not know it.
+"""Runs llama.cpp's converter, and identifies the pre-tokenizer of a folder if the converter does not know it.
 
     python to_gguf.py LLAMA.CPP FOLDER OUT.gguf f32|bf16|q8_0
 
-The converter knows pre-tokenizers by a hash over the ids of a text, so by the vocabulary too: no tokenizer that it was not
-taught is taken. Which one it is can be read in tokenizer.json; bytes split as GPT-2 does are the only ones told here.
-Everything else is the converter's.
+The converter recognizes pre-tokenizers by a hash over the token ids of a text, which also depends on the vocabulary. It therefore
+rejects tokenizers with other vocabularies. This script reads the pre-tokenizer from tokenizer.json, and supports byte-level BPE
+with the split of GPT-2. The converter does everything else.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def split_as_gpt2(folder):
-    """Whether a tokenizer is BPE over bytes, split as GPT-2 does and changed by nothing before."""
+    """Returns whether a tokenizer is byte-level BPE with the split of GPT-2 and without a normalizer."""
     whole = json.loads((Path(folder) / "tokenizer.json").read_text())
     splits = whole["pre_tokenizer"] or {}
     plain = splits.get("type") == "ByteLevel" and splits.get("use_regex", True) and not splits.get("add_prefix_space")

@@ -15,7 +15,7 @@ pub(crate) enum MapInput {
 }
 
 impl MapInput {
-    /// Whether the input is the stream itself.
+    /// Returns whether the input is the stream itself.
     pub(crate) fn is_stream(&self) -> bool {
         *self == Self::Stream
     }

@@ -26,6 +26,15 @@ pub enum Item {
     Texts(String, String),
 }
 
+/// Returns whether each item is 1, or `None` if one is neither 0 nor 1.
+pub fn bits(items: &[Item]) -> Option<Vec<bool>> {
+    let bit = |item: &Item| match item {
+        Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
+        _ => None,
+    };
+    items.iter().map(bit).collect()
+}
+
 impl Item {
     pub(crate) fn hit(hit: bool) -> Self {
         Self::Number(f64::from(u8::from(hit)))
@@ -86,7 +95,7 @@ impl Aggregation {
         self.item_kind() == other.item_kind()
     }
 
-    /// Returns the number of the kind of items that it takes.
+    /// Returns a number that identifies the variant of [`Item`] that the aggregation takes.
     fn item_kind(self) -> usize {
         match self {
             Self::Mean | Self::Median | Self::NanMean | Self::Perplexity => 0,

@@ -34,7 +34,7 @@ const NAMES: [&str; 15] = [
 const JUDGES: [&str; 2] = ["metric_list", "filter_list"];
 
 impl Definition {
-    /// Returns the keys that determine the requests as a Python literal. Definitions with equal requests give equal
+    /// Returns, as a Python literal, the keys that determine the requests. Definitions with equal requests give equal
     /// literals.
     pub fn asks(&self) -> String {
         let bare = self.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo);
@@ -50,7 +50,7 @@ impl Definition {
         &self.source
     }
 
-    /// Returns the keys that determine the scoring of answers.
+    /// Returns, as a Python literal, the keys that determine the scoring of answers.
     pub fn judges(&self) -> String {
         self.part(|key| JUDGES.contains(&key)).repr()
     }

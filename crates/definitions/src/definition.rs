@@ -83,9 +83,9 @@ pub struct Definition {
     /// Hook that adds columns to a row.
     pub prepare: Option<Prepare>,
     pub output: Output,
-    /// Question.
+    /// Field with the question.
     pub text: Field,
-    /// Answer.
+    /// Field with the answer.
     pub target: Field,
     pub choices: Option<Field>,
     pub prefix: Option<Field>,

@@ -12,7 +12,7 @@ use crate::yaml::{Node, Tree, hooked, wrong};
 
 /// Result if the pattern does not match.
 const FALLBACK: &str = "[invalid]";
-/// Default pattern.
+/// Default pattern of an extraction: the number after `####`.
 const NUMBER: &str = r"#### (\-?[0-9\.\,]+)";
 
 /// Sequence of filters.

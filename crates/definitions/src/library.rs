@@ -18,7 +18,7 @@ const MAX_DEPTH: usize = 30;
 /// Maximum number of members of a group. Members of nested groups count once per path to them.
 const MAX_MEMBERS: usize = 20_000;
 
-/// Definition behind a name in a library.
+/// Definition that a name in a library refers to.
 #[derive(Debug, Clone)]
 pub enum Entry {
     /// A task definition with includes resolved. A Python `class` is included and rejected when requested.

@@ -55,19 +55,24 @@ pub fn definition(task: &Known) -> Result<&'static Definition> {
 /// Fails if no file of the split exists or the file is named after another split. Also fails in the cases of
 /// [`Task::limited`], with task, file and row.
 pub fn task(known: &Known, path: &Path, limit: Option<DocumentLimit>) -> Result<Task> {
-    let definition = definition(known)?.clone();
-    let rows = FileRows { splits: [(definition.evaluated().to_owned(), known.files(path)?)].into() };
-    Task::limited(definition, &rows, limit)
+    Task::limited(definition(known)?.clone(), &files(known, path)?, limit)
+}
+
+/// Finds the files of a built-in task's split at `path`, a file or a folder.
+///
+/// # Errors
+/// Fails if there are none, or a file is named after another split.
+pub fn files(known: &Known, path: &Path) -> Result<FileRows> {
+    Ok(FileRows { splits: [(definition(known)?.evaluated().to_owned(), known.files(path)?)].into() })
 }
 
 /// Reads the rows of files of a built-in task.
 ///
 /// # Errors
 /// Fails if a file cannot be read.
-pub fn rows(known: &Known, files: &[PathBuf]) -> Result<Vec<Row>> {
-    let data = &definition(known)?.data;
-    let all = files.iter().map(|file| table(file, data.columns()));
-    Ok(all.collect::<Result<Vec<_>>>().map_err(|error| error.at(format!("task {}", known.name)))?.concat())
+pub fn rows(definition: &Definition, files: &[PathBuf]) -> Result<Vec<Row>> {
+    let all = files.iter().map(|file| table(file, definition.data.columns()));
+    Ok(all.collect::<Result<Vec<_>>>().map_err(|error| error.at(format!("task {}", definition.name)))?.concat())
 }
 
 /// Returns the gold answers and other scoring data of tokenized documents.

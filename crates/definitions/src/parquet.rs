@@ -6,7 +6,7 @@ use std::path::Path;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::limit::TextLimit;
 use ghostlab_core::files::parquet::{broken, read};
-use polars::prelude::{AnyValue, ArrowDataType, ArrowField, ArrowSchema, Column, DataFrame, PlSmallStr, Series};
+use polars::prelude::{AnyValue, ArrowDataType, ArrowField, ArrowSchema, DataFrame, PlSmallStr, Series};
 
 use crate::python_object::{PythonObject, class_of};
 use crate::row::{Row, absent};
@@ -77,7 +77,7 @@ fn of_frame(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool) -> 
             continue;
         };
         for (index, row) in rows.iter_mut().enumerate() {
-            let value = match cell(column_value(column, index, path)?, &field.dtype) {
+            let value = match cell(column.get(index).map_err(|error| broken(path, &error))?, &field.dtype) {
                 Some(value) => value,
                 // Defer the error until a template uses the value.
                 None if all => unread(field),
@@ -104,10 +104,6 @@ fn row_name(row: usize, path: &Path) -> String {
 /// Creates the placeholder for an unprintable value.
 fn unread(field: &ArrowField) -> Value {
     Value::Object(PythonObject::unread(&class_of(&field.dtype)).into())
-}
-
-fn column_value<'a>(column: &'a Column, index: usize, path: &Path) -> Result<AnyValue<'a>> {
-    column.get(index).map_err(|error| broken(path, &error))
 }
 
 fn cell(stored: AnyValue<'_>, dtype: &ArrowDataType) -> Option<Value> {
@@ -151,7 +147,7 @@ fn list(items: &Series, dtype: &ArrowDataType) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use polars::prelude::{IntoSeries, NamedFrom, ParquetWriter, StructChunked};
+    use polars::prelude::{Column, IntoSeries, NamedFrom, ParquetWriter, StructChunked};
     use serde_json::json;
 
     use super::*;

@@ -111,7 +111,7 @@ fn microseconds(number: i64, unit: Unit) -> Option<i64> {
     }
 }
 
-/// Returns `None` for years outside 1 to 9999, the range of Python.
+/// Returns the date, or `None` if its year is outside 1 to 9999, the range of Python.
 fn python_year(date: NaiveDate) -> Option<NaiveDate> {
     (1..=9999).contains(&date.year()).then_some(date)
 }

@@ -288,7 +288,7 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
         .collect()
 }
 
-/// Returns the number of a choice; -100 if there is none, which is scored as wrong.
+/// Returns the index of the gold choice, or -100 if it is not among the choices, which is scored as wrong.
 fn choice_number(task: &Task, texts: &[&str], gold: &Value) -> Result<i64> {
     match (gold.as_int(), gold.as_text()) {
         (Some(number), _) => Ok(if number < i64::try_from(texts.len()).unwrap_or(i64::MAX) { number } else { -100 }),

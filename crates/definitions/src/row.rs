@@ -57,7 +57,7 @@ impl Row {
             .collect()
     }
 
-    /// Returns an integer.
+    /// Returns the integer in a field.
     ///
     /// # Errors
     /// Fails if the field is missing or not an integer.

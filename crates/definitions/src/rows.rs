@@ -1,15 +1,14 @@
 //! Data set rows: the `Rows` trait, local files, and row filtering.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::gzip;
 use ghostlab_core::files::json_rows::JsonRows;
 use ghostlab_core::files::limit::{MAX_ROWS, TextLimit};
 use ghostlab_core::files::rows::{RowFiles, RowForm, describe};
+use ghostlab_core::files::{self, gzip};
 use ghostlab_core::tasks::split_files;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -54,6 +53,17 @@ impl FileRows {
         let found = splits.iter().map(|split| Ok(((*split).to_owned(), split_below(root, data, split)?)));
         Ok(Self { splits: found.collect::<Result<_>>()? })
     }
+
+    /// Returns the files with the evaluated rows of a definition.
+    pub fn evaluated(&self, definition: &Definition) -> &[PathBuf] {
+        self.splits.get(definition.evaluated()).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Returns the files with few-shot examples. Empty without examples, or if the definition lists them inline.
+    pub fn examples(&self, definition: &Definition, shots: Option<usize>) -> &[PathBuf] {
+        let split = definition.exampled().filter(|_| definition.shots(shots) > 0);
+        split.and_then(|split| self.splits.get(split)).map(Vec::as_slice).unwrap_or_default()
+    }
 }
 
 /// Finds `SPLIT.jsonl`, `SPLIT-00000-of-00002.parquet`, or all files of a folder `SPLIT`. Searches the configuration's
@@ -72,10 +82,8 @@ fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
         }
         let folder = folder_of_split.join(split);
         if folder.is_dir() {
-            let entries = fs::read_dir(&folder).map_err(|error| Error::io("read", &folder, &error))?;
-            let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+            let mut files = files::entries(&folder).map_err(|error| Error::io("read", &folder, &error))?;
             files.retain(|file| file.is_file() && format(file).is_ok());
-            files.sort();
             if !files.is_empty() {
                 return Ok(files);
             }

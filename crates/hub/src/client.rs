@@ -61,7 +61,7 @@ pub(crate) struct HubRequest<'a> {
 /// Response to a request, with the Hub's headers from the redirects.
 pub(crate) struct Reply {
     pub(crate) response: Response,
-    /// Headers of the Hub's own responses. The first value of each name counts.
+    /// Headers of the Hub's own responses, with the first value of each name.
     pub(crate) headers: HeaderMap,
     /// Whether the final response comes from the Hub itself.
     pub(crate) at_hub: bool,

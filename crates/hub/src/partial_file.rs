@@ -123,7 +123,7 @@ impl PartialFile {
         self.bytes
     }
 
-    /// Returns the path for messages.
+    /// Returns the path, for messages.
     pub(crate) fn path(&self) -> &Path {
         &self.own
     }

@@ -45,7 +45,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Returns the size of a file in bytes.
     fn size(&self, path: &Path) -> io::Result<u64>;
 
-    /// Creates a file, and its folder if missing. The file is durable on return.
+    /// Creates a file, and its folder if missing. Returns once the file is durable.
     ///
     /// # Errors
     /// Fails if the file exists or cannot be written.
@@ -63,13 +63,14 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Fails if the path is missing or cannot be flushed.
     fn sync(&self, path: &Path) -> io::Result<()>;
 
-    /// Overwrites a file in place, so that all its hard links see the change. The change is on the server on return.
+    /// Overwrites a file in place, so that all its hard links see the change. Returns once the server has the change.
     ///
     /// # Errors
     /// Fails if the file is missing or cannot be written.
     fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
-    /// Appends to a file atomically. Creates the file and its folder if missing. The change is on the server on return.
+    /// Appends to a file atomically. Creates the file and its folder if missing. Returns once the server has the
+    /// change.
     fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
     /// Replaces a file atomically. If the process is killed, temporary files remain until [`Self::sweep`].
@@ -173,14 +174,7 @@ impl SystemDisk {
 
 impl Disk for SystemDisk {
     fn read_from(&self, path: &Path, start: u64) -> io::Result<Vec<u8>> {
-        self.count(1);
-        let mut file = regular::file(path)?;
-        if start > 0 {
-            file.seek(SeekFrom::Start(start))?;
-        }
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        Ok(bytes)
+        self.read_part(path, start, u64::MAX)
     }
 
     fn read_part(&self, path: &Path, start: u64, bytes: u64) -> io::Result<Vec<u8>> {

@@ -13,7 +13,7 @@ use super::packed;
 use super::process::Process;
 use super::{Shared, StoreWords};
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::{atomic, regular};
+use ghostlab_core::files::{self, atomic, regular};
 
 pub(super) const MARK: &str = "store.json";
 
@@ -98,7 +98,7 @@ impl Mark {
 
     /// Handles a folder whose marker is missing.
     fn unmarked(root: &Path, words: StoreWords) -> Result<Option<Self>> {
-        match (is_free(root)?, root.join(MARK).exists()) {
+        match (names(root)?.is_empty(), root.join(MARK).exists()) {
             (true, _) => Ok(None),
             // Another process created the store in the meantime.
             (false, true) => Self::read(root, words),
@@ -202,10 +202,6 @@ fn read_refused(found: String, root: &Path) -> Error {
         .hint("use another folder with --store")
 }
 
-fn is_free(root: &Path) -> Result<bool> {
-    names(root).map(|names| names.is_empty())
-}
-
 /// Returns whether a folder is nonempty and contains only entries of a store.
 fn is_s_own(root: &Path, words: StoreWords) -> bool {
     names(root).is_ok_and(|names| {
@@ -233,8 +229,7 @@ fn is_proven(root: &Path, words: StoreWords) -> bool {
 const OBJECT_DEPTH: usize = 2;
 
 fn holds_object(folder: &Path, depth: usize) -> bool {
-    let mut entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    entries.any(|path| match path.is_dir() {
+    files::entries(folder).unwrap_or_default().into_iter().any(|path| match path.is_dir() {
         true => depth > 0 && holds_object(&path, depth - 1),
         false => is_object(&path),
     })
@@ -252,8 +247,7 @@ fn is_object(path: &Path) -> bool {
 }
 
 fn holds_process(folder: &Path) -> bool {
-    let mut records = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    records.any(|path| {
+    files::entries(folder).unwrap_or_default().into_iter().any(|path| {
         let mut text = Vec::new();
         let read = regular::file(&path).and_then(|file| file.take(MAX_MARKER_BYTES).read_to_end(&mut text));
         let process = read.ok().and_then(|_| Process::parse(&text));

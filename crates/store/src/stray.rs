@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::Store;
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::regular;
+use ghostlab_core::files::{self, regular};
 
 /// Entry of the wrong type.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Store {
             no_files(&self.root().join(name), &mut strays);
         }
         for name in OF_FOLDERS {
-            for folder in below(&self.root().join(name)) {
+            for folder in files::entries(&self.root().join(name)).unwrap_or_default() {
                 if folder.is_dir() {
                     no_files(&folder, &mut strays);
                 } else if let Some(found) = regular::oddity(&folder) {
@@ -63,15 +63,8 @@ impl Stray {
     }
 }
 
-fn below(folder: &Path) -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> =
-        fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-    paths.sort();
-    paths
-}
-
 fn no_files(folder: &Path, strays: &mut Vec<Stray>) {
-    for path in below(folder) {
+    for path in files::entries(folder).unwrap_or_default() {
         if let Some(found) = regular::oddity(&path) {
             strays.push(Stray { path, found, expected: "a file" });
         }

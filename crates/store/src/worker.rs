@@ -352,7 +352,7 @@ impl Worker {
         let mut seen = lock(&self.seen);
         let now = self.disk.now();
         let (beat, since) = seen.entry(process.id.clone()).or_insert_with(|| {
-            // At the first observation, the record may already have been unchanged for long.
+            // At the first observation, the record may already have been unchanged for a long time.
             let before = self.disk.age(&record, self.disk.clock(&self.processes)).unwrap_or_default();
             (now_at, now.saturating_sub(before))
         });

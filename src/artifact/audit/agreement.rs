@@ -64,7 +64,8 @@ fn within(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Find
         let one = first[0];
         let two = other[0];
         let (severity, note) = match deviations(one, two) {
-            Some(apart) if apart <= REPEATED && !is_quoted(first, other) => continue,
+            // If only one value has a standard deviation, the other one should be a copy.
+            Some(apart) if apart <= REPEATED && is_bare(first) == is_bare(other) => continue,
             Some(apart) if apart <= REPEATED => (
                 Severity::Remark,
                 format!(
@@ -105,11 +106,6 @@ fn shown_values(same: &[&PaperNumber]) -> String {
 
 /// Maximum distance of two latency measurements that agree, in standard deviations.
 const REPEATED: f64 = 5.0;
-
-/// Returns whether exactly one value has a standard deviation, so that the other one should be a copy.
-fn is_quoted(one: &[&PaperNumber], other: &[&PaperNumber]) -> bool {
-    is_bare(one) != is_bare(other)
-}
 
 fn is_bare(same: &[&PaperNumber]) -> bool {
     same.iter().all(|entry| entry.record.error.is_none())

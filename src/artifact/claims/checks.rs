@@ -161,7 +161,7 @@ fn values_by_sequences<const N: usize>(setting: &ClaimSetting<'_>, metric: &str,
     counts.map(|sequences| setting.sequences(sequences).value(metric, GHOSTED))
 }
 
-/// Returns the perplexity that twice the calibration sequences save.
+/// Returns the decrease in perplexity from doubling the calibration sequences.
 fn saved_by_doubling(setting: &ClaimSetting<'_>, sequences: usize) -> Quantity {
     let [once, twice] = values_by_sequences(setting, PERPLEXITY, [sequences, 2 * sequences]);
     once - twice

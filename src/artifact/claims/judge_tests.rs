@@ -205,7 +205,7 @@ fn criteria_that_made_one_cut_count_once_under_all_their_names() {
     assert_eq!(twice.settings[0].setting[1].1, "llm-streamline = sleb");
     assert_eq!(twice.settings[1].cut_of.as_deref(), Some("llm-streamline = sleb"));
     assert_eq!(twice.count(), "2 of 2, 1 on a cut that counts already, all needed");
-    // One row differs, or too few rows decide.
+    // Settings are not merged if one row differs, or if there are too few rows to rule out a coincidence.
     let mut other = rows("shortgpt", 0.0);
     other[1].value = Some(46.0);
     assert_eq!(on(&claim, [rows("sleb", 0.0), other].concat()).total, 2);

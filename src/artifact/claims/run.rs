@@ -109,7 +109,7 @@ pub(super) fn apart((a, first): (&str, &ArtifactNumbers), (b, second): (&str, &A
     unlike.map(|what| format!("{a} and {b} differ in {what}"))
 }
 
-/// Returns the first setting that differs between the runs under the same name.
+/// Returns the first difference between settings that have the same name in both runs.
 fn unlike(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> Option<String> {
     let one = called(level, first);
     let other = called(level, second);

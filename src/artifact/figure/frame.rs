@@ -88,14 +88,18 @@ pub(super) struct FramePlan<'a> {
 impl Frame {
     /// Draws heading, legend, axis title, ticks and grid.
     pub(super) fn draw(scene: &mut Scene, plan: FramePlan<'_>) -> Self {
-        let FramePlan { around: Surroundings { width, heading, .. }, axis, range, entries, head, foot, aside } = plan;
+        let headed = heading_lines(scene, &plan.around.heading);
+        let below = legend(scene, plan.entries, (MARGIN, scene.width - MARGIN, headed));
+        Self::draw_below(scene, plan, below)
+    }
+
+    /// Draws axis title, ticks and grid below `top`.
+    pub(super) fn draw_below(scene: &mut Scene, plan: FramePlan<'_>, top: f64) -> Self {
+        let FramePlan { around: Surroundings { width, .. }, axis, range, head, foot, aside, .. } = plan;
         let width = *width;
-        let start = MARGIN;
         let end = scene.width - MARGIN;
-        let headed = heading_lines(scene, heading);
-        let below = legend(scene, entries, (start, end, headed));
-        let title = font::wrap(&axis.title(), end - start);
-        let top = scene.lines((start, below + GAP), &title, Anchor::Start) + font::LINE / 2.0;
+        let title = font::wrap(&axis.title(), end - MARGIN);
+        let top = scene.lines((MARGIN, top + GAP), &title, Anchor::Start) + font::LINE / 2.0;
         let bottom = top + width.plot_height() + head + foot;
         let frame = Self { left: end - Self::room(width, &range), right: end - aside, top, bottom, head, foot, range };
         for tick in Self::ticks(width, &frame.range) {

@@ -6,6 +6,7 @@
 //! | 2, removed and Ghosted Layers | [`LayerDiagram`] |
 //! | 4, error of each channel; 5, accuracy against depth | [`Curves`] |
 //! | none: a value under each seed of the calibration | [`Dots`] |
+//! | none: quality over size, with the Pareto frontier | [`Pareto`] |
 //!
 //! A figure becomes a `scene` of shapes in points. The scene is written as SVG and PDF and rasterized by plotters, so
 //! all formats have the same proportions. Text has 8 points at the printed width. A method has the same style in every
@@ -43,6 +44,7 @@ mod font;
 mod frame;
 mod layers;
 pub mod palette;
+mod pareto;
 mod pdf;
 mod png;
 mod scene;
@@ -55,6 +57,7 @@ pub use bars::{BarChart, BarValue, Dots, Series};
 pub use curves::{Curves, Level, Line, Point};
 pub use frame::{Surroundings, Width};
 pub use layers::{DiagramRow, LayerDiagram};
+pub use pareto::{Pareto, ParetoPanel, ParetoPoint, ParetoSeries, frontier};
 
 use crate::error::Result;
 
@@ -70,6 +73,7 @@ pub enum Plot {
     Curves(Curves),
     Dots(Dots),
     Layers(LayerDiagram),
+    Pareto(Pareto),
 }
 
 /// Rendered figure in all formats.
@@ -116,6 +120,7 @@ impl Figure {
             Plot::Curves(curves) => curves.draw(&self.around, &mut scene),
             Plot::Dots(dots) => dots.draw(&self.around, &mut scene),
             Plot::Layers(diagram) => diagram.draw(&self.around, &mut scene),
+            Plot::Pareto(pareto) => pareto.draw(&self.around, &mut scene),
         }
         .map_err(|error| error.at(title.as_str()))?;
         frame::end(&mut scene, note, below);

@@ -1,4 +1,4 @@
-//! Colors, markers and dashes of methods, the same in every figure.
+//! Colors, markers and dashes of methods, the same in every figure, and of numbered series.
 //!
 //! The colors are those of Okabe and Ito (2008), partly darkened for white paper. Each has a contrast of at least 3:1
 //! with the background in both themes and is distinguishable with protanopia and deuteranopia. In grayscale, dark and
@@ -115,6 +115,38 @@ pub fn of(name: &str) -> Look {
         marker: MARKERS[pick_style(hash, 16, MARKERS.len())],
         dash: DASHES[pick_style(hash, 32, DASHES.len())],
     }
+}
+
+/// Hues of numbered series, so that neighbours differ in lightness.
+const SERIES_HUES: [Hue; 10] = [
+    Hue::Blue,
+    Hue::Orange,
+    Hue::Green,
+    Hue::Purple,
+    Hue::Vermillion,
+    Hue::Sky,
+    Hue::Teal,
+    Hue::Olive,
+    Hue::Brown,
+    Hue::Grey,
+];
+const SERIES_MARKERS: [Marker; 8] = [
+    Marker::Circle,
+    Marker::Square,
+    Marker::TriangleUp,
+    Marker::Diamond,
+    Marker::TriangleDown,
+    Marker::Plus,
+    Marker::Cross,
+    Marker::Star,
+];
+
+/// Returns the style of a series by its number, for figures whose series are pairs of a selection and a repair. The
+/// first 40 differ.
+pub(super) fn nth(number: usize) -> Look {
+    let hue = SERIES_HUES[number % SERIES_HUES.len()];
+    let marker = SERIES_MARKERS[number % SERIES_MARKERS.len()];
+    Look { colour: colour(hue), marker, dash: Dash::Solid }
 }
 
 fn pick_style(hash: u64, shift: u32, among: usize) -> usize {
@@ -275,6 +307,14 @@ mod tests {
             assert!(all.contains(&of(name).colour), "{name}");
         }
         assert!(SPARE_HUES.iter().all(|hue| all.contains(&colour(*hue))));
+    }
+
+    #[test]
+    fn numbered_series_differ() {
+        let looks: Vec<(Colour, Marker)> = (0..40).map(|number| (nth(number).colour, nth(number).marker)).collect();
+        for (number, look) in looks.iter().enumerate() {
+            assert!(!looks[..number].contains(look), "{number}: {look:?}");
+        }
     }
 
     #[test]

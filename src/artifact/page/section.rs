@@ -342,7 +342,7 @@ type Pairs = Vec<(String, String)>;
 #[derive(Debug, Serialize)]
 pub(super) struct Note<'a> {
     id: String,
-    /// Key of the cell, unless it is the title.
+    /// Key of the cell; `None` if the title shows it.
     key: Option<&'a str>,
     title: &'a str,
     note: &'a CellNote,

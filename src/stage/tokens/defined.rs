@@ -1,75 +1,36 @@
-//! Tokenizes the requests of task definitions, and stores the data to judge the answers.
+//! Tokenizes the requests of tasks, and stores the data to judge the answers.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 use ghostlab_definitions::generation::Generating;
 use ghostlab_definitions::metric::Output;
-use ghostlab_definitions::results::{Judged, StandardError, judged};
 use ghostlab_definitions::tokens::tokenised;
-use ghostlab_definitions::{Answer, Ask, Definition, FileRows, Request, Setting, Task, Value, native};
+use ghostlab_definitions::{Ask, Request, Setting, Task, native};
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 
-use super::{Prompts, SHEET, store_requests};
+use super::answer_key::{DOCUMENTS, Documents, SHEET};
+use super::{Prompts, store_requests};
 use crate::corpus::Tokenizer;
 use crate::error::{Error, Result};
-use crate::evaluate::choices::scored;
 use crate::evaluate::{TaskEncoder, end_tokens};
-use crate::generate::{End, Prompt, Sampling, Settings};
-use crate::grid::{DefinitionUse, TaskUse};
-use crate::sandbox::{self, Probe, TaskProbe};
-use crate::stage::{from_json, generations, scores, to_json};
+use crate::generate::{Prompt, Sampling, Settings};
+use crate::grid::EvalTask;
+use crate::stage::to_json;
 use crate::tasks::{self, DocumentLimit, Tokenised};
 use crate::work::backbone::BackbonePlan;
 use crate::work::inputs::Given;
-use ghostlab_store::{Key, Store, StoredObject};
+use ghostlab_store::{Key, Store};
 
-/// Payload with the documents of a definition.
-const DOCUMENTS: &str = "documents.json";
-
-/// Data for judging the answers to a stored task.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Documents {
-    /// Number of documents before the limit is applied.
-    pub original: usize,
-    rows: Vec<Value>,
-    /// Number of scored texts per document.
-    counts: Vec<usize>,
-    /// Number of texts whose context was truncated.
-    pub truncated: usize,
-}
-
-/// Loads a definition with its evaluated rows.
+/// Loads a task with its evaluated rows.
 ///
 /// # Errors
 /// Fails if rows are missing or do not fit the definition.
-pub(crate) fn task(given: Given<'_>, used: &DefinitionUse) -> Result<Task> {
-    let task = &given.grid.definitions[&used.name];
-    let files = task.files(task.definition.evaluated());
-    let files: Vec<_> = files.iter().map(AsRef::as_ref).collect();
+pub(crate) fn task(given: Given<'_>, used: &EvalTask) -> Result<Task> {
+    let definition = given.grid.definition(used)?;
+    let rows = given.grid.rows(used)?;
+    let files: Vec<_> = rows.evaluated(definition).iter().map(AsRef::as_ref).collect();
     let limit = used.how.limit.map(DocumentLimit::new).transpose()?;
-    given.inputs.guarded(&files, || Task::limited(task.definition.clone(), &task.rows, limit))
-}
-
-/// Renders all requests of a definition in a child process.
-///
-/// # Errors
-/// Fails if the definition, a row or the chat template exceeds the limits for untrusted input.
-pub(super) fn try_out(given: Given<'_>, backbone: &BackbonePlan, used: &DefinitionUse) -> Result<()> {
-    let task = &given.grid.definitions[&used.name];
-    let how = &used.how;
-    let probe = TaskProbe {
-        definition: task.definition.clone(),
-        rows: task.rows.clone(),
-        limit: how.limit,
-        shots: how.shots,
-        seed: how.seed,
-        system: how.system.clone(),
-        chat: how.chat.map(|multiturn| (backbone.folder.clone(), multiturn)),
-    };
-    sandbox::check(Probe::Task(Box::new(probe)))
+    given.inputs.guarded(&files, || Task::limited(definition.clone(), &*rows, limit))
 }
 
 /// Builds all requests of a definition, in document order.
@@ -79,11 +40,11 @@ pub(super) fn try_out(given: Given<'_>, backbone: &BackbonePlan, used: &Definiti
 pub(crate) fn requests(
     given: Given<'_>,
     backbone: &BackbonePlan,
-    used: &DefinitionUse,
+    used: &EvalTask,
     task: &Task,
 ) -> Result<Vec<Request>> {
     let how = &used.how;
-    let definition_task = &given.grid.definitions[&used.name];
+    let rows = given.grid.rows(used)?;
     let chat = how.chat.map(|_| given.inputs.chat(&backbone.folder)).transpose()?;
     let setting = Setting {
         shots: how.shots,
@@ -92,8 +53,8 @@ pub(crate) fn requests(
         chat: chat.as_ref(),
         multiturn: how.chat.unwrap_or(true),
     };
-    let files: Vec<_> = definition_task.example_files(how).iter().map(AsRef::as_ref).collect();
-    given.inputs.guarded(&files, || task.requests(&definition_task.rows, &setting))
+    let files: Vec<_> = rows.examples(&task.definition, how.shots).iter().map(AsRef::as_ref).collect();
+    given.inputs.guarded(&files, || task.requests(&*rows, &setting))
 }
 
 #[derive(Clone, Copy)]
@@ -113,50 +74,38 @@ impl<'a> TokensTarget<'a> {
     }
 }
 
-/// Stores the tokens of a task that is scored by likelihoods.
-pub(super) fn store(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
+/// Stores the tokens of a task, and what its answers are judged by.
+pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
     if task.definition.output == Output::Generate {
         return store_prompts(to, used, task, seconds);
     }
     let requests = requests(to.given, to.backbone, used, task)?;
     let (encoder, length) = to.reader(used.how.max_length)?;
     let all = tokenised(task, &requests, &encoder, used.how.bos, length)?;
-    let apart = task.definition.output == Output::Rolling;
+    let native = to.given.grid.native(used)?;
+    let windows = task.definition.output == Output::Rolling;
     let mut ids = Vec::new();
     let mut lengths = Vec::new();
     let mut rest = all.as_slice();
     while !rest.is_empty() {
-        let (now, later) = rest.split_at(if apart { 1 } else { together(rest) });
+        // Documents of built-in tasks have no examples, and windows no common prefix: each is scored separately.
+        let (now, later) = rest.split_at(if windows || native.is_some() { 1 } else { together(rest) });
         rest = later;
         let joined = together_with(&mut ids, now.iter().flatten());
-        // Windows have no common prefix, so each is scored separately.
-        match apart {
+        match windows {
             true => lengths.extend(joined.into_iter().map(|length| vec![length])),
             false => lengths.push(joined),
         }
     }
-    let documents = Documents {
-        original: task.original,
-        rows: task.documents.clone(),
-        counts: all.iter().map(Vec::len).collect(),
-        truncated: all.iter().flatten().filter(|text| !text.cut_ids.is_empty()).count(),
+    let judged_by = match native {
+        Some(native) => (SHEET, to_json(&native::solutions(native, task, &all)?)?),
+        None => {
+            let truncated = all.iter().flatten().filter(|text| !text.cut_ids.is_empty()).count();
+            let documents = Documents::new(task, all.iter().map(Vec::len).collect(), truncated);
+            (DOCUMENTS, to_json(&documents)?)
+        }
     };
-    store_requests(to, (ids, &lengths), (DOCUMENTS, to_json(&documents)?), seconds())
-}
-
-/// Stores the tokens of a built-in task.
-pub(super) fn store_known(to: TokensTarget<'_>, used: &TaskUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
-    let known = tasks::Task::find(&task.definition.name)?;
-    let (encoder, length) = to.reader(used.max_length)?;
-    let requests = task.requests(&FileRows::default(), &Setting::default())?;
-    let all = tokenised(task, &requests, &encoder, used.bos, length)?;
-    let mut ids = Vec::new();
-    let mut lengths = Vec::new();
-    for texts in &all {
-        lengths.push(together_with(&mut ids, texts.iter()));
-    }
-    let sheet = native::solutions(known, task, &all)?;
-    store_requests(to, (ids, &lengths), (SHEET, to_json(&sheet)?), seconds())
+    store_requests(to, (ids, &lengths), judged_by, seconds())
 }
 
 /// Appends the ids of texts, and returns their lengths.
@@ -209,7 +158,7 @@ fn together(documents: &[Vec<Tokenised>]) -> usize {
     count
 }
 
-fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
+fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
     let requests = requests(to.given, to.backbone, used, task)?;
     let (encoder, context) = to.reader(used.how.max_length)?;
     let [config, tokenizer_config] = to.given.inputs.configs(&to.backbone.folder)?;
@@ -239,12 +188,8 @@ fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, second
         let identity = move |time: usize| format!("{}.{time}", request.document);
         (0..times(request)).map(move |time| Prompt { identity: identity(time), ids: ids.clone() })
     });
-    let documents = Documents {
-        original: task.original,
-        rows: task.documents.clone(),
-        counts: requests.iter().map(times).collect(),
-        truncated: all.iter().filter(|ids| ids.len() > context - max_tokens).count(),
-    };
+    let truncated = all.iter().filter(|ids| ids.len() > context - max_tokens).count();
+    let documents = Documents::new(task, requests.iter().map(times).collect(), truncated);
     let sampling = sampling.map(|sampling| Sampling {
         temperature: sampling.temperature,
         top_p: sampling.top_p,
@@ -259,114 +204,6 @@ fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, second
     let settings = Settings { stops, end_of_text, processors: generation.processors, sampling, ..plain };
     let prompts = Prompts::new(prompts.collect(), settings, to.tokenizer.clone());
     prompts.store(to.store, to.key, vec![(DOCUMENTS, to_json(&documents)?)], seconds())
-}
-
-/// Reads the data for judging a stored task.
-///
-/// # Errors
-/// Fails if the object is damaged.
-pub fn documents(object: &StoredObject) -> Result<Documents> {
-    from_json(object, DOCUMENTS)
-}
-
-impl Documents {
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
-    /// Returns the task with the stored documents.
-    ///
-    /// # Errors
-    /// Fails if the documents do not fit the definition.
-    pub fn task(&self, definition: &Definition) -> Result<Task> {
-        Task::with_documents(definition.clone(), self.rows.clone())
-    }
-
-    pub fn spans(&self) -> impl Iterator<Item = Range<usize>> {
-        self.counts.iter().scan(0, |at, count| {
-            *at += count;
-            Some(*at - count..*at)
-        })
-    }
-
-    /// Converts scores to answers by document.
-    ///
-    /// # Errors
-    /// Fails if the number of scores differs from the number of texts.
-    pub fn answers(&self, output: Output, values: &[f64]) -> Result<Vec<Vec<Answer>>> {
-        let scored = scored(values);
-        self.fits(scored.len(), "scores", Error::job("the answers do not match the questions"))?;
-        let each = self.spans().map(|span| match (output, &scored[span]) {
-            (Output::Rolling, scores) => vec![Answer::Rolling(scores.iter().map(|score| score.log_likelihood).sum())],
-            (_, scores) => {
-                scores.iter().map(|score| Answer::LogLikelihood(score.log_likelihood, score.greedy)).collect()
-            }
-        });
-        Ok(each.collect())
-    }
-
-    fn fits(&self, answers: usize, called: &str, error: Error) -> Result<()> {
-        let texts = self.counts.iter().sum::<usize>();
-        match answers == texts {
-            true => Ok(()),
-            false => Err(error.expected(format!("{texts} {called}")).found(answers.to_string())),
-        }
-    }
-
-    /// Reads a variant's answers, and counts the documents with a non-finite one.
-    ///
-    /// # Errors
-    /// Fails if the object is damaged or has a wrong number of answers.
-    pub fn answered(&self, definition: &Definition, object: &StoredObject) -> Result<(Vec<Vec<Answer>>, usize)> {
-        if definition.output != Output::Generate {
-            let answers = self.answers(definition.output, &scores::read(object)?)?;
-            let non_finite = answers.iter().filter(|answer| !answer.iter().all(finite)).count();
-            return Ok((answers, non_finite));
-        }
-        let texts = generations::read(object)?;
-        let damaged = Error::damaged("stored answers do not match their questions");
-        self.fits(texts.len(), "texts", damaged.at(object.folder().display().to_string()))?;
-        let non_finite = texts.iter().filter(|generated| generated.end == End::NotFinite).count();
-        let texts: Vec<&str> = texts.iter().map(|generated| generated.text.as_str()).collect();
-        Ok((self.generated(definition, &texts)?, non_finite))
-    }
-
-    /// Converts generated texts to answers by document.
-    ///
-    /// # Errors
-    /// Fails if the number of texts differs from the number of prompts.
-    pub fn generated(&self, definition: &Definition, texts: &[&str]) -> Result<Vec<Vec<Answer>>> {
-        self.fits(texts.len(), "texts", Error::job("the answers do not match the questions"))?;
-        let each = self.spans().map(|span| {
-            let count = definition.repeats.max(span.len());
-            vec![Answer::Texts(texts[span].iter().map(|text| (*text).to_owned()).cycle().take(count).collect())]
-        });
-        Ok(each.collect())
-    }
-
-    /// Judges answers by a definition, with standard errors by `error`.
-    ///
-    /// # Errors
-    /// Fails like [`judged`].
-    pub fn judge(
-        &self,
-        definition: &Definition,
-        answers: &[Vec<Answer>],
-        error: &StandardError<'_>,
-    ) -> Result<Vec<Judged>> {
-        judged(&self.task(definition)?, answers, error)
-    }
-}
-
-fn finite(answer: &Answer) -> bool {
-    match answer {
-        Answer::LogLikelihood(number, _) | Answer::Rolling(number) => number.is_finite(),
-        Answer::Texts(_) => true,
-    }
 }
 
 #[cfg(test)]

@@ -7,8 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use ghostlab_definitions::metric::Output;
-use ghostlab_definitions::native;
 use rayon::prelude::*;
 
 use super::defined::{self, TokensTarget};
@@ -17,11 +15,10 @@ use crate::corpus::{self, Rule, Shards, Tokenizer, Windows};
 use crate::error::{Error, Result};
 use crate::files::limit::TextLimit;
 use crate::files::parts;
-use crate::grid::{Calibration, DefinitionUse, TaskUse};
+use crate::grid::{Calibration, EvalTask};
 use crate::machine;
 use crate::quantity::counted;
-use crate::sandbox::{self, Probe};
-use crate::tasks::{DocumentLimit, Task};
+use crate::sandbox;
 use crate::work::backbone::{BackbonePlan, Subject};
 use crate::work::context::Context;
 use crate::work::event::{Event, Reporter};
@@ -63,10 +60,8 @@ pub(crate) fn tokenise_missing(
     if missing.is_empty() {
         return Ok(());
     }
-    for (backbone, wanted) in &missing {
-        try_definitions(given, backbone, wanted)?;
-    }
-    let sources = Sources::read(given, missing.iter().flat_map(|(_, wanted)| wanted))?;
+    let each = missing.iter().flat_map(|(backbone, wanted)| wanted.iter().map(|(_, what)| (*backbone, *what)));
+    let sources = Sources::read(given, each)?;
     let wanted = missing.iter().flat_map(|(_, wanted)| wanted);
     for text in sources.notes_of_single_rows(given, wanted)? {
         reporter.event(Event::Note { text });
@@ -103,12 +98,12 @@ pub(crate) fn text(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject
 pub(crate) fn whole(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
     tokens(run, backbone, key, |artifact: &StoredObject| match subject {
         Subject::Windows(_) => read_windows(artifact).map(Text::Windows),
-        Subject::Defined(used) if run.grid.definitions[&used.name].definition.output == Output::Generate => {
+        Subject::Task(task) if run.grid.generates(task) => {
             let tokenizer = tokenizer(Given { grid: run.grid, inputs: run.inputs }, backbone)?;
             Prompts::read(artifact, tokenizer, run.settings.cache_bytes())
                 .map(|prompts| Text::Generation(Box::new(prompts)))
         }
-        Subject::Task(_) | Subject::Defined(_) => TaskTokens::read(artifact).map(Text::Task),
+        Subject::Task(_) => TaskTokens::read(artifact).map(Text::Task),
     })
 }
 
@@ -136,19 +131,10 @@ fn tokens<T>(
 fn remake(given: Given<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
     let wanted: Vec<WantedTokens<'_>> =
         all(backbone).into_iter().filter(|(wanted, _)| ***wanted == *key).take(1).collect();
-    try_definitions(given, backbone, &wanted)?;
-    let sources = Sources::read(given, wanted.iter())?;
+    let sources = Sources::read(given, wanted.iter().map(|(_, what)| (backbone, *what)))?;
     let tokenizer = tokenizer(given, backbone)?;
     let to = |key| TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
     wanted.iter().try_for_each(|&(key, what)| tokenise(to(key), what, &sources).map(drop))
-}
-
-/// Renders definitions in a child process before their rows are read.
-fn try_definitions(given: Given<'_>, backbone: &BackbonePlan, wanted: &[WantedTokens<'_>]) -> Result<()> {
-    wanted.iter().try_for_each(|(_, what)| match what {
-        What::Evaluation(Subject::Defined(used)) => defined::try_out(given, backbone, used),
-        _ => Ok(()),
-    })
 }
 
 fn all(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
@@ -202,21 +188,20 @@ struct Sources {
 }
 
 impl Sources {
-    fn read<'a>(given: Given<'_>, wanted: impl Iterator<Item = &'a WantedTokens<'a>>) -> Result<Self> {
+    fn read<'a>(given: Given<'_>, wanted: impl Iterator<Item = (&'a BackbonePlan, What<'a>)>) -> Result<Self> {
         let mut sources = Self { rows: BTreeMap::new(), tasks: BTreeMap::new() };
-        for (_, what) in wanted {
-            let corpus = match *what {
+        for (backbone, what) in wanted {
+            let corpus = match what {
                 What::Calibration(calibration) => &calibration.corpus,
                 What::Evaluation(Subject::Windows(text)) => &text.corpus,
-                What::Evaluation(Subject::Task(used)) => {
-                    if let Entry::Vacant(free) = sources.tasks.entry(used.to_string()) {
-                        free.insert(known(given, used)?);
+                What::Evaluation(Subject::Task(task)) => {
+                    let entry = sources.tasks.entry(source_name(task));
+                    // The child process tries each chat template, and everything else once.
+                    if task.how.chat.is_some() || matches!(entry, Entry::Vacant(_)) {
+                        sandbox::check(given.grid.probe(task, &backbone.folder)?)?;
                     }
-                    continue;
-                }
-                What::Evaluation(Subject::Defined(used)) => {
-                    if let Entry::Vacant(free) = sources.tasks.entry(defined_as(used)) {
-                        free.insert(defined::task(given, used)?);
+                    if let Entry::Vacant(free) = entry {
+                        free.insert(defined::task(given, task)?);
                     }
                     continue;
                 }
@@ -241,7 +226,8 @@ impl Sources {
         self.tasks.iter().filter_map(|(name, task)| Some(format!("task {name}: {}", task.unlabelled()?))).collect()
     }
 
-    /// Returns notes about WikiText-2 rules without rows to join. Published perplexities use joined rows.
+    /// Returns notes about texts with a single row whose rule joins rows, because published perplexities of WikiText-2 use
+    /// joined rows.
     fn notes_of_single_rows<'a>(
         &self,
         given: Given<'_>,
@@ -267,20 +253,9 @@ impl Sources {
     }
 }
 
-/// Returns a definition's task name, distinct from built-in ones.
-fn defined_as(used: &DefinitionUse) -> String {
-    format!("{used}, by its definition")
-}
-
-fn known(given: Given<'_>, used: &TaskUse) -> Result<ghostlab_definitions::Task> {
-    let data = &given.grid.tasks[&used.name];
-    let limit = used.limit.map(DocumentLimit::new).transpose()?;
-    let kind = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
-    let probe = Probe::Known { task: kind.name.to_owned(), path: data.path.clone(), limit: used.limit };
-    given.inputs.guarded(&[&data.path], || {
-        sandbox::check(probe)?;
-        native::task(kind, &data.path, limit)
-    })
+/// Returns a name that distinguishes built-in tasks from tasks by definitions.
+fn source_name(task: &EvalTask) -> String {
+    format!("{task}{}", if task.defined { ", by its definition" } else { "" })
 }
 
 /// Tokenizes one text or task, and returns a note about it.
@@ -313,11 +288,7 @@ fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<O
         What::Calibration(c) => windows(&c.corpus, c.length, Some((c.sequences, c.seed)))?,
         What::Evaluation(Subject::Windows(text)) => windows(&text.corpus, text.length, None)?,
         What::Evaluation(Subject::Task(used)) => {
-            let task = &sources.tasks[&used.to_string()];
-            return defined::store_known(to, used, task, || seconds_since(&started)).map(|()| None);
-        }
-        What::Evaluation(Subject::Defined(used)) => {
-            let task = &sources.tasks[&defined_as(used)];
+            let task = &sources.tasks[&source_name(used)];
             return defined::store(to, used, task, || seconds_since(&started)).map(|()| None);
         }
     };

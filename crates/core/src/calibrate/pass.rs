@@ -20,7 +20,7 @@ pub struct PassRequest {
 }
 
 impl PassRequest {
-    /// Whether the request is empty.
+    /// Returns whether the request is empty.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty() && self.sites.is_empty()
     }
@@ -243,7 +243,7 @@ fn first_not_finite(numbers: &[f32]) -> Option<usize> {
     Some(block * BLOCK + within)
 }
 
-/// Whether any value is NaN or infinite, i.e. has an exponent of all ones.
+/// Returns whether any value is NaN or infinite, i.e. has an exponent of all ones.
 fn has_not_finite(numbers: &[f32]) -> bool {
     const EXPONENT: u32 = 0x7f80_0000;
     // No early exit, so that the loop vectorizes.

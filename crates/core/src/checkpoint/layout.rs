@@ -32,14 +32,14 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Whether a checkpoint tensor belongs to the operator.
+    /// Returns whether a checkpoint tensor belongs to the operator.
     pub(super) fn holds(&self, tensor: &str) -> bool {
         let module = self.place.module();
         let names = [name(self.layer, &module), input_norm_name(self.layer, &module), bias_name(self.layer, &module)];
         names.iter().any(|name| name == tensor)
     }
 
-    /// Whether the operator applies a norm with weights to its input.
+    /// Returns whether the operator applies a norm with weights to its input.
     pub(super) fn is_weighted(&self) -> bool {
         matches!(AttachedForm::of(&self.operator), Ok(AttachedForm::Normed { weighted: true }))
     }
@@ -138,12 +138,12 @@ impl Layout {
         Ok(Self { kept, dropped, attached, tensors, weights })
     }
 
-    /// Whether the checkpoint has a separate output projection.
+    /// Returns whether the checkpoint has a separate output projection.
     pub(super) fn has_head(&self) -> bool {
         self.tensors.iter().any(|tensor| tensor.name == HEAD)
     }
 
-    /// Whether loaders need the modelling file, because of operators next to the weights or dropped sublayers.
+    /// Returns whether loaders need the modelling file, because of operators next to the weights or dropped sublayers.
     pub fn needs_code(&self) -> bool {
         !self.attached.is_empty() || !self.dropped.is_empty()
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::parquet::read_parquet;
-use super::text_row::{Field, TextRowSeed};
+use super::text_row::{TextRow, TextRowSeed};
 use crate::error::{self, Error, Result};
 use crate::files::gzip;
 use crate::files::json_rows::JsonRows;
@@ -148,7 +148,7 @@ fn read_json(lines: impl BufRead + 'static, file: (&Path, bool), column: Option<
             Err(error) => return Some(Err(error)),
         };
         let text = match row.take(&wanted) {
-            Some((name, Field::Text(text))) => {
+            Some((name, TextRow { text: Some(text), .. })) => {
                 column = Some(name);
                 Ok(text)
             }

@@ -31,10 +31,6 @@ impl Criterion for Angular {
             .collect()
     }
 
-    fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
-        self.pairs(cut).iter().map(|pair| (pair.from, pair.to)).collect()
-    }
-
     fn one_block(&self, _: &PruneSpec<'_>) -> bool {
         true
     }

@@ -37,7 +37,7 @@ const VARIANTS: &[Variant] =
 /// Number of rows read at a time.
 const BLOCK_ROWS: usize = 2048;
 
-/// Selects what is closest to an affine map, by canonical correlations of input and output.
+/// Removes the layers closest to an affine map, by the canonical correlations of their input and output.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Cca {
@@ -51,7 +51,7 @@ enum Cut {
     /// Removes the `n` layers with the lowest bounds, as in the reference.
     #[default]
     Layers,
-    /// Removes the block of `n` layers with the lowest bound, the first of equal ones.
+    /// Removes the block of `n` layers with the lowest bound, the first one if bounds are equal.
     Block,
 }
 

@@ -9,8 +9,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::{Cut, Sublayer};
 use crate::named::named;
+use crate::quantity::counted;
 
-/// Unit in which a depth counts.
+/// Unit of a depth.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DepthUnit {
@@ -28,12 +29,26 @@ impl DepthUnit {
     /// Units that count sublayers instead of whole layers.
     pub const OF_SUBLAYERS: &'static [Self] = &[Self::Attention, Self::Mlp, Self::Sublayers];
 
-    /// Whether the unit is a whole layer.
+    /// Returns whether the unit is a whole layer.
     pub fn is_layers(&self) -> bool {
         *self == Self::Layers
     }
 
-    /// Returns how many of this unit a backbone has.
+    /// Returns the name of one unit in tables and figures.
+    pub fn noun(self) -> &'static str {
+        match self {
+            Self::Layers => "layer",
+            Self::Attention => "attention",
+            Self::Mlp => "MLP",
+            Self::Sublayers => "sublayer",
+        }
+    }
+
+    pub fn plural(self) -> String {
+        format!("{}s", self.noun())
+    }
+
+    /// Returns the number of units in a backbone.
     pub fn available(self, layers: usize) -> usize {
         if self == Self::Sublayers { 2 * layers } else { layers }
     }
@@ -74,7 +89,7 @@ impl Depth {
         Self { count, unit: DepthUnit::Layers }
     }
 
-    /// Whether the depth counts whole layers.
+    /// Returns whether the depth counts whole layers.
     pub fn is_in_layers(self) -> bool {
         self.unit == DepthUnit::Layers
     }
@@ -86,6 +101,11 @@ impl Depth {
             return Cut::layers(start..start + self.count);
         }
         self.unit.candidates(layers).into_iter().skip(start).take(self.count).collect()
+    }
+
+    /// Returns the count with its unit in words: `3 layers`, `8 attentions`, `1 MLP`.
+    pub fn words(self) -> String {
+        counted(self.count, self.unit.noun())
     }
 
     /// Returns the depth as it appears in cell names: `7`, or `attention-8`.
@@ -180,6 +200,7 @@ mod tests {
         for wrong in [r#"{"heads": 8}"#, r#"{"attention": 8, "mlp": 2}"#, "{}", r#""7""#] {
             assert!(serde_json::from_str::<Depth>(wrong).is_err(), "{wrong}");
         }
+        assert_eq!([attention, Depth::layers(1)].map(Depth::words), ["8 attentions", "1 layer"]);
         assert_eq!((attention.word(), attention.to_string()), ("attention-8".to_owned(), "8 attention".to_owned()));
     }
 

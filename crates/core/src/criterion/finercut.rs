@@ -22,11 +22,11 @@ pub(super) const ENTRY: CriterionEntry =
 const VARIANTS: &[Variant] =
     &[Variant { option: "distance", value: "js", word: "js", label: "FinerCut, Jensen-Shannon" }];
 
-/// Greedy removal by the distance of the logits to those of the dense backbone.
+/// Greedy removal by the distance between the logits and those of the dense backbone.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct FinerCut {
-    /// Distance of the logits of a token.
+    /// Distance measure between the logits at a token.
     distance: LogitDistance,
 }
 

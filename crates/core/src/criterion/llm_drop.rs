@@ -16,7 +16,7 @@ pub(super) const ENTRY: CriterionEntry =
     CriterionEntry::new::<LlmDrop>(NAME, SOURCE, build::<LlmDrop>).label("LLM-Drop").beyond();
 
 /// Removes the sublayers with the lowest `1 − mean cos(x, x + f(x))` over tokens, where `f` includes the norm.
-/// The depth says which kind is removed. Of equal scores the first of all attentions, then of all MLPs, is removed.
+/// The depth selects the kind of sublayer. Ties go to attentions before MLPs, then to the lower layer.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LlmDrop {

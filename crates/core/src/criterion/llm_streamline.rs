@@ -46,10 +46,6 @@ impl Criterion for LlmStreamline {
         (1..cut.layers - cut.depth).map(|from| Pair { axis: self.axis, from, to: from + cut.depth }).collect()
     }
 
-    fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
-        self.pairs(cut).iter().map(|pair| (pair.from, pair.to)).collect()
-    }
-
     fn one_block(&self, _: &PruneSpec<'_>) -> bool {
         true
     }

@@ -26,12 +26,12 @@ pub(super) const ENTRY: CriterionEntry =
 const VARIANTS: &[Variant] =
     &[Variant { option: "input", value: "normed", word: "normed", label: "NBL bound, normed input" }];
 
-/// Removes the attentions with the lowest `C − Σ ρᵢ²`, with the canonical correlations `ρᵢ` of the streams before and after
-/// the attention.
+/// Removes the attentions with the lowest `C − Σ ρᵢ²`, where `ρᵢ` are the canonical correlations of the streams before and
+/// after the attention.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Nbl {
-    /// Input of the map that replaces an attention: the stream, or its norm, which the attention reads.
+    /// Input of the map that replaces an attention: the stream, or the normed stream that the attention reads.
     #[serde(skip_serializing_if = "MapInput::is_stream")]
     input: MapInput,
 }

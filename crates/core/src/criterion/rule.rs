@@ -22,7 +22,6 @@ pub struct PruneSpec<'a> {
     pub layers: usize,
     /// Number of layers or sublayers to remove.
     pub depth: usize,
-    /// Unit of the depth.
     pub unit: DepthUnit,
 }
 
@@ -171,11 +170,14 @@ pub trait Criterion: Send + Sync {
     /// Returns the regions `[start, end)` that the selection may contain. The pass spools the activations at their
     /// boundaries.
     fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+        if self.one_block(cut) {
+            return self.pairs(cut).iter().map(|pair| (pair.from, pair.to)).collect();
+        }
         any_regions(cut)
     }
 
-    /// Whether the rule always removes one block. Rules that only happen to select adjacent layers return `false`, as
-    /// in the reference code.
+    /// Returns whether the rule always removes one block of adjacent layers. As in the reference code, rules that only
+    /// happen to select adjacent layers return `false`.
     fn one_block(&self, cut: &PruneSpec<'_>) -> bool {
         let _ = cut;
         false
@@ -202,7 +204,7 @@ pub trait Criterion: Send + Sync {
         Ok(None)
     }
 
-    /// Whether the rule removes one layer or sublayer at a time and measures the repaired backbone again
+    /// Returns whether the rule removes one layer or sublayer at a time and measures the repaired backbone again
     /// ([`iterative`](crate::iterative)). It then ranks the candidates that are not in [`CalibrationStats::removed`].
     fn is_iterative(&self) -> bool {
         false
@@ -271,7 +273,7 @@ pub(super) fn any_regions(cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
     (0..layers).flat_map(|start| (start + 1..=(start + depth).min(layers)).map(move |end| (start, end))).collect()
 }
 
-/// Axis of the cosine, an option of two rules.
+/// Axis over which the cosine is computed.
 #[derive(Debug, Default, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Cosine {

@@ -9,12 +9,17 @@ use super::rule::{
 };
 use crate::calibrate::Pair;
 use crate::error::Result;
+use crate::options::Variant;
 
 const NAME: &str = "shortgpt";
 const SOURCE: &str = "https://github.com/sramshetty/ShortGPT";
 pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ShortGpt>(NAME, SOURCE, build::<ShortGpt>)
     .label("ShortGPT")
+    .variants(VARIANTS)
     .deviations(READS_FIRST_SEQUENCES);
+
+const VARIANTS: &[Variant] =
+    &[Variant { option: "iterative", value: "true", word: "iterative", label: "ShortGPT, iterative" }];
 
 /// Removes the `n` layers with the lowest block influence `BI_l = 1 − cos(X_l, X_{l+1})`.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -32,7 +37,7 @@ struct ShortGpt {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum LastLayer {
-    /// Never removes it, as in the reference code.
+    /// Never removes the last layer, as in the reference code.
     #[default]
     Keep,
     Allow,

@@ -11,7 +11,6 @@ use crate::error::Result;
 use crate::model::{Batch, Divergence, Engine, Load, Program, Trie};
 use crate::tasks::Measure;
 
-/// A damage metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
     /// Mean of `Σ p ln(p / q)`, in nats.

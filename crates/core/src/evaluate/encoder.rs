@@ -65,7 +65,9 @@ pub fn prefix_token<'a>(
     if let Some(bos) = token_text(&tokenizer_config["bos_token"]) {
         return named_prefix("bos", SpecialToken::Text(bos));
     }
-    let [bos_id, eos_id] = ["bos_token_id", "eos_token_id"].map(|key| main_id(&config[key]));
+    // In a list of end tokens the first is the main one.
+    let [bos_id, eos_id] =
+        ["bos_token_id", "eos_token_id"].map(|key| config[key].as_u64().or_else(|| config[key][0].as_u64()));
     let class = tokenizer_config["tokenizer_class"].as_str().map(|class| class.trim_end_matches("Fast"));
     let of_class = OF_CLASSES.iter().find(|(name, ..)| Some(*name) == class);
     let class_bos = of_class.and_then(|(_, bos, _)| *bos).filter(|_| is_absent("bos_token", tokenizer_config));
@@ -96,11 +98,6 @@ fn named_prefix<'a>(role: &'static str, token: SpecialToken<'a>) -> Result<Optio
 /// Returns the text of a special token, given as a string or a map with `content`.
 fn token_text(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token["content"].as_str())
-}
-
-/// Returns the id of a special token. In a list of end tokens the first is the main one.
-fn main_id(id: &Value) -> Option<u64> {
-    id.as_u64().or_else(|| id[0].as_u64())
 }
 
 /// Returns the end-of-text tokens of a backbone's files: those of `config.json` and the EOS of `tokenizer_config.json`.

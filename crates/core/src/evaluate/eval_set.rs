@@ -14,7 +14,7 @@ pub trait EvalSet: Sync {
     /// Returns the number of tokens of a chunk.
     fn tokens(&self, chunk: usize) -> usize;
 
-    /// Returns the number of tokens that a chunk processed for one program, if it can be less than all.
+    /// Returns the number of tokens actually processed per program in a chunk, or `None` if always all of them.
     fn ran(&self, _chunk: usize, _of_programs: &[&[f64]]) -> Option<usize> {
         None
     }
@@ -38,7 +38,7 @@ pub trait EvalSet: Sync {
     /// Returns the number of values per program in a chunk, or a lower bound if it depends on the program.
     fn count(&self, chunk: usize) -> usize;
 
-    /// Whether `values` is a complete set of values of a chunk for one program.
+    /// Returns whether `values` is a complete set of values of a chunk for one program.
     fn fits(&self, chunk: usize, values: &[f64]) -> bool {
         values.len() == self.count(chunk)
     }

@@ -17,7 +17,7 @@ const MAX_HEADER: u64 = 1 << 25;
 /// Supported tensor types.
 pub const TYPES: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K or Q6_K";
 
-/// Whether a path has the extension of a GGUF file.
+/// Returns whether a path has the extension of a GGUF file.
 pub fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) && !path.is_dir()
 }
@@ -60,7 +60,7 @@ impl Gguf {
         let mut head = Vec::new();
         file.seek(SeekFrom::Start(0)).map_err(|error| read_error(&error, path))?;
         file.take(MAX_HEADER).read_to_end(&mut head).map_err(|error| read_error(&error, path))?;
-        // The tensor count of the header is compared, because the map merges duplicate names.
+        // Compare with the tensor count of the header, because the map merges duplicate names.
         let count = head.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let old = head.get(4..8) == Some(&[1, 0, 0, 0]);
         let content = caught::catch(|| Content::read(&mut Cursor::new(&head)))

@@ -34,3 +34,16 @@ pub mod rows;
 pub mod sha256;
 pub mod shown;
 pub mod stamp;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Lists the paths in a folder, sorted.
+///
+/// # Errors
+/// Fails if the folder cannot be read.
+pub fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths: Vec<PathBuf> = folder.read_dir()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    Ok(paths)
+}

@@ -172,7 +172,7 @@ impl<'a> Schedule<'a> {
         self.decoding.token_bytes(&self.programs) * tokens as u64
     }
 
-    /// Whether the prompt's sequences may be recomputed, see [`Config::recomputes_in_new_regime`].
+    /// Returns whether the prompt's sequences may be recomputed, see [`Config::recomputes_in_new_regime`].
     fn may_run_anew(&self, prompt: usize) -> bool {
         let length = self.ids[prompt].len();
         let longest = length + self.settings.max_new_tokens - 1;

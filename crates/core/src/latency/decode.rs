@@ -16,7 +16,7 @@ pub struct DecodeResult {
     pub tokens: usize,
     /// Milliseconds per round with every stream operator as a full matrix product. `None` if memory was insufficient.
     pub times: Option<Vec<f64>>,
-    /// Times with diagonal operators as one multiplication per channel. `None` without diagonal operators.
+    /// Times with diagonal operators applied as one multiplication per channel. `None` without diagonal operators.
     pub by_channel: Option<Vec<f64>>,
     /// Times of the dense backbone in the same rounds, if it was measured.
     pub dense: Option<Vec<f64>>,
@@ -32,7 +32,7 @@ impl DecodeResult {
         TimeSpread::of(counted(self.first, self.times.as_deref()?))
     }
 
-    /// Returns the time spread with diagonal operators as one multiplication per channel.
+    /// Returns the spread of the times with diagonal operators applied as one multiplication per channel.
     pub fn spread_by_channel(&self) -> Option<TimeSpread> {
         TimeSpread::of(counted(self.first, self.by_channel.as_deref()?))
     }

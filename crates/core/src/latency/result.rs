@@ -11,7 +11,7 @@ use super::spread::{Speedup, TimeSpread};
 pub struct LatencyResult {
     /// Milliseconds per round with every stream operator as a full matrix product. `None` if memory was insufficient.
     pub times: Option<Vec<f64>>,
-    /// Times with diagonal operators as one multiplication per channel. `None` without diagonal operators.
+    /// Times with diagonal operators applied as one multiplication per channel. `None` without diagonal operators.
     pub by_channel: Option<Vec<f64>>,
     /// Times of the dense backbone in the same rounds, if it was measured.
     pub dense: Option<Vec<f64>>,
@@ -22,7 +22,7 @@ pub struct LatencyResult {
     pub sessions: usize,
     /// Bytes of the weights that the variant needs, including its operator.
     pub weight_bytes: u64,
-    /// Peak bytes of intermediates. `None` if they are in another memory or were not measured.
+    /// Peak bytes of intermediates. `None` if they are not in host memory or were not measured.
     pub intermediate_bytes: Option<u64>,
     /// Bytes of the dense backbone's weights and intermediates.
     pub dense_bytes: Option<u64>,
@@ -56,7 +56,7 @@ impl LatencyResult {
         TimeSpread::of(self.counted(self.times.as_deref()?))
     }
 
-    /// Returns the time spread with diagonal operators as one multiplication per channel.
+    /// Returns the spread of the times with diagonal operators applied as one multiplication per channel.
     pub fn spread_by_channel(&self) -> Option<TimeSpread> {
         TimeSpread::of(self.counted(self.by_channel.as_deref()?))
     }

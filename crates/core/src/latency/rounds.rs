@@ -47,7 +47,7 @@ pub enum Timed {
 pub struct Session {
     /// Outcome of each variant.
     pub timed: Vec<Timed>,
-    /// Index of the first counted round. The requested number of consecutive rounds counts.
+    /// Index of the first counted round. Only the requested number of consecutive rounds is counted.
     pub first: usize,
 }
 
@@ -94,9 +94,9 @@ pub(super) fn alone(programs: &[Program]) -> Vec<Trie> {
 /// the order varies. `after` runs after each pass and receives whether the pass was requested.
 ///
 /// While the last rounds of any program are unstable ([`TimeSpread::is_noise`]), additional rounds follow up to the
-/// limits of `patience`. The last rounds count. If the times never stabilize, the consecutive rounds with the fewest
-/// unstable programs count, the same for all programs. Source: Georges, Buytaert and Eeckhout, "Statistically rigorous
-/// Java performance evaluation", OOPSLA 2007, section 4.2.
+/// limits of `patience`. Only the last rounds are counted. If the times never stabilize, the consecutive rounds with the
+/// fewest unstable programs are counted instead, the same for all programs. Source: Georges, Buytaert and Eeckhout,
+/// "Statistically rigorous Java performance evaluation", OOPSLA 2007, section 4.2.
 pub(super) fn in_rounds(
     programs: usize,
     rounds: Rounds,
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn rounds_go_on_while_they_are_noise_and_the_quiet_ones_count() {
         let patience = Patience { rounds: 60, seconds: 60.0 };
-        // One pass of 200 ms among two of 40 ms has a deviation as large as the mean.
+        // Times of 40, 200 and 40 ms deviate by about as much as their mean, so they are unstable.
         let (made, first, beyond) = adapted(&[40, 200, 40, 200, 40], patience);
         assert!(made >= 6 && first == made - 3, "{made} rounds, from {first}");
         assert_eq!(beyond, made - 3);

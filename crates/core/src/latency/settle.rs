@@ -8,9 +8,9 @@ pub const MAX_SESSIONS: usize = 8;
 
 /// Measures a session of all variants and repeats it while a variant is unstable, at most `max_sessions` times.
 ///
-/// The last session counts for all variants even if it is unstable, because speedups compare times of one session.
-/// Earlier sessions never count, so that no time is the best of several attempts. `again` runs before each repetition
-/// with the number of unstable variants and the number of sessions so far.
+/// All variants use the last session even if it is unstable, because speedups compare times of one session. Earlier
+/// sessions are never used, so that no time is the best of several attempts. `again` runs before each repetition with
+/// the number of unstable variants and the number of sessions so far.
 ///
 /// # Errors
 /// Propagates errors of `session` and `again`.
@@ -77,7 +77,7 @@ mod tests {
     fn sessions_that_never_settle_end_at_their_bound() {
         let sessions = [[[10.0, 11.0], [5.0, 5.0]], [[10.0, 90.0], [5.0, 9.0]], [[1.0, 1.0]; 2]];
         let (results, repeated) = run(2, &sessions);
-        // The last session counts although it is less stable than the first.
+        // The last session is used although it is less stable than the first.
         assert_eq!(results[1].times, Some(vec![5.0, 9.0]));
         assert!(results.iter().all(|of| of.is_unstable() && of.sessions == 2));
         assert_eq!(repeated, [(1, 1)]);

@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use super::size::Savings;
 use crate::evaluate::damage::{Damage, Damages, Stretch};
 use crate::evaluate::perplexity::Losses;
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::recovery::RepairMetrics;
 use crate::style::Style;
-use crate::tasks::{Answered, Flip, Measure, TaskResult};
+use crate::tasks::{Answered, Flip, Measure};
 
 /// Direction in which a metric improves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +19,6 @@ pub enum Direction {
     Neither,
 }
 
-/// Unit of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     Percent,
@@ -106,7 +106,6 @@ impl TextSample<'_> {
 /// Answers of a variant to the documents of a task.
 #[derive(Debug, Clone, Copy)]
 pub struct TaskSample<'a> {
-    pub result: &'a TaskResult,
     pub answers: &'a Answered,
     /// Answers of the dense model, if the run includes it.
     pub dense: Option<&'a Answered>,
@@ -128,7 +127,7 @@ impl TaskSample<'_> {
 
     /// Returns for each document whether it is answered correctly.
     pub fn right(&self) -> Vec<bool> {
-        let kind = self.result.task.column;
+        let kind = self.answers.result.task.column;
         self.answers.documents().map(|document| document.right(kind)).collect()
     }
 
@@ -136,7 +135,7 @@ impl TaskSample<'_> {
     /// is correct. Returns `None` if the dense model's answers to the same documents are missing.
     pub fn by_document(&self, metric: &MetricEntry) -> Option<Vec<bool>> {
         let Of::Flips(flip) = metric.of else { return Some(self.right()) };
-        let kind = self.result.task.column;
+        let kind = self.answers.result.task.column;
         let pairs = self.dense?.documents().zip(self.answers.documents());
         pairs.map(|(dense, variant)| (dense.id == variant.id).then(|| flip.holds(&dense, &variant, kind))).collect()
     }
@@ -168,6 +167,8 @@ pub enum Of {
     /// Decoding of tokens after a prompt.
     Decode(fn(&DecodeResult) -> Option<Measure>),
     Repair(fn(&RepairSample<'_>) -> Option<f64>),
+    /// Program of the variant, compared with the dense model.
+    Size(fn(&Savings) -> f64),
     /// Task or group defined as in lm-evaluation-harness, which also defines the computation.
     Defined,
 }
@@ -199,7 +200,7 @@ impl Spread {
     }
 }
 
-/// Properties of a metric.
+/// Registry entry of a metric.
 pub struct MetricEntry {
     /// Prefix of the metric's ids, such as `ppl` in `ppl_c4`. Empty if the id is only the name of the measured object.
     pub id: &'static str,
@@ -232,8 +233,8 @@ impl MetricEntry {
         self
     }
 
-    /// Whether a run has a column for the metric. `unlike` is set if vocabularies differ; `named` lists the metrics
-    /// that the grid names.
+    /// Returns whether a run has a column for the metric. `unlike` is set if vocabularies differ; `named` lists the
+    /// metrics that the grid names.
     pub fn is_column(&self, unlike: bool, named: &[String]) -> bool {
         match self.shown {
             Shown::Always => true,

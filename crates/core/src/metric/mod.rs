@@ -16,6 +16,7 @@ mod entry;
 mod flips;
 mod latency;
 mod repair;
+mod size;
 mod task;
 #[cfg(test)]
 #[path = "../../templates/metric.rs"]
@@ -36,6 +37,7 @@ pub use entry::{
 };
 pub use latency::{DECODE, DECODE_SPEEDUP, MEMORY, MEMORY_SIZE, PREFILL, SPEEDUP};
 pub use repair::{ANTISYMMETRIC, BOUNDARY_ERROR, CHANNEL_ERROR, CHANNELS_REDUCED, SYMMETRIC};
+pub use size::{PARAMETERS_REMOVED, Savings};
 pub use task::{ACCURACY, TASK};
 pub use text::{BITS_PER_BYTE, PERPLEXITY, TEXT};
 
@@ -77,6 +79,9 @@ pub static ENTRIES: &[&MetricEntry] = &[
     &SYMMETRIC,
     &ANTISYMMETRIC,
     &CHANNELS_REDUCED,
+    &PARAMETERS_REMOVED,
+    &size::KV_CACHE,
+    &size::OPERATIONS,
 ];
 
 /// Texts of the paper's tables with their column headers, in the paper's order.
@@ -144,12 +149,12 @@ impl MetricEntry {
         Metric { id, label, entry: self, member: Some(name.to_owned()) }
     }
 
-    /// Whether the metric is a timing of a prompt, and so depends on the machine.
+    /// Returns whether the metric is a timing of a prompt, and so depends on the machine.
     pub fn is_latency(&self) -> bool {
         matches!(self.of, Of::Prompt(_) | Of::Decode(_))
     }
 
-    /// Whether ids of the metric name the measured object.
+    /// Returns whether ids of the metric name the measured object.
     fn has_members(&self) -> bool {
         matches!(self.of, Of::Text(_) | Of::Damage(..) | Of::Task(_) | Of::Flips(_))
     }
@@ -209,7 +214,7 @@ impl Metric {
         Self { id, label, entry, member: Some(task_id.to_owned()) }
     }
 
-    /// Whether the metric belongs to a task definition of lm-evaluation-harness.
+    /// Returns whether the metric belongs to a task definition of lm-evaluation-harness.
     pub fn is_defined(&self) -> bool {
         matches!(self.of, Of::Defined)
     }
@@ -233,7 +238,7 @@ impl Metric {
         Self { id, label: prompt.to_string(), entry: self.entry, member: Some(member) }
     }
 
-    /// Whether the metric is measured on texts, whose windows depend on the tokenizer.
+    /// Returns whether the metric is measured on texts, whose windows depend on the tokenizer.
     pub fn is_of_texts(&self) -> bool {
         matches!(self.of, Of::Text(_) | Of::Damage(..) | Of::Texts(_))
     }
@@ -243,7 +248,6 @@ impl Metric {
         if self.is_latency() { self.entry.id } else { &self.id }
     }
 
-    /// Returns the registry entry.
     pub fn entry(&self) -> &'static MetricEntry {
         self.entry
     }
@@ -267,14 +271,14 @@ impl Metric {
         others.map(|entry| entry.on(member)).collect()
     }
 
-    /// Returns the ids without a measured object, those of the known tasks, and those of the paper's texts.
+    /// Returns the names of the known tasks and the paper's texts, and the ids of metrics that need no measured object.
     pub fn words() -> Vec<String> {
         let words = ENTRIES.iter().filter(|entry| !entry.has_members()).map(|entry| entry.id);
         let tasks = TASKS.iter().map(|task| task.name);
         tasks.map(str::to_owned).chain(texts()).chain(words.map(str::to_owned)).collect()
     }
 
-    /// Returns the accuracy on a task that a grid calls `name`, built-in or not.
+    /// Returns the accuracy metric of a built-in or other task with this name in grids.
     pub fn task(name: &str) -> Self {
         TASK.on(name)
     }
@@ -295,7 +299,7 @@ impl Metric {
         Self::print(value, decimals).parse().unwrap_or(value)
     }
 
-    /// Whether `one` is better than `other`. False if the metric has no direction.
+    /// Returns whether `one` is better than `other`. False if the metric has no direction.
     pub fn better(&self, one: f64, other: f64) -> bool {
         match self.direction {
             Direction::Higher => one > other,
@@ -315,9 +319,14 @@ impl Metric {
     }
 }
 
-/// Whether the metric called `name` compares variants with the dense model.
+/// Returns whether the metric called `name` compares variants with the dense model.
 pub fn is_damage(name: &str) -> bool {
     ENTRIES.iter().any(|entry| entry.name == name && matches!(entry.of, Of::Damage(..)))
+}
+
+/// Returns whether the metric of a name is a share of the dense model's size.
+pub fn is_size(name: &str) -> bool {
+    ENTRIES.iter().any(|entry| entry.name == name && matches!(entry.of, Of::Size(_)))
 }
 
 /// Returns the metrics that a run shows only if its grid names them.

@@ -1,14 +1,14 @@
 //! Metrics of task answers: the built-in accuracy and the metrics of lm-evaluation-harness.
 
 use super::entry::{BARE, Direction, MetricEntry, Nearness, OF_TASK, Of, PairedTest, Shown, Spread, TaskSample, Unit};
-use crate::tasks::{self, Measure, TaskResult};
+use crate::tasks::{self, Measure};
 
 /// `arc_easy`: share of documents that are answered correctly, by the task's own column (`acc` or `acc_norm`).
 pub static TASK: MetricEntry = MetricEntry {
     name: "accuracy",
     test: Some(PairedTest::Mcnemar),
     shown: Shown::Always,
-    of: Of::Task(|sample| Some(sample.result.column().in_percent())),
+    of: Of::Task(|sample| Some(sample.answers.result.column().in_percent())),
     ..OF_TASK
 };
 
@@ -25,8 +25,7 @@ pub static ACCURACY: MetricEntry = MetricEntry {
 };
 
 fn average(samples: &[TaskSample<'_>]) -> Option<Measure> {
-    let all: Vec<TaskResult> = samples.iter().map(|task| task.result.clone()).collect();
-    tasks::average(&all).map(Measure::in_percent)
+    tasks::average(samples.iter().map(|task| &task.answers.result)).map(Measure::in_percent)
 }
 
 /// `mmlu_anatomy(shots=5)/acc,none`: metrics of lm-evaluation-harness, under their names there. An id is a task or

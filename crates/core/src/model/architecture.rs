@@ -370,7 +370,7 @@ impl Architecture {
         }
     }
 
-    /// Whether the output projection is tied to the embedding by default.
+    /// Returns whether the output projection is tied to the embedding by default.
     pub(crate) fn is_tied(&self) -> bool {
         self.defaults.contains(r#""tie_word_embeddings": true"#)
     }

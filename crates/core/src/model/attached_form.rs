@@ -130,7 +130,7 @@ impl AttachedForm {
         }
     }
 
-    /// Whether an operator of this form is valid at a place, with or without a bias.
+    /// Returns whether an operator of this form is valid at a place, with or without a bias.
     ///
     /// A diagonal after a norm is not: the decoder applies diagonals before the norm.
     pub(super) fn fits(self, place: BranchPlace, bias: bool) -> bool {

@@ -99,7 +99,7 @@ impl Batch {
     }
 }
 
-/// Whether gathering the scored rows pays off.
+/// Returns whether gathering the scored rows pays off.
 pub(super) fn is_narrower(scored: usize, tokens: usize) -> bool {
     4 * scored < 3 * tokens
 }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use rayon::prelude::*;
 
 use super::batch::{Batch, Divergence};
-use super::engine::{Clock, Compared, InStep};
+use super::engine::{Clock, Compared, InStep, in_parallel};
 use super::program::Step;
 use super::trie::{Model, Trie};
 use crate::error::{Error, Result};
@@ -78,15 +78,7 @@ pub(super) fn compared_side_by_side<M>(
 where
     M: Compare<Batch = Batch, Divergences = Vec<Divergence>> + Sync,
 {
-    let done = parts
-        .par_iter()
-        .map(|batch| {
-            let mut nodes = vec![0.0; trie.len()];
-            compared(model, trie, None, batch, &mut nodes).map(|outputs| (outputs, nodes))
-        })
-        .collect::<Result<Vec<_>>>()?;
-    done.iter().for_each(|(_, nodes)| seconds.iter_mut().zip(nodes).for_each(|(sum, node)| *sum += node));
-    Ok(done.into_iter().map(|(outputs, _)| outputs).collect())
+    in_parallel(parts, seconds, |batch, nodes| compared(model, trie, None, batch, nodes))
 }
 
 /// Model wrapper for one run, which holds the stream of the reference program.

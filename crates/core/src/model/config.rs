@@ -4,7 +4,7 @@
 //! `rope_parameters`, and `dtype`. Settings that this program cannot compute faithfully are rejected here, before
 //! weights are loaded.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -24,7 +24,7 @@ use super::weights::Weights;
 use super::window::{self, MAX_TOKENS};
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
-use crate::files::{parts, regular};
+use crate::files::{self, parts, regular};
 use crate::quantity::counted;
 
 /// Upper bounds far above any real backbone, which keep products of config values from overflowing. The actual values
@@ -45,7 +45,7 @@ pub struct Biases {
     pub mlp: bool,
 }
 
-/// Config of a backbone.
+/// Parsed config of a backbone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     pub architecture: &'static Architecture,
@@ -98,12 +98,12 @@ pub struct Config {
 }
 
 impl Config {
-    /// Whether the branch of a sublayer ends in a norm (OLMo-2).
+    /// Returns whether the branch of a sublayer ends in a norm (OLMo-2).
     pub fn ends_in_norm(&self, half: Sublayer) -> bool {
         self.norm_after(half).is_some()
     }
 
-    /// Whether every layer has both sublayers and no operator is next to the weights.
+    /// Returns whether every layer has both sublayers and no operator is next to the weights.
     pub fn is_plain(&self) -> bool {
         self.attachments.is_empty() && self.dropped.is_empty()
     }
@@ -305,8 +305,8 @@ fn with_defaults(
     Ok(map)
 }
 
-/// Whether the weights contain both an embedding and a separate output projection. Returns `false` for unreadable
-/// files, which cause an error when they are loaded.
+/// Returns whether the weights contain both an embedding and a separate output projection. Returns `false` for
+/// unreadable files, which cause an error when they are loaded.
 fn has_both_tables(folder: &Path) -> bool {
     Weights::open(folder).is_ok_and(|weights| weights.holds(EMBEDDING) && weights.holds(HEAD))
 }
@@ -343,9 +343,7 @@ fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Res
 
 /// Creates the error for a folder without a config. It lists the folder's content and suggests a subfolder.
 fn no_backbone(folder: &Path) -> Error {
-    let inside = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
-    let mut inside: Vec<PathBuf> = inside.collect();
-    inside.sort();
+    let inside = files::entries(folder).unwrap_or_default();
     let some = inside
         .iter()
         .take(5)

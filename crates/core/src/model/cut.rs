@@ -41,12 +41,12 @@ impl Cut {
         self.0.extend(other.iter());
     }
 
-    /// Whether a sublayer is removed.
+    /// Returns whether a sublayer is removed.
     pub fn contains(&self, layer: usize, sublayer: Sublayer) -> bool {
         self.0.contains(&(layer, sublayer))
     }
 
-    /// Whether both sublayers of a layer are removed.
+    /// Returns whether both sublayers of a layer are removed.
     pub fn contains_layer(&self, layer: usize) -> bool {
         Sublayer::BOTH.iter().all(|&sublayer| self.contains(layer, sublayer))
     }
@@ -62,7 +62,7 @@ impl Cut {
         with_mlp.map(|(layer, _)| layer).filter(|&layer| self.contains_layer(layer)).collect()
     }
 
-    /// Whether the cut consists of whole layers.
+    /// Returns whether the cut consists of whole layers.
     pub fn is_whole_layers(&self) -> bool {
         2 * self.whole_layers().len() == self.0.len()
     }
@@ -96,7 +96,7 @@ impl Cut {
     }
 }
 
-/// One entry of a cut's list.
+/// Entry of a serialized cut.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum CutEntry {

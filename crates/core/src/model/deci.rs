@@ -155,7 +155,7 @@ fn counts(file: &Gguf, key: &str, blocks: u64) -> Result<Vec<u64>> {
     }
 }
 
-/// Whether a tensor exists and all of its values are zero.
+/// Returns whether a tensor exists and all of its values are zero.
 fn is_zero(file: &Gguf, tensor: &str) -> Result<bool> {
     Ok(file.values(tensor)?.is_some_and(|values| values.iter().all(|&value| value == 0.0)))
 }

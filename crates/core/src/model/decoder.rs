@@ -27,7 +27,7 @@ use super::trie::Model;
 use crate::error::{Error, Result};
 use crate::linalg::panels::Panels;
 
-/// Loaded backbone.
+/// A backbone on the CPU engine, ready to run.
 #[derive(Clone)]
 pub struct Decoder {
     config: Config,
@@ -41,6 +41,8 @@ pub struct Decoder {
 
 /// Attention of the rows of a stream, with or without cached rows.
 trait Seen {
+    /// Computes attention of the rows.
+    ///
     /// # Shapes
     /// `qkv [tokens, (H + 2K)·D]`; result `[tokens, H·D]`.
     fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch>;

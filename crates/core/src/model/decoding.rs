@@ -95,7 +95,7 @@ pub(super) trait Cached: Model + Sync {
     /// Computes a step.
     ///
     /// # Shapes
-    /// `x [tokens, C]`; result the same.
+    /// `x` and the result are `[tokens, C]`.
     fn step(&self, step: &Step, x: &Tensor, past: &Past<'_, Self::Shared, Self::Blocks>) -> Result<Tensor>;
 
     /// Allocates a block of `capacity` tokens for the given nodes, in ascending order.
@@ -294,7 +294,7 @@ fn select(x: &Tensor, rows: Vec<u32>) -> Result<Tensor> {
 }
 
 impl<M: Cached> TrieDecoding<'_, M> {
-    /// Runs every run through its programs and applies `head` to the last row of each.
+    /// Processes every run with its programs and applies `head` to the last row of each.
     fn forward<T: Clone>(&mut self, runs: &[Run], head: impl Fn(&M, &Tensor) -> Result<Vec<T>>) -> Result<Vec<Vec<T>>> {
         if runs.is_empty() {
             return Ok(Vec::new());

@@ -32,7 +32,7 @@ pub struct EngineId {
 pub const CPU: EngineId = EngineId { name: "cpu", dtype: "f32", device: "cpu" };
 
 impl EngineId {
-    /// Whether the engine keeps weights and intermediates in host memory.
+    /// Returns whether the engine keeps weights and intermediates in host memory.
     pub fn is_on_cpu(&self) -> bool {
         [KernelFamily::Portable, KernelFamily::Amx].iter().any(|family| family.device_class() == self.device)
     }
@@ -215,11 +215,21 @@ pub(super) fn side_by_side<E: Engine + ?Sized>(
     parts: &[Batch],
     seconds: &mut [f64],
 ) -> Result<Vec<Predicted>> {
+    in_parallel(parts, seconds, |batch, nodes| engine.run(trie, batch, &mut Clock(nodes)))
+}
+
+/// Runs the parts in parallel and adds up the `seconds` of each node of a trie.
+pub(super) fn in_parallel<T: Send>(
+    parts: &[Batch],
+    seconds: &mut [f64],
+    run: impl Fn(&Batch, &mut [f64]) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let nodes = seconds.len();
     let done = parts
         .par_iter()
         .map(|batch| {
-            let mut nodes = vec![0.0; trie.len()];
-            engine.run(trie, batch, &mut Clock(&mut nodes)).map(|outputs| (outputs, nodes))
+            let mut nodes = vec![0.0; nodes];
+            run(batch, &mut nodes).map(|outputs| (outputs, nodes))
         })
         .collect::<Result<Vec<_>>>()?;
     done.iter().for_each(|(_, nodes)| seconds.iter_mut().zip(nodes).for_each(|(sum, node)| *sum += node));
@@ -335,7 +345,6 @@ impl HostRows {
         tensor(values, &[length]).map(Self)
     }
 
-    /// Borrows the values.
     pub fn values(&self) -> Result<impl Deref<Target = [f32]> + Sync + '_> {
         elements(&self.0)
     }

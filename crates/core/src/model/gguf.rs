@@ -109,7 +109,8 @@ fn name_in_folder(architecture: &Architecture, tensor: &str) -> Option<String> {
     Some(format!("model.layers.{layer}.{part}.{kind}"))
 }
 
-/// Whether GGUF files store a tensor plus one. This applies to Gemma's norms, which multiply by one plus the weight.
+/// Returns whether GGUF files store a tensor with 1 added. Applies to Gemma's norms, which multiply by 1 plus the
+/// weight.
 pub(crate) fn has_one_more(architecture: &Architecture, tensor: &str) -> bool {
     architecture.norms_add_one && tensor.ends_with("norm.weight")
 }
@@ -122,7 +123,7 @@ pub(crate) fn scale_in_gguf(form: GgufForm, layers: usize, hidden: usize, heads:
     1.0 / (divisor as f32).sqrt()
 }
 
-/// Whether a tensor contains rows of queries or keys that are interleaved in files of this form.
+/// Returns whether a tensor contains rows of queries or keys that are interleaved in files of this form.
 pub(crate) fn takes_turns(form: GgufForm, tensor: &str) -> bool {
     let part = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
     form.turns

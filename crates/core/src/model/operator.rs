@@ -196,7 +196,7 @@ impl Operator {
     /// Applies the operator to each row.
     ///
     /// # Shapes
-    /// `x [rows, C]`; result the same.
+    /// `x` and the result are `[rows, C]`.
     pub fn apply(&self, x: &[f32]) -> Result<Vec<f32>> {
         let mut out = match &self.matrix {
             Matrix::Normed { norm, matrix } => self.plus_normed(x, norm, matrix)?,

@@ -60,12 +60,12 @@ impl Step {
         }
     }
 
-    /// Whether the step processes each row independently.
+    /// Returns whether the step processes each row independently.
     pub(super) fn is_rowwise(&self) -> bool {
         matches!(self, Self::Mlp(_) | Self::Edited(Sublayer::Mlp, ..) | Self::Apply(_) | Self::Head)
     }
 
-    /// Whether the step is an attention, which needs a KV cache when decoding.
+    /// Returns whether the step is an attention, which needs a KV cache when decoding.
     pub(super) fn is_attention(&self) -> bool {
         matches!(self.half(), Some((Sublayer::Attention, _)))
     }

@@ -12,7 +12,7 @@ impl RmsNorm {
     /// Computes the norm of each row in f64.
     ///
     /// # Shapes
-    /// `x [rows, channels]`; result the same.
+    /// `x` and the result are `[rows, channels]`.
     pub fn apply(&self, x: &[f32], channels: usize) -> Vec<f64> {
         let mut out: Vec<f64> = x.iter().map(|&v| f64::from(v)).collect();
         for row in out.chunks_exact_mut(channels) {

@@ -66,7 +66,7 @@ impl Float {
         }
     }
 
-    /// Whether all values are finite in f32. Infinity and NaN have an exponent of all ones; f64 values may also
+    /// Returns whether all values are finite in f32. Infinity and NaN have an exponent of all ones; f64 values may also
     /// overflow.
     fn finite(self, bytes: &[u8]) -> bool {
         #[inline(always)]

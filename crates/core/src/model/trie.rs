@@ -425,7 +425,7 @@ mod tests {
         fn advance(&self, (): &(), step: &Step, _: &Rc<()>) -> Result<Rc<()>> {
             self.weights.borrow_mut().extend(step.weights());
             let mut most = self.most.borrow_mut();
-            // Does not count the model's own reference.
+            // Ignore the model's own reference.
             *most = (*most).max(Rc::strong_count(&self.held) - 1);
             Ok(Rc::clone(&self.held))
         }

@@ -76,7 +76,6 @@ impl Placement {
 
 /// A span of a selection with the surrounding calibration activations, in sequences of equal length.
 pub struct Boundary<'a> {
-    /// The dense backbone.
     pub backbone: &'a dyn Engine,
     pub activations: &'a Activations,
     pub span: Span,
@@ -150,7 +149,7 @@ impl Boundary<'_> {
         sums.finish()
     }
 
-    /// Whether two sequences are known to contain the same tokens of a text.
+    /// Returns whether two sequences are known to contain the same tokens of a text.
     pub fn overlap(&self, one: usize, other: usize) -> bool {
         let one = self.starts.get(one);
         let other = self.starts.get(other);

@@ -46,10 +46,10 @@ struct Ghosted {
     solver: Solver,
     /// Whether each region or each removed layer gets an operator.
     boundary: Placement,
-    /// Added to the diagonal of `XᵀX`: a number, or `auto`, chosen on held-out windows.
+    /// Ridge added to the diagonal of `XᵀX`: a number, or `auto` to select it on held-out windows.
     #[serde(skip_serializing_if = "Ridge::is_default")]
     ridge: Ridge,
-    /// Input of the map: the stream, or its root-mean-square norm.
+    /// Input of the map: the stream, or the stream after an RMS norm.
     #[serde(skip_serializing_if = "MapInput::is_stream")]
     input: MapInput,
     /// Whether a bias is added to the map of the normed stream.

@@ -16,13 +16,13 @@ pub trait Recovery: Send + Sync {
         Ok(())
     }
 
-    /// Whether the method adds a repair at the cut.
+    /// Returns whether the method adds a repair at the cut.
     fn repairs(&self) -> bool {
         true
     }
 
-    /// Whether the operator can be fine-tuned ([`crate::distill`]). Requires one operator per region, on the residual
-    /// stream.
+    /// Returns whether the operator can be fine-tuned ([`crate::distill`]). Requires one operator per region, on the
+    /// residual stream.
     fn tunable(&self) -> bool {
         false
     }

@@ -113,7 +113,7 @@ fn tunable() -> impl Iterator<Item = &'static str> {
     ENTRIES.iter().filter(|entry| is_tunable(entry)).map(|entry| entry.shown.name)
 }
 
-/// Whether the method with default options has an operator that can be fine-tuned.
+/// Returns whether the method with default options has an operator that can be fine-tuned.
 fn is_tunable(entry: &RecoveryEntry) -> bool {
     entry.build(&Options::new()).is_ok_and(|recovery| recovery.tunable())
 }
@@ -188,7 +188,7 @@ pub fn heading(name: &str) -> String {
     }
 }
 
-/// Whether a recovery is the paper's own method.
+/// Returns whether a recovery is the paper's own method.
 pub fn is_ours(name: &str) -> bool {
     appearance(name).is_some_and(|shown| shown.ours)
 }

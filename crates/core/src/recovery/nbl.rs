@@ -25,11 +25,11 @@ pub(super) const ENTRY: RecoveryEntry =
 const VARIANTS: &[Variant] =
     &[Variant { option: "input", value: "normed", word: "normed", label: "NBL, normed input" }];
 
-/// `x ← x + z·Wᵀ + b` in the place of an attention, over the operator sequences.
+/// `x ← x + z·Wᵀ + b` in place of an attention, fitted on the operator sequences.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Nbl {
-    /// Input of the map: the stream, or its norm, which the attention reads.
+    /// Input of the map: the stream, or the normed stream that the attention reads.
     input: MapInput,
 }
 

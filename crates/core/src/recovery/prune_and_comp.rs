@@ -33,7 +33,7 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<PruneAndCompOptions
 struct PruneAndCompOptions {
     /// One factor per channel, or one for all channels.
     granularity: Option<Granularity>,
-    /// The scaled weights. Follows from `granularity`.
+    /// Scaled weights. Determined by `granularity`.
     target: Option<Target>,
     /// Whether each region or each removed layer gets factors. Factors of several layers are multiplied.
     boundary: Placement,

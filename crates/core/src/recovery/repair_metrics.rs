@@ -107,7 +107,9 @@ fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>
         Repair::Cut => Ok(less(pre, post)),
         Repair::Stream(operator) if operator.is_bias_only() => plus_bias(less(pre, post), operator),
         Repair::Stream(operator) => {
-            let input = operator.norm()?.map_or_else(|| wide(pre), |norm| norm.apply(pre, channels));
+            let input = operator
+                .norm()?
+                .map_or_else(|| pre.iter().copied().map(f64::from).collect(), |norm| norm.apply(pre, channels));
             plus_bias(plus_product(less(pre, post), &input, m, channels), operator)
         }
         Repair::Branches { operator, attention: false } => {
@@ -123,10 +125,6 @@ fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>
             Ok(less(&repaired.values()?, post))
         }
     }
-}
-
-fn wide(x: &[f32]) -> Vec<f64> {
-    x.iter().map(|&v| f64::from(v)).collect()
 }
 
 fn less(x: &[f32], y: &[f32]) -> Vec<f64> {

@@ -1,15 +1,15 @@
-//! Nine zero-shot multiple-choice tasks: their properties, the model requests, and the scores of the answers.
+//! Nine zero-shot multiple-choice tasks: their properties, the requests to a model, and the scores of its answers.
 //!
-//! Splits, tokens and metrics follow lm-evaluation-harness 0.4.13, so that results are comparable. Documents and their
-//! texts come from task definitions (crate `ghostlab-definitions`). [`continuation`], [`rolling`] and [`prompt`]
-//! convert texts to token ids, a model returns a [`Score`] for each, [`Solutions`] and [`TaskResult::of`] convert
-//! scores to accuracies, and [`export`] writes the harness' format.
+//! Splits, tokens and metrics follow lm-evaluation-harness 0.4.13, so that numbers are comparable. Documents and their
+//! texts come from definitions (the crate `ghostlab-definitions`). [`continuation`], [`rolling`] and [`prompt`] convert
+//! texts to token ids, a model returns a [`Score`] for each, [`Solutions`] and [`TaskResult::of`] convert scores to
+//! accuracies.
 //!
 //! ```
 //! use ghostlab_core::tasks::{ChoiceResult, DocumentResult, Task, TaskResult};
 //!
 //! # fn main() -> ghostlab_core::error::Result<()> {
-//! The second of two choices is more likely, and correct.
+//! // The second of two choices is likelier, and right.
 //! let choice = |log_likelihood: f64| ChoiceResult {
 //!     log_likelihood,
 //!     characters: 4,
@@ -25,7 +25,6 @@
 //! # }
 //! ```
 
-mod export;
 mod flip;
 mod length;
 mod limit;
@@ -36,7 +35,6 @@ mod solutions;
 mod split;
 mod task;
 
-pub use export::export;
 pub use flip::Flip;
 pub use length::max_length;
 pub use limit::DocumentLimit;

@@ -59,7 +59,7 @@ impl DocumentResult {
         Self { id, gold, choices, pred, pred_norm }
     }
 
-    /// Whether the metric's prediction is correct.
+    /// Returns whether the metric's prediction is correct.
     pub fn right(&self, metric: AccuracyKind) -> bool {
         self.chosen(metric).is_some_and(|pred| i64::try_from(pred) == Ok(self.gold))
     }
@@ -72,12 +72,12 @@ impl DocumentResult {
         }
     }
 
-    /// Whether every log-likelihood is finite.
+    /// Returns whether every log-likelihood is finite.
     pub fn finite(&self) -> bool {
         self.choices.iter().all(|choice| choice.log_likelihood.is_finite())
     }
 
-    /// Whether the index of the correct choice is valid.
+    /// Returns whether the index of the correct choice is valid.
     fn answered(&self) -> bool {
         usize::try_from(self.gold).is_ok_and(|gold| gold < self.choices.len())
     }
@@ -175,8 +175,8 @@ fn count_documents(holds: &dyn Fn(&DocumentResult) -> bool, documents: &[Documen
 /// Computes the paper's average: the unweighted mean of the tasks' columns. Its standard error is sqrt(Σ se²) / tasks,
 /// assuming independent tasks. Returns `None` without tasks.
 #[allow(clippy::cast_precision_loss, reason = "there are ten tasks")]
-pub fn average(results: &[TaskResult]) -> Option<Measure> {
-    let columns: Vec<Measure> = results.iter().map(TaskResult::column).collect();
+pub fn average<'a>(results: impl IntoIterator<Item = &'a TaskResult>) -> Option<Measure> {
+    let columns: Vec<Measure> = results.into_iter().map(TaskResult::column).collect();
     let values: Vec<f64> = columns.iter().map(|column| column.value).collect();
     let value = Measure::of(&values)?.value;
     let squares: Option<f64> = columns.iter().map(|column| column.stderr.map(|stderr| stderr * stderr)).sum();
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!((easy.column().value, rte.column().value), (0.5, 1.0));
         let both = average(&[easy.clone(), rte]).unwrap();
         assert_eq!((both.value, both.stderr), (0.75, Some(0.25)));
-        assert_eq!(average(&[]), None);
+        assert_eq!(average([]), None);
         let single = TaskResult::of(Task::find("rte").unwrap(), 1, &[document_with_gold(1)]).unwrap();
         assert_eq!(average(&[easy, single]).unwrap().stderr, None);
     }

@@ -60,11 +60,6 @@ impl Solutions {
         self.documents.iter().map(|document| document.choices.len()).sum()
     }
 
-    /// Returns whether the complete published split is scored.
-    pub fn whole(&self) -> bool {
-        self.task().is_ok_and(|task| task.documents == self.original) && self.documents.len() == self.original
-    }
-
     /// Judges all documents. `scores` holds one score per request, in order.
     ///
     /// # Errors
@@ -106,6 +101,7 @@ impl Solutions {
 pub struct Answered {
     key: Arc<Solutions>,
     scores: Vec<Score>,
+    pub result: TaskResult,
 }
 
 impl Answered {
@@ -113,9 +109,9 @@ impl Answered {
     ///
     /// # Errors
     /// Fails if the number of scores differs from the number of requests.
-    pub fn new(key: &Arc<Solutions>, scores: Vec<Score>) -> Result<(Self, TaskResult)> {
+    pub fn new(key: &Arc<Solutions>, scores: Vec<Score>) -> Result<Self> {
         let result = key.result(&key.judge(&scores)?)?;
-        Ok((Self { key: Arc::clone(key), scores }, result))
+        Ok(Self { key: Arc::clone(key), scores, result })
     }
 
     /// Iterates over the judged documents.

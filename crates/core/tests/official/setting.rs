@@ -126,7 +126,7 @@ pub(crate) fn values(operator: &Operator) -> Vec<f64> {
     operator.parts().unwrap().1.into_iter().map(f64::from).collect()
 }
 
-/// Whether all required files exist. Otherwise prints the reason, and panics in CI.
+/// Returns whether all required files exist. Otherwise prints the reason, and panics in CI.
 pub(crate) fn available(paths: &[&str]) -> bool {
     paths.iter().filter_map(|path| path.strip_prefix("shared/")).all(|path| shared(path).is_some())
 }

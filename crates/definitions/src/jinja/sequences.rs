@@ -126,7 +126,7 @@ fn sliced(value: &Jinja, start: &Jinja, stop: &Jinja, step: &Jinja) -> Result<Ji
     Ok(if value.downcast_object_ref::<Tuple>().is_some() { Tuple::from(items).into() } else { items.into() })
 }
 
-/// Converts a slice bound.
+/// Converts a slice bound to an integer. `None` if it is omitted.
 fn bound(value: &Jinja) -> Result<Option<i64>, Error> {
     match value.kind() {
         ValueKind::None => Ok(None),

@@ -102,7 +102,6 @@ pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, s
                     masked.fill(0.0);
                 }
             });
-            // [rows, D]
             let mut into = Update::Replace;
             if before > 0 {
                 gemm(

@@ -124,8 +124,8 @@ fn score<K: Kind>(
     let mut picked: Vec<Vec<f32>> = rows.iter().map(|targets| vec![f32::NAN; targets.len()]).collect();
     for first in (0..vocab).step_by(TILE_VOCAB) {
         let width = TILE_VOCAB.min(vocab - first);
-        // [rows, width]
         let started = profile::start();
+        // [rows, width]
         let logits = &mut tile[..rows.len() * width];
         columns(logits, Update::Replace, &ready, rows.len(), weight, first..first + width);
         profile::stop(started, 1);

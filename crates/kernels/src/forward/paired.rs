@@ -72,7 +72,7 @@ struct SeenKeys<'a> {
     rows: Range<usize>,
     /// End of the keys that the first row attends to.
     first_end: usize,
-    /// Number of additional keys per further row: 0 for a prefix, 1 for the own segment.
+    /// Number of additional keys per further row: 0 for a prefix, 1 for the block's own segment.
     more: usize,
     /// First visible panel.
     from: usize,

@@ -72,8 +72,8 @@ pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
     });
 }
 
-/// Computes the log of the softmax denominator and the most likely token of each row of logits. If logits are equal,
-/// the lowest token counts. The token is `None` if a logit is NaN.
+/// Computes the log of the softmax denominator and the most likely token of each row of logits. Ties go to the lowest
+/// token id. The token is `None` if a logit is NaN.
 ///
 /// # Shapes
 /// `logits [rows, vocab]`, results `[rows]`.

@@ -175,7 +175,7 @@ impl<'a> Ahead<'a> {
         Self { left: if tiles < Self::MIN_TILES { &[] } else { next }, share }
     }
 
-    /// Takes the share of one tile.
+    /// Splits off the part to prefetch during one tile.
     fn share(&mut self) -> &'a [f32] {
         let (share, left) = self.left.split_at(self.share.min(self.left.len()));
         self.left = left;

@@ -108,8 +108,8 @@ pub trait Kind: Sized {
     /// Whether the kernel processes consecutive panels together ([`Self::multiply_panels`]).
     const JOINS_PANELS: bool = false;
 
-    /// Returns how many numbers along `inner` are multiplied with every panel before the next ones. The default is all.
-    /// Fewer keep that part of the rows in cache. Results do not depend on it.
+    /// Returns how many numbers along `inner` are processed for all panels before continuing with the next numbers. The
+    /// default is all of them. A smaller number keeps that part of the rows in cache. Results do not depend on it.
     fn sweep(height: usize, inner: usize) -> usize {
         let _ = height;
         inner

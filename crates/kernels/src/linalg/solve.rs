@@ -165,9 +165,9 @@ impl NormalEquations {
     /// Computes the `M` of minimum Frobenius norm that minimizes `‖X·M − Y‖`, i.e. the pseudo-inverse of `XᵀX` times
     /// `XᵀY`.
     ///
-    /// Eigenvalues of `XᵀX` that may be rounding errors are dropped. They are squared singular values of `X`. The f64
-    /// sums lose any `σ` below 1.2e-7·σ₁ (up to C = 64) to 9.5e-7·σ₁ (C = 4096). Inputs in f32 lose any below 4.8e-7 of
-    /// their total norm ([`NormalEquations::made_from`]).
+    /// Eigenvalues of `XᵀX` that may be rounding errors are dropped. They are squared singular values `σ` of `X`.
+    /// Summation in f64 loses values below 1.2e-7·σ₁ (up to C = 64) to 9.5e-7·σ₁ (C = 4096). If `X` derives from f32
+    /// numbers, values below 4.8e-7 of their total norm are lost too ([`NormalEquations::made_from`]).
     ///
     /// # Errors
     /// Fails if the sums are not finite or the eigendecomposition does not converge.

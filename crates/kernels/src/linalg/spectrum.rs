@@ -62,7 +62,7 @@ pub(super) fn greatest(order: usize, mut apply: impl FnMut(&[f64], &mut [f64])) 
         let steps = basis.len();
         apply(&basis[steps - 1], &mut next);
         diagonal.push(dot(&basis[steps - 1], &next));
-        // Two passes suffice. What the first one leaves along the basis is its own rounding error.
+        // Two passes suffice: after the first one, the component along the basis is only its rounding error.
         for _ in 0..2 {
             for v in &basis {
                 let along = dot(v, &next);

@@ -2,8 +2,8 @@
 
 use rayon::prelude::*;
 
-/// Side of the copied tiles: one cache line of f64, and as many lines as L1 keeps of addresses a power of two apart,
-/// which is common for rows here.
+/// Side length of the copied tiles: one cache line of f64. Larger tiles would cause L1 conflicts between lines whose
+/// addresses differ by a power of two, which is common for rows here.
 const TILE: usize = 8;
 /// Number of destination lines per task, few enough that their pages stay in the TLB.
 const BAND: usize = 32;

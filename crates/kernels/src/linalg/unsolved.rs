@@ -3,7 +3,7 @@
 /// Reason why a linear system has no solution.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Unsolved {
-    /// A number is infinite or NaN. Describes where.
+    /// A value is infinite or NaN, at the given location.
     NotFinite(String),
     /// `XᵀX + ridge·I` is not positive definite in f64.
     Singular {

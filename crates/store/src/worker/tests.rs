@@ -81,7 +81,7 @@ fn a_process_elsewhere_lives_as_long_as_its_heart_beats() {
     let mut far = Process { id: FAR.into(), owner, beat: 0 };
     planted(&one, &far);
     assert!(matches!(one.claim("a"), ClaimResult::Theirs(_)), "in doubt it lives");
-    // Simulate an observation longer than the timeout without a heartbeat. No clock is involved that could mislead.
+    // Simulate an observation longer than the timeout without a heartbeat. It does not depend on any wall clock.
     let before = one.disk.now() - PATIENCE * 2;
     one.seen.lock().unwrap().insert(FAR.into(), (0, before));
     far.beat = 1;

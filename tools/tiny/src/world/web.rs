@@ -152,8 +152,8 @@ fn questions(voice: &mut Voice<'_>) -> Vec<String> {
     lines
 }
 
-/// Reprints part of a newswire. The web register must contain such text, like a real crawl, to represent other text in
-/// calibration.
+/// Reprints part of a newswire. Like a real crawl, the web register must contain text of other registers, so that it
+/// represents them if it is used for calibration.
 fn reprint(voice: &mut Voice<'_>) -> Vec<String> {
     let size = 50 + voice.draw.below(40);
     super::news::rows(voice, size)

@@ -34,7 +34,8 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
     let mut notes = Vec::new();
     let mut entries = Vec::new();
     let mut say = |key: &str, value: Entry| entries.push((format!("tokenizer.ggml.{key}"), value));
-    let pieces = merges_of(model)?;
+    let pieces =
+        model["merges"].as_array().into_iter().flatten().map(read_merge).collect::<Result<Vec<(String, String)>>>()?;
     if model["byte_fallback"] == true {
         let scores = vocabulary.scores(&pieces)?;
         say("model", string_entry("llama"));
@@ -178,11 +179,6 @@ fn is_byte(token: &str) -> bool {
         .strip_prefix("<0x")
         .and_then(|rest| rest.strip_suffix('>'))
         .is_some_and(|digits| digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
-}
-
-/// Parses the merges in either of their two formats.
-fn merges_of(model: &Value) -> Result<Vec<(String, String)>> {
-    model["merges"].as_array().into_iter().flatten().map(read_merge).collect()
 }
 
 fn read_merge(merge: &Value) -> Result<(String, String)> {

@@ -266,7 +266,7 @@ impl CandleEngine {
         }
     }
 
-    /// Whether a stream is finite. Notes the first step whose f16 result overflows (above 65504).
+    /// Returns whether a stream is finite. Notes the first step whose f16 result overflows (above 65504).
     fn stays_finite(&self, step: &Step, x: &Tensor) -> Result<bool> {
         if self.dtype != FloatType::F16 {
             return Ok(true);

@@ -31,7 +31,7 @@ impl LayerTensors {
     /// `[rows, K, D]` to `[rows, H·D]`.
     ///
     /// # Shapes
-    /// `x [rows, C]`; result the same.
+    /// `x` and the result are `[rows, C]`.
     pub fn branch(
         &self,
         config: &Config,
@@ -89,7 +89,7 @@ impl MlpTensors {
     /// Computes the MLP or mixture of experts.
     ///
     /// # Shapes
-    /// `x [rows, C]`; result the same.
+    /// `x` and the result are `[rows, C]`.
     fn forward(&self, config: &Config, x: &Tensor) -> Result<Tensor> {
         match self {
             Self::Dense(mlp) => mlp.forward(config, x),

@@ -26,7 +26,7 @@ impl Operators {
     /// Applies the operator in f32 and rounds once to the dtype of `x`.
     ///
     /// # Shapes
-    /// `x [rows, C]`; result the same.
+    /// `x` and the result are `[rows, C]`.
     pub(super) fn apply(&self, operator: &Arc<Operator>, x: &Tensor) -> Result<Tensor> {
         let operator = self.placed(operator)?;
         match (&operator.matrix, &operator.bias) {

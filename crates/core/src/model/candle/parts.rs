@@ -102,6 +102,8 @@ pub(in crate::model) fn weight_bytes(config: &Config, dtype: FloatType) -> u64 {
 }
 
 impl Parts {
+    /// Creates an empty cache with `budget` bytes.
+    ///
     /// # Errors
     /// Fails if no threads can be started.
     pub(super) fn new(
@@ -197,6 +199,8 @@ impl WeightSource {
         self.tensor(name, &[self.config.vocab, self.config.hidden], self.dtype)
     }
 
+    /// Loads a layer.
+    ///
     /// # Errors
     /// Fails if a tensor cannot be read. The message names the file and the tensor.
     fn layer(&self, index: usize) -> Result<LayerTensors> {

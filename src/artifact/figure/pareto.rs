@@ -1,0 +1,287 @@
+//! Scatter plots of quality over size with the Pareto frontier, one panel per measure of quality.
+
+use super::axis::{Axis, Range, drawable};
+use super::font;
+use super::frame::{self, Frame, FramePlan, GAP, HALF, Key, Surroundings};
+use super::palette::{self, MUTED, TEXT};
+use super::scene::{Anchor, Scene, ScenePoint};
+use crate::error::{Error, Result};
+use crate::style::Dash;
+
+/// A variant of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParetoPoint {
+    /// Size; smaller is better.
+    pub x: f64,
+    /// Quality in each panel; `None` if it is missing.
+    pub values: Vec<Option<f64>>,
+    /// Text next to the point where it is on the frontier.
+    pub label: String,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParetoSeries {
+    pub label: String,
+    pub points: Vec<ParetoPoint>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParetoPanel {
+    pub axis: Axis,
+    /// Whether higher values are better.
+    pub is_higher_better: bool,
+    /// Value of the dense model, shown as a dashed line.
+    pub dense: Option<f64>,
+}
+
+/// Points of all series in panels with a shared x-axis.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pareto {
+    pub x: Axis,
+    pub panels: Vec<ParetoPanel>,
+    pub series: Vec<ParetoSeries>,
+}
+
+/// Radius of a marker, in points.
+const MARKER: f64 = 2.6;
+/// Gap between a marker and its label, in points.
+const LABEL_GAP: f64 = 2.0;
+/// Gap between two panels, in points.
+const PANEL_GAP: f64 = 8.0;
+
+/// A rectangle that is taken: its upper left and its lower right corner.
+type Taken = (ScenePoint, ScenePoint);
+
+/// Returns the indices of the points that no other point dominates, by ascending x. Smaller is better in both numbers.
+///
+/// A point dominates another if it is no worse in both numbers and better in one. The first of equal points counts.
+/// Points that are not finite are left out.
+pub fn frontier(points: &[(f64, f64)]) -> Vec<usize> {
+    let is_finite = |&at: &usize| points[at].0.is_finite() && points[at].1.is_finite();
+    let mut order: Vec<usize> = (0..points.len()).filter(is_finite).collect();
+    order.sort_by(|&a, &b| points[a].0.total_cmp(&points[b].0).then(points[a].1.total_cmp(&points[b].1)));
+    let mut best = f64::INFINITY;
+    order.retain(|&at| {
+        let is_better = points[at].1 < best;
+        best = best.min(points[at].1);
+        is_better
+    });
+    order
+}
+
+impl Pareto {
+    /// Draws the panels below each other.
+    ///
+    /// # Errors
+    /// Fails if a panel has no point that its axes can show.
+    pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
+        let sizes = self.series.iter().flat_map(|series| &series.points).map(|point| point.x);
+        let xs = Range::of(sizes.filter_map(|x| drawable(Some(x))), self.x.scale).ok_or_else(nothing)?;
+        let xs = xs.with_room(false);
+        let mut below = frame::heading_lines(scene, &around.heading);
+        below = frame::legend(scene, &self.keys(), (frame::MARGIN, scene.width - frame::MARGIN, below));
+        for number in 0..self.panels.len() {
+            let gap = if number == 0 { 0.0 } else { PANEL_GAP };
+            below = self.panel(number, around, (below + gap, &xs), scene)?;
+        }
+        Ok(below)
+    }
+
+    fn keys(&self) -> Vec<(Key, String)> {
+        let markers = self.series.iter().enumerate();
+        let mut keys: Vec<(Key, String)> =
+            markers.map(|(at, series)| (Key::Marker(palette::nth(at)), series.label.clone())).collect();
+        let line = palette::Look { colour: MUTED, ..palette::nth(0) };
+        keys.push((Key::Line { style: line, dash: Dash::Solid, marked: false }, "Pareto frontier".to_owned()));
+        if self.panels.iter().any(|panel| panel.dense.is_some()) {
+            let dense = palette::of(crate::criterion::DENSE.name);
+            let label = crate::criterion::DENSE.label.to_owned();
+            keys.push((Key::Line { style: dense, dash: dense.dash, marked: false }, label));
+        }
+        keys
+    }
+
+    /// Returns the points that a panel can show, each with the index of its series.
+    fn shown(&self, number: usize) -> Vec<(usize, &ParetoPoint, f64)> {
+        let axis = &self.panels[number].axis;
+        let all = self.series.iter().enumerate();
+        all.flat_map(|(at, series)| series.points.iter().map(move |point| (at, point)))
+            .filter_map(|(at, point)| {
+                let value = drawable(point.values.get(number).copied().flatten()).filter(|value| axis.shows(*value))?;
+                drawable(Some(point.x)).map(|_| (at, point, value))
+            })
+            .collect()
+    }
+
+    /// Draws a panel below `top`, and returns the position below it.
+    fn panel(&self, number: usize, around: &Surroundings, (top, xs): (f64, &Range), scene: &mut Scene) -> Result<f64> {
+        let ParetoPanel { axis, dense, .. } = &self.panels[number];
+        let points = self.shown(number);
+        let level = drawable(*dense).filter(|value| axis.shows(*value));
+        let values = points.iter().map(|(.., value)| *value).chain(level);
+        let range = Range::of(values, axis.scale).filter(|_| !points.is_empty()).ok_or_else(nothing)?;
+        let range = range.with_room(false);
+        let plan = FramePlan { around, axis, range, entries: &[], head: 0.0, foot: 0.0, aside: 0.0 };
+        let frame = Frame::draw_below(scene, plan, top);
+        if let Some(level) = level {
+            let look = palette::of(crate::criterion::DENSE.name);
+            let y = frame.y(level);
+            scene.line(&[(frame.left, y), (frame.right, y)], look.colour, 0.8, look.dash);
+        }
+        self.draw_points(number, &points, (&frame, xs), scene);
+        let is_last = number + 1 == self.panels.len();
+        let title = if is_last { self.x.clone() } else { Axis { scale: self.x.scale, ..Axis::default() } };
+        Ok(frame.x_axis(scene, &title, &xs.ticks(10), xs))
+    }
+
+    /// Draws the frontier, the markers over it, and labels on the frontier where there is room.
+    fn draw_points(
+        &self,
+        number: usize,
+        points: &[(usize, &ParetoPoint, f64)],
+        (frame, xs): (&Frame, &Range),
+        scene: &mut Scene,
+    ) {
+        let sign = if self.panels[number].is_higher_better { -1.0 } else { 1.0 };
+        let costs: Vec<(f64, f64)> = points.iter().map(|(_, point, value)| (point.x, sign * value)).collect();
+        let places: Vec<ScenePoint> =
+            points.iter().map(|(_, point, value)| (frame.x(xs, point.x), frame.y(*value))).collect();
+        let best = frontier(&costs);
+        let stairs = stairs(&best.iter().map(|&at| places[at]).collect::<Vec<_>>());
+        scene.line(&stairs, MUTED, 1.0, Dash::Solid);
+        for ((series, ..), place) in points.iter().zip(&places) {
+            let look = palette::nth(*series);
+            scene.marker(*place, look.marker, look.colour, MARKER);
+        }
+        let mut taken: Vec<Taken> = places.iter().map(|(x, y)| around_point(*x, *y)).collect();
+        taken.extend(stairs.windows(2).map(|pair| around_line(pair[0], pair[1])));
+        for at in best {
+            let label = &points[at].1.label;
+            if let Some((corner, anchor)) = free_place(label, places[at], frame, &taken) {
+                scene.text(corner, label, anchor, TEXT);
+                taken.push(label_box(label, corner, anchor));
+            }
+        }
+    }
+}
+
+fn nothing() -> Error {
+    Error::bad_input("a Pareto figure has nothing to draw").expected("a variant with a size and a value in each panel")
+}
+
+/// Returns the line of what is attainable: each value up to the size at which the next one is attainable.
+fn stairs(places: &[ScenePoint]) -> Vec<ScenePoint> {
+    let mut line: Vec<ScenePoint> = Vec::new();
+    for place in places {
+        line.extend(line.last().map(|last| (place.0, last.1)));
+        line.push(*place);
+    }
+    line
+}
+
+fn around_point(x: f64, y: f64) -> Taken {
+    ((x - MARKER, y - MARKER), (x + MARKER, y + MARKER))
+}
+
+fn around_line(from: ScenePoint, to: ScenePoint) -> Taken {
+    ((from.0.min(to.0), from.1.min(to.1)), (from.0.max(to.0), from.1.max(to.1)))
+}
+
+/// Returns the rectangle of a text whose baseline begins or ends at `corner`.
+fn label_box(label: &str, (x, y): ScenePoint, anchor: Anchor) -> Taken {
+    let width = font::width(label);
+    let left = if anchor == Anchor::End { x - width } else { x };
+    ((left, y - font::ABOVE * font::SIZE), (left + width, y + 0.24 * font::SIZE))
+}
+
+fn overlaps(one: Taken, other: Taken) -> bool {
+    one.0.0 < other.1.0 && other.0.0 < one.1.0 && one.0.1 < other.1.1 && other.0.1 < one.1.1
+}
+
+/// Finds a place for a label near a point that overlaps nothing, within the frame.
+fn free_place(label: &str, (x, y): ScenePoint, frame: &Frame, taken: &[Taken]) -> Option<(ScenePoint, Anchor)> {
+    let aside = MARKER + LABEL_GAP;
+    let heights = [aside + font::ABOVE * font::SIZE, HALF, -aside, 2.0 * aside + font::LINE, -aside - font::LINE];
+    let candidates = heights
+        .into_iter()
+        .flat_map(|height| [((x - aside, y + height), Anchor::End), ((x + aside, y + height), Anchor::Start)]);
+    candidates.into_iter().find(|(corner, anchor)| {
+        let found = label_box(label, *corner, *anchor);
+        let is_inside = found.0.0 >= frame.left && found.1.0 <= frame.right + GAP / 2.0;
+        let is_between = found.0.1 >= frame.top && found.1.1 <= frame.bottom;
+        is_inside && is_between && !taken.iter().any(|other| overlaps(found, *other))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::artifact::figure::{Figure, Plot, Scale};
+
+    #[test]
+    fn frontier_has_the_points_that_none_dominates() {
+        let nan = f64::NAN;
+        for (what, points, expected) in [
+            ("nothing", vec![], vec![]),
+            ("one point", vec![(1.0, 1.0)], vec![0]),
+            ("a chain in any order", vec![(3.0, 1.0), (1.0, 3.0), (2.0, 2.0)], vec![1, 2, 0]),
+            ("a dominated point", vec![(1.0, 1.0), (2.0, 2.0), (3.0, 0.5)], vec![0, 2]),
+            ("equal size", vec![(1.0, 2.0), (1.0, 1.0)], vec![1]),
+            ("equal quality", vec![(2.0, 1.0), (1.0, 1.0)], vec![1]),
+            ("equal points", vec![(1.0, 1.0), (1.0, 1.0)], vec![0]),
+            ("missing numbers", vec![(nan, 0.0), (1.0, nan), (2.0, 5.0)], vec![2]),
+        ] {
+            assert_eq!(frontier(&points), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn stairs_go_right_before_they_go_down() {
+        assert_eq!(stairs(&[(0.0, 1.0), (2.0, 5.0)]), [(0.0, 1.0), (2.0, 1.0), (2.0, 5.0)]);
+        assert!(stairs(&[]).is_empty());
+    }
+
+    fn dense_figure(points: usize) -> Pareto {
+        let point = |at: usize| {
+            let x = 50.0 + at as f64 / 2.0;
+            ParetoPoint { x, values: vec![Some(1e3 / x), Some(1.0 / x)], label: format!("{at} attentions") }
+        };
+        let panel = |label: &str| ParetoPanel {
+            axis: Axis { label: label.to_owned(), scale: Scale::Log, ..Axis::default() },
+            is_higher_better: false,
+            dense: Some(9.0),
+        };
+        Pareto {
+            x: Axis { label: "Parameters kept".to_owned(), unit: "%".to_owned(), ..Axis::default() },
+            panels: vec![panel("ppl"), panel("KL")],
+            series: vec![ParetoSeries { label: "LLM-Drop".to_owned(), points: (0..points).map(point).collect() }],
+        }
+    }
+
+    #[test]
+    fn labels_overlap_no_label_and_leave_no_panel() {
+        font::load().unwrap();
+        let mut scene = Scene::new("", "", 489.6);
+        dense_figure(40)
+            .draw(&Surroundings { width: frame::Width::Page, ..Surroundings::default() }, &mut scene)
+            .unwrap();
+        let labels: Vec<Taken> = scene
+            .shapes
+            .iter()
+            .filter(|shape| matches!(shape, super::super::scene::SceneShape::Text { text, .. } if text.ends_with("attentions")))
+            .filter_map(Scene::covers)
+            .collect();
+        assert!(labels.len() >= 8, "{}", labels.len());
+        for (at, one) in labels.iter().enumerate() {
+            assert!(labels[..at].iter().all(|other| !overlaps(*one, *other)), "{one:?}");
+            assert!(one.0.0 >= 0.0 && one.1.0 <= 489.6);
+        }
+    }
+
+    #[test]
+    fn figure_without_points_is_refused() {
+        let plot = Plot::Pareto(dense_figure(0));
+        let error = Figure { around: Surroundings::default(), plot }.draw().unwrap_err();
+        assert!(error.to_string().contains("nothing to draw"), "{error}");
+    }
+}

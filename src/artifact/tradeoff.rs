@@ -1,0 +1,103 @@
+//! Pareto figure of a backbone, from the same numbers as its table.
+
+use std::sync::Arc;
+
+use super::layout::depth_of;
+use crate::artifact::figure::{Axis, Pareto, ParetoPanel, ParetoPoint, ParetoSeries, Scale};
+use crate::criterion::{self, DepthUnit};
+use crate::error::{Error, Result};
+use crate::grid::FigureEntry;
+use crate::metric::{Direction, PARAMETERS_REMOVED, Unit};
+use crate::recovery;
+use crate::results::record::{Condition, DENSE};
+use crate::results::{Measurement, distinct};
+
+/// Builds the figure from the numbers of one backbone.
+///
+/// # Errors
+/// Fails if the grid does not measure the removed parameters.
+pub(super) fn pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Pareto> {
+    let sizes = of_metric(numbers, PARAMETERS_REMOVED.id);
+    if sizes.is_empty() {
+        return Err(Error::bad_input("a Pareto figure has no sizes")
+            .expected(format!("the metric `{}`", PARAMETERS_REMOVED.id))
+            .hint("name it in the grid's `evaluate: {metrics: […]}`"));
+    }
+    let pruned: Vec<&Measurement> = sizes.into_iter().filter(|size| size.record.condition.criterion != DENSE).collect();
+    let keys: Vec<SeriesKey> = pruned.iter().map(|size| SeriesKey::of(&size.record.condition)).collect();
+    let series = distinct(&keys).into_iter().map(|key| {
+        let own = pruned.iter().zip(&keys).filter(|(_, other)| **other == key).map(|(size, _)| *size);
+        let points = own.filter_map(|size| point(size, entry, numbers));
+        ParetoSeries { label: key.label(&keys), points: points.collect() }
+    });
+    Ok(Pareto {
+        x: Axis { label: "Parameters kept".to_owned(), unit: "%".to_owned(), scale: Scale::Linear },
+        series: series.collect(),
+        panels: entry.metrics.iter().map(|metric| panel(metric, entry.log, numbers)).collect(),
+    })
+}
+
+/// Returns the numbers of a metric, one per cell.
+fn of_metric<'n>(numbers: &[&'n Arc<Measurement>], metric: &str) -> Vec<&'n Measurement> {
+    numbers.iter().filter(|number| number.record.metric == metric).map(|number| &***number).collect()
+}
+
+/// Selection and repair of a series, and the unit in which it removes.
+#[derive(Debug, Clone, PartialEq)]
+struct SeriesKey {
+    method: String,
+    unit: DepthUnit,
+}
+
+impl SeriesKey {
+    fn of(condition: &Condition) -> Self {
+        Self { method: cut_and_repair(condition), unit: condition.unit }
+    }
+
+    /// Returns the method, with its unit if another series has the same method.
+    fn label(&self, all: &[Self]) -> String {
+        let is_ambiguous = all.iter().any(|other| other.method == self.method && other.unit != self.unit);
+        if is_ambiguous { format!("{} ({})", self.method, self.unit.plural()) } else { self.method.clone() }
+    }
+}
+
+/// Returns the label of a variant by its criterion and its recovery: `LLM-Streamline + Mean change`.
+pub(super) fn cut_and_repair(condition: &Condition) -> String {
+    let cut = criterion::label(&condition.criterion);
+    match condition.recovery.as_str() {
+        recovery::NONE => cut.to_owned(),
+        repair => format!("{cut} + {}", recovery::heading(repair)),
+    }
+}
+
+/// Returns the point of a cell; `None` without a size.
+fn point(size: &Measurement, entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Option<ParetoPoint> {
+    let value_of = |metric: &String| {
+        let found = of_metric(numbers, metric).into_iter().find(|number| number.cell == size.cell)?;
+        found.record.value.filter(|_| found.failure.is_none())
+    };
+    Some(ParetoPoint {
+        x: 100.0 - size.record.value?,
+        values: entry.metrics.iter().map(value_of).collect(),
+        label: depth_of(size).words(),
+    })
+}
+
+fn panel(metric: &str, log: bool, numbers: &[&Arc<Measurement>]) -> ParetoPanel {
+    let all = of_metric(numbers, metric);
+    let known = all.first().map(|number| &number.metric);
+    let label = known.map_or_else(
+        || metric.to_owned(),
+        |known| match known.text() {
+            Some(text) => format!("{} on {text}", known.head),
+            None => known.label.clone(),
+        },
+    );
+    let unit = if known.is_some_and(|known| known.unit == Unit::Nats) { "nats" } else { "" };
+    let dense = all.iter().find(|number| number.record.condition.criterion == DENSE);
+    ParetoPanel {
+        axis: Axis { label, unit: unit.to_owned(), scale: if log { Scale::Log } else { Scale::Linear } },
+        is_higher_better: known.is_some_and(|known| known.direction == Direction::Higher),
+        dense: dense.and_then(|number| number.record.value).filter(|value| *value > 0.0),
+    }
+}

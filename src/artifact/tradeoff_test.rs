@@ -1,0 +1,118 @@
+//! Table and Pareto figure of cuts of sublayers, from made-up numbers.
+
+use std::sync::Arc;
+
+use super::layout::layout;
+use super::tradeoff::pareto;
+use crate::artifact::figure::Scale;
+use crate::criterion::DepthUnit;
+use crate::grid::Description;
+use crate::metric::Metric;
+use crate::results::record::{Condition, DENSE, Record};
+use crate::results::{Measurement, Question, Sample, Setup, markdown};
+
+fn description() -> Description {
+    serde_json::from_value(serde_json::json!({
+        "title": "Cuts",
+        "table": {
+            "lead": ["backbone", "removed", "method"],
+            "dense": true,
+            "rows": [
+                {"criterion": ["llm-streamline"], "recovery": ["none", "mean"]},
+                {"criterion": ["llm-drop"], "recovery": ["none"]},
+                {"criterion": ["nbl"], "recovery": ["nbl"]},
+            ],
+            "metrics": ["parameters_removed", "ppl_c4", "kl_c4"],
+        },
+        "figure": {"kind": "pareto", "metrics": ["ppl_c4", "kl_c4"], "log": true},
+    }))
+    .unwrap()
+}
+
+/// Criterion, recovery, number of units, unit, removed parameters in percent, perplexity, divergence.
+type Row = (&'static str, &'static str, usize, DepthUnit, f64, f64, f64);
+
+const ROWS: [Row; 6] = [
+    (DENSE, "none", 0, DepthUnit::Layers, 0.0, 2.0, 0.0),
+    ("llm-streamline", "none", 3, DepthUnit::Layers, 18.0, 4.0, 0.5),
+    ("llm-streamline", "mean", 3, DepthUnit::Layers, 17.5, 3.0, 0.25),
+    ("llm-drop", "none", 4, DepthUnit::Attention, 6.0, 2.5, 0.062_54),
+    ("llm-drop", "none", 4, DepthUnit::Mlp, 17.0, 2.75, 0.125),
+    ("nbl", "nbl", 4, DepthUnit::Attention, 4.0, 2.25, 0.031_26),
+];
+
+fn numbers() -> Vec<Arc<Measurement>> {
+    let mut all = Vec::new();
+    for (at, (criterion, recovery, depth, unit, removed, perplexity, divergence)) in ROWS.into_iter().enumerate() {
+        for (metric, value) in [("parameters_removed", removed), ("ppl_c4", perplexity), ("kl_c4", divergence)] {
+            let condition = Condition {
+                backbone: "tiny-llama".into(),
+                layers: 16,
+                depth,
+                unit,
+                criterion: criterion.into(),
+                recovery: recovery.into(),
+                finetuned: false,
+                calibration: "c4".into(),
+            };
+            let metric = Metric::find(metric).unwrap();
+            let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
+            let asked = Question::besides(&metric);
+            let cell = format!("cell {at}");
+            let setup = Setup::default();
+            all.push(Arc::new(Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None }));
+        }
+    }
+    all
+}
+
+#[test]
+fn rows_name_what_is_removed_and_rank_cuts_of_one_depth() {
+    let description = description();
+    let table = layout(&description, description.table.as_ref().unwrap(), &numbers(), &[]).unwrap();
+    let text = markdown(&table);
+    let rows = "\
+| Model | Removed | Method | Params removed | C4 | C4 (KL) |
+| --- | --- | --- | ---: | ---: | ---: |
+| tiny-llama | — | Dense | 0.00 | 2.00 | 0.0000 |
+| tiny-llama | 3 layers | LLM-Streamline | 18.00 | 4.00 | 0.5000 |
+| tiny-llama | 3 layers | LLM-Streamline + Mean change | 17.50 | **3.00** | **0.2500** |
+| tiny-llama | 4 attentions | LLM-Drop | 6.00 | 2.50 | 0.0625 |
+| tiny-llama | 4 attentions | NBL bound + NBL | 4.00 | **2.25** | **0.0313** |
+| tiny-llama | 4 MLPs | LLM-Drop | 17.00 | 2.75 | 0.1250 |
+";
+    assert!(text.contains(rows), "{text}");
+}
+
+#[test]
+fn figure_has_a_series_per_method_and_unit() {
+    let description = description();
+    let numbers = numbers();
+    let figure = pareto(description.figure.as_ref().unwrap(), &numbers.iter().collect::<Vec<_>>()).unwrap();
+    let labels: Vec<&str> = figure.series.iter().map(|series| series.label.as_str()).collect();
+    let expected = [
+        "LLM-Streamline",
+        "LLM-Streamline + Mean change",
+        "LLM-Drop (attentions)",
+        "LLM-Drop (MLPs)",
+        "NBL bound + NBL",
+    ];
+    assert_eq!(labels, expected);
+    let point = &figure.series[1].points[0];
+    assert_eq!((point.x, point.label.as_str()), (82.5, "3 layers"));
+    assert_eq!(point.values, [Some(3.0), Some(0.25)]);
+    let dense: Vec<Option<f64>> = figure.panels.iter().map(|panel| panel.dense).collect();
+    assert_eq!(dense, [Some(2.0), None], "no divergence from itself on a log axis");
+    let axes: Vec<(&str, Scale)> =
+        figure.panels.iter().map(|panel| (panel.axis.label.as_str(), panel.axis.scale)).collect();
+    assert_eq!(axes, [("ppl on c4", Scale::Log), ("KL on c4", Scale::Log)]);
+}
+
+#[test]
+fn figure_without_sizes_is_refused() {
+    let numbers = numbers();
+    let others: Vec<&Arc<Measurement>> =
+        numbers.iter().filter(|number| number.record.metric != "parameters_removed").collect();
+    let error = pareto(description().figure.as_ref().unwrap(), &others).unwrap_err().to_string();
+    assert!(error.contains("`parameters_removed`") && error.contains("evaluate"), "{error}");
+}

@@ -1,0 +1,207 @@
+//! A task to evaluate: its settings, its serialized forms, and its definition and rows in a grid.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::Path;
+
+use ghostlab_definitions::metric::Output;
+use ghostlab_definitions::task::SEED;
+use ghostlab_definitions::{Definition, FileRows, native};
+use serde::{Deserialize, Serialize};
+
+use super::{Draw, Grid};
+use crate::error::Result;
+use crate::files::sha256;
+use crate::sandbox::{Probe, TaskProbe};
+use crate::tasks::{Bos, Task};
+
+/// Settings of a task's evaluation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Asking {
+    /// Number of few-shot examples; the definition's own if absent. A definition with 0 shots keeps 0.
+    pub shots: Option<usize>,
+    /// Seed for drawing examples.
+    pub seed: u64,
+    /// Whether examples are separate messages in the model's chat template; `None` without a chat template.
+    pub chat: Option<bool>,
+    /// System text before the prompt.
+    pub system: Option<String>,
+    /// Document limit: a number of first documents, or a fraction below 1.
+    pub limit: Option<f64>,
+    /// Whether contexts begin with the tokenizer's special tokens.
+    pub bos: Bos,
+    /// Context length in tokens; that of the backbone's config if absent.
+    pub max_length: Option<usize>,
+    /// Only some of the documents; no file says so, a search does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draw: Option<Draw>,
+}
+
+impl Default for Asking {
+    fn default() -> Self {
+        let bos = Bos::default();
+        Self { shots: None, seed: SEED, chat: None, system: None, limit: None, bos, max_length: None, draw: None }
+    }
+}
+
+/// Formats non-default settings: `(shots=5,chat)`.
+impl fmt::Display for Asking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut options: Vec<String> = Vec::new();
+        options.extend(self.shots.map(|shots| format!("shots={shots}")));
+        options.extend((self.seed != SEED).then(|| format!("seed={}", self.seed)));
+        options.extend(self.chat.map(|multiturn| if multiturn { "chat" } else { "chat=one-turn" }.to_owned()));
+        // Identify long texts by their hash.
+        options.extend(self.system.as_ref().map(|text| format!("system={}", &sha256::of_bytes(text)[..8])));
+        options.extend((self.bos != Bos::default()).then(|| format!("bos={}", self.bos)));
+        options.extend(self.limit.map(|limit| format!("limit={limit}")));
+        options.extend(self.max_length.map(|length| format!("max_length={length}")));
+        options.extend(self.draw.map(|draw| format!("draw={draw}")));
+        if options.is_empty() { Ok(()) } else { write!(f, "({})", options.join(",")) }
+    }
+}
+
+/// Task to evaluate, and how: a built-in task, or one by a definition of lm-evaluation-harness.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "WrittenTask", into = "WrittenTask")]
+pub struct EvalTask {
+    /// Name in [`Grid::tasks`](super::Grid::tasks), or in [`Grid::definitions`](super::Grid::definitions).
+    pub name: String,
+    pub how: Asking,
+    /// Whether a definition describes the task. Otherwise it is built in.
+    pub defined: bool,
+}
+
+/// Formats `hellaswag`, `hellaswag(bos=never,limit=100)`, or `mmlu_anatomy(shots=5)`.
+impl fmt::Display for EvalTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.name, self.how)
+    }
+}
+
+/// Serialized form of [`EvalTask`]. A built-in task has no prompt settings.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum WrittenTask {
+    Defined {
+        name: String,
+        how: Asking,
+    },
+    Native {
+        name: String,
+        limit: Option<f64>,
+        bos: Bos,
+        max_length: Option<usize>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        draw: Option<Draw>,
+    },
+}
+
+impl From<WrittenTask> for EvalTask {
+    fn from(written: WrittenTask) -> Self {
+        match written {
+            WrittenTask::Defined { name, how } => Self { name, how, defined: true },
+            WrittenTask::Native { name, limit, bos, max_length, draw } => {
+                Self { name, how: Asking { limit, bos, max_length, draw, ..Asking::default() }, defined: false }
+            }
+        }
+    }
+}
+
+impl From<EvalTask> for WrittenTask {
+    fn from(EvalTask { name, how, defined }: EvalTask) -> Self {
+        if defined {
+            return Self::Defined { name, how };
+        }
+        let Asking { limit, bos, max_length, draw, .. } = how;
+        Self::Native { name, limit, bos, max_length, draw }
+    }
+}
+
+/// Serializes built-in tasks and tasks by definitions as two lists.
+pub(super) mod lists {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::EvalTask;
+
+    #[derive(Serialize, Deserialize)]
+    struct TaskLists<T> {
+        tasks: Vec<T>,
+        #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+        definitions: Vec<T>,
+    }
+
+    pub(in crate::grid) fn serialize<S: Serializer>(all: &[EvalTask], serializer: S) -> Result<S::Ok, S::Error> {
+        let (definitions, tasks) = all.iter().partition(|task| task.defined);
+        TaskLists::<&EvalTask> { tasks, definitions }.serialize(serializer)
+    }
+
+    pub(in crate::grid) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<EvalTask>, D::Error> {
+        let TaskLists { mut tasks, definitions } = TaskLists::deserialize(deserializer)?;
+        tasks.extend(definitions);
+        Ok(tasks)
+    }
+}
+
+impl Grid {
+    /// Returns the built-in task, or `None` for a task by a definition.
+    ///
+    /// # Errors
+    /// Fails if there is no such built-in task.
+    pub fn native(&self, task: &EvalTask) -> Result<Option<&'static Task>> {
+        let name = &task.name;
+        (!task.defined).then(|| Task::find(self.tasks[name].task.as_deref().unwrap_or(name))).transpose()
+    }
+
+    /// Returns the definition of a task.
+    ///
+    /// # Errors
+    /// Fails if there is no such built-in task.
+    pub fn definition(&self, task: &EvalTask) -> Result<&Definition> {
+        match self.native(task)? {
+            Some(native) => native::definition(native),
+            None => Ok(&self.definitions[&task.name].definition),
+        }
+    }
+
+    /// Returns whether a task is answered by generated texts.
+    pub fn generates(&self, task: &EvalTask) -> bool {
+        task.defined && self.definitions[&task.name].definition.output == Output::Generate
+    }
+
+    /// Returns the files of a task's rows.
+    ///
+    /// # Errors
+    /// Fails if the files of a built-in task's split are missing.
+    pub fn rows(&self, task: &EvalTask) -> Result<Cow<'_, FileRows>> {
+        match self.native(task)? {
+            Some(native) => native::files(native, &self.tasks[&task.name].path).map(Cow::Owned),
+            None => Ok(Cow::Borrowed(&self.definitions[&task.name].rows)),
+        }
+    }
+
+    /// Returns the trial of a task's rows and prompts. `backbone` is the folder with the chat template.
+    ///
+    /// # Errors
+    /// Fails like [`Grid::rows`].
+    pub fn probe(&self, task: &EvalTask, backbone: &Path) -> Result<Probe> {
+        let definition = self.definition(task)?.clone();
+        let rows = self.rows(task)?.into_owned();
+        let origin = match task.defined {
+            true => format!("task {}, {}", definition.name, definition.place),
+            false => self.tasks[&task.name].path.display().to_string(),
+        };
+        let Asking { shots, seed, limit, ref system, chat, .. } = task.how;
+        let system = system.clone();
+        let chat = chat.map(|multiturn| (backbone.to_owned(), multiturn));
+        Ok(Probe::Task(Box::new(TaskProbe { definition, rows, origin, limit, shots, seed, system, chat })))
+    }
+
+    /// Returns whether the documents of a task are synthetic.
+    pub fn is_generated(&self, task: &EvalTask) -> bool {
+        match task.defined {
+            true => self.definitions[&task.name].generated,
+            false => self.tasks[&task.name].generated,
+        }
+    }
+}

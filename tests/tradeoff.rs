@@ -1,0 +1,124 @@
+//! The artifact `sublayers` against a reference in plain PyTorch (`shared/oracles/beyond`): computed again, and as recorded.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
+
+use std::sync::atomic::AtomicBool;
+
+use crate::common::{assert_close, checkout, json, shared};
+use ghostlab::artifact::Artifact;
+use ghostlab::criterion::DepthUnit::{Attention, Layers, Mlp, Sublayers};
+use ghostlab::criterion::{Depth, DepthUnit};
+use ghostlab::exec::{self, RunSettings};
+use ghostlab::results::record::Record;
+use ghostlab::results::{StoredResults, collect};
+use ghostlab::stage;
+use ghostlab_store::Store;
+use serde_json::Value;
+
+/// Relative tolerances of the reference for an engine in f32.
+const PERPLEXITY: f64 = 2e-6;
+const DAMAGE: f64 = 1e-5;
+/// Absolute tolerance of percentages that follow from counts.
+const PERCENT: f64 = 1e-9;
+
+/// A row of the artifact, and the name of the same variant in the reference.
+type Row = (&'static str, usize, DepthUnit, &'static str, &'static str);
+
+/// Rows of `tiny-llama`, which are quick to compute.
+const LLAMA: &[Row] = &[
+    ("llm-drop", 4, Attention, "none", "half:attn:4"),
+    ("llm-drop", 8, Attention, "none", "half:attn:8"),
+    ("llm-drop", 2, Mlp, "none", "half:mlp:2"),
+    ("llm-drop", 4, Mlp, "none", "half:mlp:4"),
+    ("llm-drop", 4, Sublayers, "none", "half:joint:4"),
+    ("llm-drop", 8, Sublayers, "none", "half:joint:8"),
+    ("nbl", 4, Attention, "nbl", "nbl:stream:stream:4"),
+    ("nbl", 4, Attention, "nbl:normed", "nbl:normed:stream:4"),
+    ("nbl", 8, Attention, "nbl", "nbl:stream:stream:8"),
+    ("nbl", 8, Attention, "nbl:normed", "nbl:normed:stream:8"),
+];
+/// Rows of `tiny-llama` whose sublayers are selected one after the other.
+const LLAMA_GREEDY: &[Row] = &[
+    ("block-pruner", 4, Sublayers, "none", "blockpruner:4"),
+    ("block-pruner", 8, Sublayers, "none", "blockpruner:8"),
+    ("finercut", 4, Sublayers, "none", "finercut:angle:4"),
+];
+const QWEN3: &[Row] = &[
+    ("llm-drop", 4, Attention, "none", "half:attn:4"),
+    ("llm-drop", 4, Mlp, "none", "half:mlp:4"),
+    ("nbl", 4, Attention, "nbl", "nbl:stream:stream:4"),
+    ("nbl", 4, Attention, "nbl:normed", "nbl:normed:stream:4"),
+    ("llm-streamline", 3, Layers, "none", "cut:[5,8):none"),
+    ("llm-streamline", 3, Layers, "mean", "cut:[5,8):mean"),
+    ("llm-streamline", 3, Layers, "ghosted", "cut:[5,8):ghosted"),
+    ("llm-streamline", 3, Layers, "ghosted:normed:bias", "cut:[5,8):normed-bias"),
+];
+const OLMO2: &[Row] = &[
+    ("llm-drop", 4, Attention, "none", "half:attn:4"),
+    ("llm-drop", 8, Attention, "none", "half:attn:8"),
+    ("llm-drop", 4, Mlp, "none", "half:mlp:4"),
+    ("llm-drop", 8, Sublayers, "none", "half:joint:8"),
+    ("nbl", 4, Attention, "nbl", "nbl:stream:stream:4"),
+    ("nbl", 8, Attention, "nbl", "nbl:stream:stream:8"),
+    ("block-pruner", 4, Sublayers, "none", "blockpruner:4"),
+];
+
+/// Compares the rows of a backbone with the reference.
+fn compare(records: &[Record], backbone: &str, rows: &[Row], reference: &Value) {
+    let reference = &reference[backbone];
+    let dense = reference["dense"]["parameters"].as_f64().unwrap();
+    for (criterion, count, unit, recovery, variant) in rows {
+        let row = format!("{backbone} {criterion} {count} {unit} {recovery}");
+        let value = |metric: &str| {
+            let found = records.iter().find(|record| {
+                let condition = &record.condition;
+                let depth = Depth { count: condition.depth, unit: condition.unit };
+                record.metric == metric
+                    && condition.backbone == backbone
+                    && condition.criterion == *criterion
+                    && condition.recovery == *recovery
+                    && depth == Depth { count: *count, unit: *unit }
+            });
+            found.and_then(|record| record.value).unwrap_or_else(|| panic!("{row}: no {metric}"))
+        };
+        let expected = &reference["variants"][variant];
+        let number = |name: &str| expected[name].as_f64().unwrap();
+        assert_close(&row, value("ppl_wikitext2"), number("ppl"), PERPLEXITY);
+        assert_close(&row, value("kl_wikitext2"), number("kl_dense_variant"), DAMAGE);
+        assert_close(&row, value("same_top_wikitext2"), number("same_top"), DAMAGE);
+        let kept = 100.0 * number("parameters") / dense;
+        assert!((100.0 - value("parameters_removed") - kept).abs() < PERCENT, "{row}: {kept} % are kept");
+        let cache = 100.0 * number("attentions") / 16.0;
+        assert!((100.0 - value("kv_cache_removed") - cache).abs() < PERCENT, "{row}: {cache} % are kept");
+    }
+}
+
+#[test]
+fn sublayers_of_a_bundled_backbone_equal_the_reference() {
+    let Some(file) = shared("oracles/beyond/numbers.json") else { return };
+    let artifact = Artifact::read(&checkout().join("experiments/sublayers.yaml")).unwrap().unwrap();
+    let mut grid = artifact.grid(Some("tiny"), &["backbone=tiny-llama".to_owned()]).unwrap();
+    grid.evaluate.tasks.clear();
+    grid.cells.retain(|cell| {
+        let criterion = cell.criterion.as_ref().map_or("", |criterion| criterion.name.as_str());
+        ["", "llm-drop", "nbl"].contains(&criterion)
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&folder.path().join("store"), stage::WORDS).unwrap();
+    let outcome = exec::run(&grid, RunSettings::default(), &store, &(), &AtomicBool::new(false)).unwrap();
+    let named = artifact.description.table.as_ref().unwrap().named_options.clone();
+    let results = collect(&grid, &outcome, &named);
+    let records: Vec<Record> = results.numbers().map(|number| number.record.clone()).collect();
+    compare(&records, "tiny-llama", LLAMA, &json(&file));
+}
+
+#[test]
+fn recorded_sublayers_equal_the_reference() {
+    let Some(file) = shared("oracles/beyond/numbers.json") else { return };
+    let records = StoredResults::read(&checkout().join("results/sublayers/tiny")).unwrap().records();
+    let reference = json(&file);
+    for (backbone, rows) in
+        [("tiny-llama", LLAMA), ("tiny-llama", LLAMA_GREEDY), ("tiny-qwen3", QWEN3), ("tiny-olmo2", OLMO2)]
+    {
+        compare(&records, backbone, rows, &reference);
+    }
+}
