@@ -46,9 +46,7 @@ fn main() {
     let step = milliseconds(|| {
         training.step(&stream, &teacher).unwrap();
     });
-    let forward = |tail: &LayersAfter| milliseconds(|| drop(tail.logits(&embedded).unwrap()));
-    let dense = forward(&unpruned);
-    let behind = forward(&removed);
+    let [dense, behind] = [&unpruned, &removed].map(|tail| milliseconds(|| drop(tail.logits(&embedded).unwrap())));
     // Time of the student's layers before the boundary: the dense pass minus the layers from the first removed one on.
     let before = (dense - behind).max(0.0);
     println!("{layers} layers, [{start}, {end}) removed, sequences of {length} tokens");

@@ -31,10 +31,9 @@ fn main() {
         return;
     }
     let config = Config::read(&folder).unwrap();
-    let load_own = |products| {
+    let own_engines = [Products::F32, Products::Bf16].map(|products| {
         Box::new(Decoder::load_within(config.clone(), &folder, products, u64::MAX).unwrap()) as Box<dyn Engine>
-    };
-    let own_engines = [Products::F32, Products::Bf16].map(load_own);
+    });
     let engines: Vec<Box<dyn Engine>> = own_engines
         .into_iter()
         .chain(FloatType::ALL.map(|dtype| {

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use flate2::read::DeflateDecoder;
-use zip::result::ZipError;
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::error::{Error, Result, shortened};
@@ -74,14 +73,10 @@ fn pip(words: &[&str]) -> Command {
 /// # Errors
 /// Fails if the file is neither, the wheel does not contain the named file, or `read` fails.
 pub fn read_model<T>(path: &Path, name: &str, read: impl FnOnce(&mut dyn Read) -> Result<T>) -> Result<T> {
-    let failed = |error: std::io::Error| match error.kind() {
-        ErrorKind::NotFound => Error::missing("the file does not exist").at(path.display()),
-        _ => Error::io("read", path, &error),
-    };
-    let mut file = File::open(path).map_err(failed)?;
+    let mut file = File::open(path).map_err(|error| read_error(&error, path))?;
     let mut magic = Vec::new();
-    file.by_ref().take(ZIP_MAGIC.len() as u64).read_to_end(&mut magic).map_err(failed)?;
-    file.rewind().map_err(failed)?;
+    file.by_ref().take(ZIP_MAGIC.len() as u64).read_to_end(&mut magic).map_err(|error| read_error(&error, path))?;
+    file.rewind().map_err(|error| read_error(&error, path))?;
     match magic.as_slice() {
         GGUF_MAGIC => read(&mut file).map_err(|error| error.at(path.display())),
         // The zip reader may panic on damaged bytes.
@@ -93,9 +88,15 @@ pub fn read_model<T>(path: &Path, name: &str, read: impl FnOnce(&mut dyn Read) -
     }
 }
 
+fn read_error(error: &std::io::Error, path: &Path) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => Error::missing("the file does not exist").at(path.display()),
+        _ => Error::io("read", path, error),
+    }
+}
+
 fn read_wheel<T>(file: File, path: &Path, name: &str, read: impl FnOnce(&mut dyn Read) -> Result<T>) -> Result<T> {
-    let failed = |error: ZipError| damaged(path, &error.to_string());
-    let mut archive = ZipArchive::new(file).map_err(failed)?;
+    let mut archive = ZipArchive::new(file).map_err(|error| damaged(path, &error.to_string()))?;
     let names: Vec<String> = archive.file_names().flatten().map(Cow::into_owned).collect();
     let Some(entry) = names.iter().find(|entry| entry.rsplit('/').next() == Some(name)) else {
         return Err(Error::bad_input(format!("the wheel does not hold `{name}`"))
@@ -104,7 +105,7 @@ fn read_wheel<T>(file: File, path: &Path, name: &str, read: impl FnOnce(&mut dyn
     };
     let at = archive.index_for_name(entry).ok_or_else(|| damaged(path, "an entry without an offset"))?;
     // The zip crate is built without decompression, which flate2 provides.
-    let mut raw = archive.by_index_raw(at).map_err(failed)?;
+    let mut raw = archive.by_index_raw(at).map_err(|error| damaged(path, &error.to_string()))?;
     let done = match raw.compression() {
         CompressionMethod::STORE => read(&mut raw),
         CompressionMethod::DEFLATE => read(&mut DeflateDecoder::new(raw)),

@@ -9,10 +9,11 @@ mod rules;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::Value;
 
+use crate::common::output::stderr;
 use crate::common::world::World;
 
 /// Maximum number of words of the README and `docs/` together.
@@ -100,10 +101,6 @@ fn world() -> World {
     world
 }
 
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 #[test]
 fn every_line_of_the_pages_is_understood() {
     let lines = lines();
@@ -114,7 +111,7 @@ fn every_line_of_the_pages_is_understood() {
         let command_words = words.iter().take_while(|word| *word != "--").map(String::as_str);
         let line: Vec<&str> = command_words.chain(["--help"]).collect();
         let output = world.ghostlab(&line);
-        assert_eq!(output.status.code(), Some(0), "{page}: `ghostlab {}`\n{}", words.join(" "), said(&output));
+        assert_eq!(output.status.code(), Some(0), "{page}: `ghostlab {}`\n{}", words.join(" "), stderr(&output));
     }
 }
 
@@ -123,7 +120,7 @@ fn every_line_of_the_pages_that_needs_nothing_from_outside_runs() {
     let world = world();
     // The first run creates the results that other lines show; `a` and `b` are copies of them.
     let output = world.ghostlab(&["run", "grid.yaml"]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     for copy in ["a", "b"] {
         fs::create_dir(world.path(copy)).unwrap();
         for file in fs::read_dir(world.path("results/grid")).unwrap().map(|file| file.unwrap().path()) {
@@ -148,7 +145,7 @@ fn every_line_of_the_pages_that_needs_nothing_from_outside_runs() {
         // Use the checkout's `experiments` folder.
         let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
         let output = world.command(&words).env("GHOSTLAB_EXPERIMENTS", experiments).output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{page}: `ghostlab {}`\n{}", line.join(" "), said(&output));
+        assert_eq!(output.status.code(), Some(0), "{page}: `ghostlab {}`\n{}", line.join(" "), stderr(&output));
         ran += 1;
     }
     assert!(ran > 12, "{ran} lines ran");

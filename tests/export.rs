@@ -12,13 +12,12 @@ use serde_json::{Value, json};
 /// Returns the value of a recovery in a column of a world's grid at depth 2.
 fn value(world: &World, recovery: &str, column: &str) -> f64 {
     let rows = table(&world.path("results/grid/results.csv"));
-    let index_of = |name: &str| rows[0].iter().position(|head| head == name).unwrap();
+    let [depth, method, column] =
+        ["depth", "recovery", column].map(|name| rows[0].iter().position(|head| head == name).unwrap());
     let wanted = if recovery == "dense" { "0" } else { "2" };
-    rows.iter()
-        .find(|row| row[index_of("depth")] == wanted && (recovery == "dense" || row[index_of("recovery")] == recovery))
-        .unwrap()[index_of(column)]
-    .parse()
-    .unwrap()
+    rows.iter().find(|row| row[depth] == wanted && (recovery == "dense" || row[method] == recovery)).unwrap()[column]
+        .parse()
+        .unwrap()
 }
 
 /// Exports a cell, expects success, and returns stdout.
@@ -57,8 +56,8 @@ fn a_plain_export_is_a_backbone_that_scores_as_its_cell() {
         assert!((ours / cell - 1.0).abs() < 1e-5, "{recovery}: {ours} and {cell}");
         let config = json(&world.path(recovery).join("config.json"));
         let dense = json(&world.path("backbone/config.json"));
-        let layers = |config: &Value| config["num_hidden_layers"].as_u64().unwrap();
-        assert_eq!(layers(&config) + 2, layers(&dense));
+        let [layers, dense_layers] = [&config, &dense].map(|config| config["num_hidden_layers"].as_u64().unwrap());
+        assert_eq!(layers + 2, dense_layers);
         assert_eq!(config["architectures"], dense["architectures"]);
         assert!(!world.path(recovery).join("modeling_ghostlab.py").exists());
     }
@@ -201,12 +200,15 @@ fn definition_cell_exports_unscored_then_with_its_numbers() {
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     let asked = "  tasks: [{definition: made.yaml, data: rows}]\n";
     world.write("grid.yaml", grid.replace("  perplexity:\n    - {corpus: test, length: 64}\n", asked));
-    let card = |name: &str| fs::read_to_string(world.path(name).join("README.md")).unwrap();
     export(&world, "depth/1/none", "before", &[]);
-    assert!(card("before").contains("Not scored"), "{}", card("before"));
+    assert!(card(&world, "before").contains("Not scored"), "{}", card(&world, "before"));
     world.runs(&[]);
     export(&world, "depth/1/none", "after", &[]);
-    assert!(card("after").contains("made version") && !card("after").contains("Not scored"), "{}", card("after"));
+    assert!(
+        card(&world, "after").contains("made version") && !card(&world, "after").contains("Not scored"),
+        "{}",
+        card(&world, "after")
+    );
 }
 
 #[test]
@@ -222,8 +224,9 @@ fn weights_are_cut_into_files_that_hold_the_same_model() {
     assert_eq!(json(&world.path("half/config.json"))["torch_dtype"], "bfloat16");
     let near = perplexity(&world, "half") / perplexity(&world, "whole");
     assert!(near != 1.0 && (near - 1.0).abs() < 0.02, "{near}");
-    let size = |name: &str| world.path(name).join("model.safetensors").metadata().unwrap().len();
-    assert!(size("half") * 2 < size("whole") + 20_000);
+    let [half, complete] =
+        ["half", "whole"].map(|name| world.path(name).join("model.safetensors").metadata().unwrap().len());
+    assert!(half * 2 < complete + 20_000);
 }
 
 #[test]
@@ -252,23 +255,12 @@ fn bytes(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn killed_export_leaves_its_place_unchanged() {
     let world = World::new();
-    // The export has several weight files, operators, and a Python file.
-    let arguments = |folder: &'static str| {
-        ["export", "grid.yaml", "depth/2/ghosted", "--to", folder, "--dtype", "f32", "--shard-size", "0.00005"]
-    };
-    assert!(world.ghostlab(&arguments("unbroken")).status.success());
+    assert!(world.ghostlab(&split_export("unbroken")).status.success());
     let unbroken = bytes(&world.path("unbroken"));
     assert!(unbroken.len() > 8, "{:?}", unbroken.keys());
-    let killed = |fault: &str| {
-        let output = world.command(&arguments("out")).env("GHOSTLAB_FAULT", fault).output().unwrap();
-        let drafts = names(world.folder.path()).into_iter().filter(|name| name.starts_with(".out.")).count();
-        // A killed process has no exit code and leaves its temporary folder behind.
-        assert_eq!((output.status.code().is_none(), drafts), (!output.status.success(), drafts.min(1)), "{fault}");
-        drafts == 1
-    };
     // Kill at write 1, 2, 4, … until the export finishes first.
     let kills = (0..).map(|power| format!("kill@export:{}", 1 << power)).take_while(|fault| {
-        let was_killed = killed(fault);
+        let was_killed = is_killed(&world, fault);
         assert_eq!(world.path("out").exists(), !was_killed, "{fault}: half a folder stands in the place");
         was_killed
     });
@@ -279,10 +271,10 @@ fn killed_export_leaves_its_place_unchanged() {
     export(&world, "depth/1/none", "out", &[]);
     let before = bytes(&world.path("out"));
     for fault in ["kill@export:1", "kill@export:30", "kill@place:1"] {
-        assert!(killed(fault), "{fault}");
+        assert!(is_killed(&world, fault), "{fault}");
         assert!(bytes(&world.path("out")) == before, "{fault}");
     }
-    assert!(world.ghostlab(&arguments("out")).status.success());
+    assert!(world.ghostlab(&split_export("out")).status.success());
     assert!(bytes(&world.path("out")) == unbroken);
     assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')), "no temporary files are left");
 }
@@ -307,9 +299,12 @@ fn export_with_operators_scores_exactly_as_its_cell() {
             assert!(world.path(recovery).join("modeling_ghostlab.py").exists());
             let texts = ["--perplexity", "test.jsonl@64", "--windows", "5", "--rule", "ptb"];
             let file = score(&world, &[&[*recovery, "--tasks", "copa.jsonl"], &texts[..]].concat());
-            let result = |task: &str, metric: &str| file["results"][task][metric].as_f64().unwrap();
-            assert_eq!(result("test@64", "perplexity,none"), value(&world, recovery, "ppl test@64"), "{recovery}");
-            assert_eq!(100.0 * result("copa", "acc,none"), value(&world, recovery, "copa"), "{recovery}");
+            assert_eq!(
+                score_of(&file, "test@64", "perplexity,none"),
+                value(&world, recovery, "ppl test@64"),
+                "{recovery}"
+            );
+            assert_eq!(100.0 * score_of(&file, "copa", "acc,none"), value(&world, recovery, "copa"), "{recovery}");
             assert_ne!(value(&world, recovery, "ppl test@64"), value(&world, "dense", "ppl test@64"));
         }
     }
@@ -345,30 +340,19 @@ fn normed_maps_export_and_score_as_their_cells() {
 #[test]
 fn repairs_without_a_form_are_refused_before_any_work() {
     let world = World::new();
-    let refused = |cell: &str, recovery: &str, more: &[&str], words: &[&str]| {
-        let set = format!("recovery={recovery}");
-        let arguments = ["export", "grid.yaml", cell, "--to", "out.gguf", "--set", &set];
-        let output = world.ghostlab(&[&arguments[..], more].concat());
-        let text = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{text}");
-        assert!(words.iter().all(|word| text.contains(word)), "{words:?}: {text}");
-        let objects = ghostlab_store::Store::look_at(&world.path("data/store"), ghostlab::stage::WORDS).unwrap();
-        assert_eq!(objects.entries().len(), 0, "{recovery}: nothing was computed");
-        assert!(!world.path("out.gguf").exists());
-    };
     let gguf = ["--gguf", "f16"];
     for recovery in ["ghosted", "affine", "{name: rank, rank: 8}", "linearpatch-diag"] {
         let words = ["a constant or a map of the normed stream", "a map of the stream itself", "--to FOLDER"];
-        refused("depth/1", recovery, &gguf, &words);
+        assert_refused(&world, "depth/1", recovery, &gguf, &words);
     }
     for file in ["config.json", "model.safetensors"] {
         fs::copy(fixture("arch/qwen3").join(file), world.path("backbone").join(file)).unwrap();
     }
-    refused("depth/1", "mean", &gguf, &["no norms of queries and keys", "`deci`", "Qwen3ForCausalLM"]);
+    assert_refused(&world, "depth/1", "mean", &gguf, &["no norms of queries and keys", "`deci`", "Qwen3ForCausalLM"]);
     let sublayers = ["--gguf", "f16", "--set", "criterion=llm-drop", "--set", "depth={attention: 1}"];
-    refused("llm-drop-attention-1", "none", &sublayers, &["no norms of queries and keys", "`deci`"]);
+    assert_refused(&world, "llm-drop-attention-1", "none", &sublayers, &["no norms of queries and keys", "`deci`"]);
     let layers = "{name: ghosted, input: normed, boundary: layer}";
-    refused("depth/1", layers, &[], &["`ghosted`", "boundary: region", "no product"]);
+    assert_refused(&world, "depth/1", layers, &[], &["`ghosted`", "boundary: region", "no product"]);
 }
 
 /// Writes a grid over the bundled Llama with cuts and repairs that llama.cpp can only represent as `deci`.
@@ -466,15 +450,7 @@ fn operators_before_the_first_kept_layer_run_and_export() {
     let recoveries = ["none", "prune-and-comp", "linearpatch-diag", "ghosted", "affine", "mean", "rank", "sequential"];
     let set = format!("recovery=[{}]", recoveries.join(", "));
     let set = ["--set", &set, "--set", "criterion={name: explicit, layers: [0, 2]}", "--set", "depth=2"];
-    // Locate the table by the path in the log: the file name of listed layers contains commas.
-    let measured = |set: &[&str], engine: &[&str]| -> Vec<f64> {
-        let log = world.runs(&[set, engine].concat());
-        let written = log.split("written: ").nth(1).unwrap().split(".csv").next().unwrap();
-        let rows = records(&world.path(&format!("{written}.csv")));
-        let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
-        rows[2..].iter().map(|row| row[column].parse().unwrap()).collect()
-    };
-    let ours = measured(&set, &[]);
+    let ours = measured(&world, &set, &[]);
     assert_eq!(ours.len(), recoveries.len(), "all but the dense one");
     for (engine, most) in [
         (&["--engine", "candle"][..], 1e-5),
@@ -482,7 +458,7 @@ fn operators_before_the_first_kept_layer_run_and_export() {
         (&["--engine", "candle", "--dtype", "bf16"], 0.02),
         (&["--engine", "candle", "--dtype", "f16"], 0.005),
     ] {
-        let other = measured(&set, engine);
+        let other = measured(&world, &set, engine);
         for (recovery, (a, b)) in recoveries.iter().zip(ours.iter().zip(&other)) {
             assert!((a / b - 1.0).abs() < most, "{recovery} {engine:?}: {a} {b}");
         }
@@ -504,7 +480,7 @@ fn operators_before_the_first_kept_layer_run_and_export() {
     // Also cover an operator that is trained after solving.
     let trained = "recovery=[none, {name: ghosted, finetune: {sequences: 4, length: 32}}]";
     let set = ["--set", trained, "--set", "criterion={name: explicit, layers: [0, 1]}", "--set", "depth=2"];
-    let values = measured(&set, &[]);
+    let values = measured(&world, &set, &[]);
     export(&world, "ghosted", "trained", &set);
     assert!((perplexity(&world, "trained") / values[1] - 1.0).abs() < 1e-6, "{values:?}");
     assert_ne!(values[0], values[1]);
@@ -532,8 +508,9 @@ fn trained_operator_exports_again_as_the_same_model() {
     let again = world.ghostlab(&["export", "again.yaml", "dense", "--to", "again"]);
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
     assert_eq!(perplexity(&world, "again"), trained);
-    let weights = |folder: &str| fs::read(world.path(folder).join("model.safetensors")).unwrap();
-    assert!(weights("again") == weights("trained"));
+    let [again, trained] =
+        ["again", "trained"].map(|folder| fs::read(world.path(folder).join("model.safetensors")).unwrap());
+    assert!(again == trained);
 }
 
 #[test]
@@ -551,17 +528,18 @@ fn export_with_operators_is_not_pruned_or_read_incomplete() {
         (json!([operator, operator]), &["ghostlab.operators"]),
         (json!(null), &["ghostlab.operators"]),
     ];
-    let mut changed = |key: &str, value: Value, words| {
+    for (key, value, words) in [
+        ("layer", json!(99), &["ghostlab.operators"][..]),
+        ("at", json!("input_layernorm"), &["ghostlab.operators"]),
+        ("form", json!("sparse"), &["ghostlab.operators"]),
+        ("form", json!("diagonal"), &["boundary.weight", "wrong shape"]),
+        ("bias", json!(true), &["boundary.bias"]),
+        ("at", json!("after"), &["boundary_after.weight"]),
+    ] {
         let mut other = operator.clone();
         other[key] = value;
         wrongs.push((json!([other]), words));
-    };
-    changed("layer", json!(99), &["ghostlab.operators"][..]);
-    changed("at", json!("input_layernorm"), &["ghostlab.operators"]);
-    changed("form", json!("sparse"), &["ghostlab.operators"]);
-    changed("form", json!("diagonal"), &["boundary.weight", "wrong shape"]);
-    changed("bias", json!(true), &["boundary.bias"]);
-    changed("at", json!("after"), &["boundary_after.weight"]);
+    }
     for (operators, words) in wrongs {
         let mut config = config.clone();
         config["ghostlab"]["operators"] = operators;
@@ -605,21 +583,25 @@ fn a_weight_that_the_type_cannot_hold_leaves_no_folder() {
 fn a_model_is_scored_as_the_dense_cell_of_a_grid_and_not_twice() {
     let world = World::large();
     world.runs(&["--set", "recovery=none", "--set", "criterion=shortgpt", "--set", "depth=2", "--set", "name=grid"]);
-    let stored = || walk(&world.path("data/store"));
-    let before = stored();
+    let store = world.path("data/store");
+    let before = walk(&store);
     let tasks = ["--tasks", "copa.jsonl"];
     let texts = ["--perplexity", "test.jsonl@64", "--windows", "5", "--rule", "ptb"];
     let file = score(&world, &[&["backbone"][..], &tasks, &texts].concat());
-    assert_eq!(stored(), before, "the grid has scored all of it");
-    let close = |ours: f64, grid: f64| assert!((ours / grid - 1.0).abs() < 1e-12, "{ours} and {grid}");
-    close(file["results"]["test@64"]["perplexity,none"].as_f64().unwrap(), value(&world, "dense", "ppl test@64"));
-    close(100.0 * file["results"]["copa"]["acc,none"].as_f64().unwrap(), value(&world, "dense", "copa"));
-    assert!(file["results"]["test@64"]["perplexity_stderr,none"].as_f64().unwrap() > 0.0);
-    assert!(file["results"]["test@64"]["bits_per_byte,none"].as_f64().unwrap() > 0.0);
+    assert_eq!(walk(&store), before, "the grid has scored all of it");
+    for (ours, column) in [
+        (score_of(&file, "test@64", "perplexity,none"), "ppl test@64"),
+        (100.0 * score_of(&file, "copa", "acc,none"), "copa"),
+    ] {
+        let grid = value(&world, "dense", column);
+        assert!((ours / grid - 1.0).abs() < 1e-12, "{ours} and {grid}");
+    }
+    assert!(score_of(&file, "test@64", "perplexity_stderr,none") > 0.0);
+    assert!(score_of(&file, "test@64", "bits_per_byte,none") > 0.0);
     // A different limit needs new scores.
     let fewer = score(&world, &["backbone", "--tasks", "copa.jsonl", "--documents", "10"]);
     assert_eq!(fewer["n-samples"]["copa"]["effective"], 10);
-    assert_ne!(stored(), before);
+    assert_ne!(walk(&store), before);
 }
 
 #[test]
@@ -645,22 +627,17 @@ fn texts_and_tasks_come_from_the_entrys_profile() {
         "experiments/profiles/mine.yaml",
         "corpora:\n  c4: {path: ../../test.jsonl, rule: ptb, limit: 3}\ntasks:\n  copa: {path: ../../copa.jsonl}\nevaluate: {tasks: [copa]}\n",
     );
-    let asked = ["--perplexity", "c4@64", "--tasks", "copa"];
-    let table = |more: &[&str]| {
-        let output = world.ghostlab(&[&["score"], more, &asked].concat());
-        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
-    };
-    let (code, output) = table(&["backbone"]);
+    let (code, output) = score_table(&world, &["backbone"]);
     assert!(
         code == Some(3) && output.contains("super_glue") && output.contains("with --fetch to download it"),
         "{output}"
     );
-    let (code, named) = table(&["backbone", "--profile", "mine"]);
+    let (code, named) = score_table(&world, &["backbone", "--profile", "mine"]);
     assert!(code == Some(0) && named.contains("3 windows") && named.contains("40 documents"), "{named}");
     world.write("experiments/backbones/little.yaml", "path: ../../backbone\nprofile: mine\n");
-    let (code, by_entry) = table(&["backbone"]);
+    let (code, by_entry) = score_table(&world, &["backbone"]);
     assert!(code == Some(0) && by_entry.contains("3 windows"), "{by_entry}");
-    let (code, by_name) = table(&["little"]);
+    let (code, by_name) = score_table(&world, &["little"]);
     assert!(code == Some(0) && by_name.contains("3 windows"), "{by_name}");
 }
 
@@ -718,8 +695,10 @@ fn doctor(world: &World, model: &str) -> BTreeMap<String, (String, String)> {
     let output = world.ghostlab(&["doctor", model, "--check", "--json"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     let things = document["answer"]["things"].as_array().unwrap().iter();
-    let text = |value: &Value| value.as_str().unwrap().to_owned();
-    things.map(|things| (text(&things["what"]), (text(&things["mark"]), text(&things["found"])))).collect()
+    things
+        .map(|thing| ["what", "mark", "found"].map(|key| thing[key].as_str().unwrap().to_owned()))
+        .map(|[what, mark, found]| (what, (mark, found)))
+        .collect()
 }
 
 #[test]
@@ -740,9 +719,8 @@ fn doctor_describes_a_model_and_compares_engines() {
     world.write("tiny.yaml", grid);
     let output = world.ghostlab(&["export", "tiny.yaml", "depth/1/none", "--gguf", "f16", "--to", "it.gguf"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    let layers = |path: &Path| json(&path.join("config.json"))["num_hidden_layers"].as_u64().unwrap();
-    let layer_count = layers(&world.path("backbone"));
-    let tiny = layers(&model);
+    let [layer_count, tiny] = [&world.path("backbone"), &model]
+        .map(|folder| json(&folder.join("config.json"))["num_hidden_layers"].as_u64().unwrap());
     for (name, layers, lines, operators) in [
         ("backbone", layer_count, 12, None),
         (model.to_str().unwrap(), tiny, 12, None),
@@ -813,4 +791,52 @@ fn walk(folder: &Path) -> BTreeSet<String> {
         }
     }
     found
+}
+
+fn card(world: &World, name: &str) -> String {
+    fs::read_to_string(world.path(name).join("README.md")).unwrap()
+}
+
+/// Returns arguments that export several weight files, operators and the Python file.
+fn split_export(folder: &str) -> [&str; 9] {
+    ["export", "grid.yaml", "depth/2/ghosted", "--to", folder, "--dtype", "f32", "--shard-size", "0.00005"]
+}
+
+/// Whether an export to `out` is killed by the fault.
+fn is_killed(world: &World, fault: &str) -> bool {
+    let output = world.command(&split_export("out")).env("GHOSTLAB_FAULT", fault).output().unwrap();
+    let drafts = names(world.folder.path()).into_iter().filter(|name| name.starts_with(".out.")).count();
+    // A killed process has no exit code and leaves its temporary folder behind.
+    assert_eq!((output.status.code().is_none(), drafts), (!output.status.success(), drafts.min(1)), "{fault}");
+    drafts == 1
+}
+
+fn assert_refused(world: &World, cell: &str, recovery: &str, more: &[&str], words: &[&str]) {
+    let set = format!("recovery={recovery}");
+    let arguments = ["export", "grid.yaml", cell, "--to", "out.gguf", "--set", &set];
+    let output = world.ghostlab(&[&arguments[..], more].concat());
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(words.iter().all(|word| text.contains(word)), "{words:?}: {text}");
+    let objects = ghostlab_store::Store::look_at(&world.path("data/store"), ghostlab::stage::WORDS).unwrap();
+    assert_eq!(objects.entries().len(), 0, "{recovery}: nothing was computed");
+    assert!(!world.path("out.gguf").exists());
+}
+
+/// Runs the grid and returns the perplexities of the table that it reports, whose lists of layers contain commas.
+fn measured(world: &World, set: &[&str], engine: &[&str]) -> Vec<f64> {
+    let log = world.runs(&[set, engine].concat());
+    let written = log.split("written: ").nth(1).unwrap().split(".csv").next().unwrap();
+    let rows = records(&world.path(&format!("{written}.csv")));
+    let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
+    rows[2..].iter().map(|row| row[column].parse().unwrap()).collect()
+}
+
+fn score_of(file: &Value, task: &str, metric: &str) -> f64 {
+    file["results"][task][metric].as_f64().unwrap()
+}
+
+fn score_table(world: &World, more: &[&str]) -> (Option<i32>, String) {
+    let output = world.ghostlab(&[&["score"], more, &["--perplexity", "c4@64", "--tasks", "copa"]].concat());
+    (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
 }

@@ -18,6 +18,7 @@ use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::common;
+use crate::common::output::{ended, stdout};
 use crate::common::world::World;
 use serde_json::json;
 
@@ -32,27 +33,9 @@ fn started(world: &World, arguments: &[&str], fault: &str) -> Child {
     command.env("GHOSTLAB_FAULT", fault).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-fn ended(mut child: Child) -> Output {
-    let began = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if began.elapsed() > LONG {
-            child.kill().unwrap();
-            let output = child.wait_with_output().unwrap();
-            assert!(began.elapsed() <= LONG, "it hangs: {output:?}");
-            return output;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    child.wait_with_output().unwrap()
-}
-
 fn with_fault(world: &World, more: &[&str], fault: &str) -> (Option<i32>, String) {
     let output = ended(started(world, &[&["run", "grid.yaml"], more].concat(), fault));
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 fn verified(world: &World) -> Option<i32> {

@@ -287,19 +287,10 @@ fn root(folder: &str) -> PathBuf {
 fn no_room_uses_one_above_it() {
     for (crate_path, rooms) in ROOMS {
         let sources = Sources::read(&root(crate_path));
-        let floor = |module: &Module| {
-            let room = module.first()?;
-            Some(
-                rooms
-                    .iter()
-                    .position(|known| known == room)
-                    .unwrap_or_else(|| panic!("{crate_path}: where does {room} stand?")),
-            )
-        };
         let mut up = Vec::new();
         for (module, used) in sources.arrows() {
-            let Some(layer) = floor(module) else { continue };
-            let above = used.iter().filter(|used| floor(used).is_some_and(|other| other > layer));
+            let Some(layer) = layer_of(rooms, crate_path, module) else { continue };
+            let above = used.iter().filter(|used| layer_of(rooms, crate_path, used).is_some_and(|other| other > layer));
             up.extend(above.map(|used| format!("{crate_path}: {} uses {}", module.join("::"), used.join("::"))));
         }
         assert_eq!(up, Vec::<String>::new());
@@ -398,4 +389,11 @@ fn every_file_of_tests_that_ci_runs_by_itself_is_there() {
             "`{name}::` of .ci/run is no file of tests"
         );
     }
+}
+
+fn layer_of(rooms: &[&str], crate_path: &str, module: &Module) -> Option<usize> {
+    let room = module.first()?;
+    let layer = rooms.iter().position(|known| known == room);
+    assert!(layer.is_some(), "{crate_path}: where does {room} stand?");
+    layer
 }

@@ -30,8 +30,9 @@ const TASKS: [&str; 6] =
 type Documents = Vec<Vec<(Vec<u32>, Vec<u32>)>>;
 
 fn documents(folder: &Path, tokenizer: &Tokenizer, file: &str) -> Documents {
-    let backbone = |name: &str| json(&folder.join("backbone").join(name));
-    let encoder = TaskEncoder::new(tokenizer, &backbone("tokenizer_config.json"), &backbone("config.json")).unwrap();
+    let [tokenizer_config, config] =
+        ["tokenizer_config.json", "config.json"].map(|name| json(&folder.join("backbone").join(name)));
+    let encoder = TaskEncoder::new(tokenizer, &tokenizer_config, &config).unwrap();
     let task = Task::find(file.split('.').next().unwrap()).unwrap();
     let limit = Some(DocumentLimit::new(DOCUMENTS).unwrap());
     let read = native::task(task, &folder.join("tasks").join(file), limit).unwrap();
@@ -44,9 +45,10 @@ fn documents(folder: &Path, tokenizer: &Tokenizer, file: &str) -> Documents {
 
 /// Returns the index of the most likely choice of each document.
 fn answers(engine: &dyn Engine, documents: &Documents) -> Vec<usize> {
-    let choice = |(input, continuation)| TokenisedChoice { input, continuation };
-    let borrowed: Vec<Vec<TokenisedChoice<'_>>> =
-        documents.iter().map(|document| document.iter().map(|(a, b)| choice((&a[..], &b[..]))).collect()).collect();
+    let borrowed: Vec<Vec<TokenisedChoice<'_>>> = documents
+        .iter()
+        .map(|document| document.iter().map(|(input, continuation)| TokenisedChoice { input, continuation }).collect())
+        .collect();
     let exam = MultipleChoiceEval::new(&borrowed, engine.config(), 2048).unwrap();
     let trie = Trie::scoring(&[Program::dense(engine.config().layers)]);
     let values = score(&exam, engine, &trie, &mut vec![0.0; trie.len()], |_| Ok(())).unwrap().remove(0);

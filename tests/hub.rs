@@ -11,6 +11,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
+use crate::common::output::both;
 use crate::common::world::World;
 use crate::common::{fixture, json};
 use crate::server::{Answer, COMMIT, FakeHub, Fault, Served, TOKEN, large, no_fault, small};
@@ -50,13 +51,9 @@ fn ghostlab(world: &World, hub: &str, arguments: &[&str], more: &[(&str, &str)])
     command.envs(more.iter().copied()).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
 /// Returns the output after checking the exit code, and that no output or file contains the token.
 fn ended(world: &World, output: &Output, code: i32) -> String {
-    let log = said(output);
+    let log = both(output);
     assert_eq!(output.status.code(), Some(code), "{log}");
     assert!(!log.contains(TOKEN), "{log}");
     let mut folders = vec![world.folder.path().to_owned()];

@@ -151,24 +151,13 @@ fn keys(answer: &Value, found: &mut BTreeSet<String>) {
 
 /// Returns the output of `plan` and `explain` for a setting: the JSON keys, and the text lines with keys.
 fn told(setting: &Setting) -> [BTreeSet<String>; 3] {
-    let output = |arguments: &[&str], more: &[&str]| {
-        let arguments: Vec<&str> = arguments
-            .iter()
-            .copied()
-            .chain(setting.arguments.iter().map(String::as_str))
-            .chain(more.iter().copied())
-            .collect();
-        let output = setting.world.ghostlab(&arguments);
-        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let plan = output(&["plan", "grid.yaml"], &["--json"]);
+    let plan = output(setting, &["plan", "grid.yaml"], &["--json"]);
     let answer: Value = serde_json::from_str(&plan).unwrap();
     let mut cells = BTreeSet::new();
     names(&answer, &mut cells);
     let cell = cells.iter().find(|name| !name.ends_with(".dense")).unwrap().clone();
-    let explained = output(&["explain", "grid.yaml", &cell], &["--json"]);
-    let text = output(&["explain", "grid.yaml", &cell], &[]);
+    let explained = output(setting, &["explain", "grid.yaml", &cell], &["--json"]);
+    let text = output(setting, &["explain", "grid.yaml", &cell], &[]);
     let text = text
         .split_whitespace()
         .filter(|word| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit()))
@@ -275,4 +264,16 @@ fn what_is_stored_says_what_it_is() {
         kinds.insert(kind);
     }
     assert_eq!(kinds, ["operator", "scores", "selection"].map(str::to_owned).into());
+}
+
+fn output(setting: &Setting, arguments: &[&str], more: &[&str]) -> String {
+    let arguments: Vec<&str> = arguments
+        .iter()
+        .copied()
+        .chain(setting.arguments.iter().map(String::as_str))
+        .chain(more.iter().copied())
+        .collect();
+    let output = setting.world.ghostlab(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }

@@ -118,25 +118,23 @@ fn variant(variant: &Variant) -> Value {
 /// checkpoint.
 fn members(backbone_plan: &BackbonePlan) -> Value {
     let keyed = backbone_plan.keyed();
-    let pair = |axis, from, to| Pair { axis, from, to };
     let pairs = BTreeSet::from([
-        pair(SimilarityAxis::ChannelSeries, 0, 2),
-        pair(SimilarityAxis::Token, 1, 3),
-        pair(SimilarityAxis::LastTokenAngle, 1, 2),
+        Pair { axis: SimilarityAxis::ChannelSeries, from: 0, to: 2 },
+        Pair { axis: SimilarityAxis::Token, from: 1, to: 3 },
+        Pair { axis: SimilarityAxis::LastTokenAngle, from: 1, to: 2 },
     ]);
     let calibrations = backbone_plan.calibrations.iter().map(|plan| {
         let tokens = &plan.tokens;
-        let key = |key: Key| short(&key);
         let name = text(&plan.calibration);
         let members = json!({
             "tokens": short(tokens),
             "claim": named(tokens, plan.claim(backbone_plan)),
-            "stream": key(activations::rows(keyed, tokens, HookPoint::Stream(2), &(0..4))),
-            "middle": key(activations::rows(keyed, tokens, HookPoint::Middle(2), &(4..8))),
-            "similarities": key(activations::sums(keyed, tokens, &pairs, &(0..4))),
-            "trial": key(scores::trial(keyed, tokens, TrialMetric::Perplexity, &Cut::layers([0, 2]))),
+            "stream": short(&activations::rows(keyed, tokens, HookPoint::Stream(2), &(0..4))),
+            "middle": short(&activations::rows(keyed, tokens, HookPoint::Middle(2), &(4..8))),
+            "similarities": short(&activations::sums(keyed, tokens, &pairs, &(0..4))),
+            "trial": short(&scores::trial(keyed, tokens, TrialMetric::Perplexity, &Cut::layers([0, 2]))),
             "trials": named(tokens, scores::journal(keyed, tokens, ScoredExtent::default())),
-            "teacher": key(teacher::shard(keyed, tokens, &(0..4))),
+            "teacher": short(&teacher::shard(keyed, tokens, &(0..4))),
         });
         (name, members)
     });
@@ -188,15 +186,14 @@ const NEWER: [&str; 2] = ["lorp", "mean"];
 
 /// Writes a grid of every older criterion with every older recovery.
 fn write_grid_of_methods(world: &World) {
-    let older = |method: &Described| !NEWER.contains(&method.name.as_str()) && !needs_sublayers(&method.name);
     let criteria: Vec<String> = criterion::described()
         .into_iter()
-        .filter(older)
+        .filter(is_older)
         .map(
             |method| if method.name == "explicit" { "{name: explicit, order: [2, 0]}".to_owned() } else { method.name },
         )
         .collect();
-    let recoveries = recovery::described().into_iter().filter(older).map(|method| method.name);
+    let recoveries = recovery::described().into_iter().filter(is_older).map(|method| method.name);
     write_grid(world, &criteria, &recoveries.collect::<Vec<_>>());
 }
 
@@ -331,4 +328,8 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
     );
     // Changes due to a new stage version were excluded above. They are pinned once the fixture is updated.
     assert_eq!(json(&path)["stages"], json!(stages), "renew tests/fixtures/keys.json with GHOSTLAB_BLESS=1");
+}
+
+fn is_older(method: &Described) -> bool {
+    !NEWER.contains(&method.name.as_str()) && !needs_sublayers(&method.name)
 }

@@ -56,12 +56,13 @@ fn times_speedups_and_memory_join_scores_and_parquet() {
         let bytes = column(&world, &format!("peak_memory_mb {prompt}"));
         let percent = column(&world, &format!("peak_memory_percent {prompt}"));
         assert_eq!(number(&percent["dense"]), 100.0);
-        let bytes_of = |recovery: &str| number(&bytes[recovery]);
-        assert!(bytes_of("none") < bytes_of("dense"), "{bytes:?}");
+        let bytes: BTreeMap<&str, f64> =
+            bytes.iter().map(|(recovery, text)| (recovery.as_str(), number(text))).collect();
+        assert!(bytes["none"] < bytes["dense"], "{bytes:?}");
         for recovery in ["linearpatch-diag", "linearpatch-rotate", "ghosted"] {
-            let more = (1e6 * (bytes_of(recovery) - bytes_of("none"))).round();
+            let more = (1e6 * (bytes[recovery] - bytes["none"])).round();
             assert_eq!(more, 64.0 * 64.0 * 4.0, "{recovery}");
-            let share = 100.0 * bytes_of(recovery) / bytes_of("dense");
+            let share = 100.0 * bytes[recovery] / bytes["dense"];
             assert!((number(&percent[recovery]) - share).abs() < 1e-9 * share);
         }
     }

@@ -37,9 +37,8 @@ fn model(world: &World) -> PathBuf {
 
 /// Runs `score` on all definitions in a setting, and returns its results file and each task's samples.
 fn scored(world: &World, out: &Path, asked: &Value, system: &str) -> (Value, BTreeMap<String, Vec<Value>>) {
-    let name = |what: &str| format!("{what}-{}-{}", asked["shots"], asked["chat"]);
-    let results = world.path(&name("results.json"));
-    let samples = world.path(&name("samples"));
+    let [results, samples] =
+        ["results.json", "samples"].map(|what| world.path(&format!("{what}-{}-{}", asked["shots"], asked["chat"])));
     let definitions = out.join("defs");
     let mut command = world.command(&["score"]);
     command.arg(world.path("model")).arg("--tasks").arg(&definitions).arg("--output").arg(&results);

@@ -1,13 +1,15 @@
 //! Criteria, recoveries and the store end to end: all combinations, degenerate backbones, repeated runs.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::common;
 use crate::common::world::{World, records, table};
+use ghostlab::exec::{self, RunSettings};
+use ghostlab::grid::{Cell, Grid};
 use ghostlab::stage;
-use ghostlab_store::{Found, Store};
+use ghostlab_store::{Found, InventoryItem, Store};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -86,12 +88,10 @@ fn a_dead_channel_is_repaired_around_and_said() {
     let log = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{log}");
     let rows = results(&world, &log);
-    let notes = rows[0].iter().position(|name| name == "notes").unwrap();
-    let note = |recovery: &str| rows.iter().find(|row| row[5] == recovery).unwrap()[notes].clone();
-    assert!(note("linearpatch-diag").contains("1 silent channels keep scale 1"), "{rows:?}");
-    assert!(note("prune-and-comp").contains("1 silent channels keep factor 1"), "{rows:?}");
+    assert!(note(&rows, "linearpatch-diag").contains("1 silent channels keep scale 1"), "{rows:?}");
+    assert!(note(&rows, "prune-and-comp").contains("1 silent channels keep factor 1"), "{rows:?}");
     for recovery in ["replaceme-ls", "ghosted"] {
-        assert!(note(recovery).contains("rank 63 of 64"), "{rows:?}");
+        assert!(note(&rows, recovery).contains("rank 63 of 64"), "{rows:?}");
     }
 }
 
@@ -100,29 +100,21 @@ fn undetermined_calibration_is_noted_and_never_best() {
     let world = World::new();
     world.write("train.txt", "w5 ".repeat(6000));
     let all = "recovery=[none, prune-and-comp, linearpatch-rotate, replaceme-ls, ghosted, {name: ghosted, solver: svd}, affine, rank]";
-    let check = |set: &[&str], expected: &str| -> (Vec<Vec<String>>, String) {
-        let log = world.runs(&[&["--set", all, "--set", "depth=1"], set].concat());
-        let rows = results(&world, &log);
-        let notes = rows[0].iter().position(|name| name == "notes").unwrap();
-        for row in &rows[1..] {
-            let repaired = !["dense", "none", ""].contains(&row[5].as_str());
-            assert_eq!(row[notes].contains(expected), repaired, "{row:?}");
-            // Every cut has this second note, because its layers have no effect on a constant input.
-            assert_eq!(
-                row[notes].contains("one token over and over"),
-                row[5] != "dense" && !row[5].is_empty(),
-                "{row:?}"
-            );
-        }
-        let markdown = std::fs::read_to_string(written(&world, &log).with_extension("md")).unwrap();
-        (rows, markdown)
-    };
     // One repeated word: channels are constant, the data have rank 1, and centered data have rank 0.
-    let (rows, table) = check(&[], "constant in the calibration");
+    let log = world.runs(&["--set", all, "--set", "depth=1"]);
+    let rows = results(&world, &log);
     let notes = rows[0].iter().position(|name| name == "notes").unwrap();
-    let note = |recovery: &str| rows.iter().find(|row| row[5] == recovery).unwrap()[notes].clone();
-    assert!(note("ghosted").contains("rank 1 of 64"), "{}", note("ghosted"));
-    assert!(note("affine").contains("rank 0 of 64"), "{}", note("affine"));
+    for row in &rows[1..] {
+        let repaired = !["dense", "none", ""].contains(&row[5].as_str());
+        assert_eq!(row[notes].contains("constant in the calibration"), repaired, "{row:?}");
+        // Every cut has this second note, because its layers have no effect on a constant input.
+        assert_eq!(row[notes].contains("one token over and over"), row[5] != "dense" && !row[5].is_empty(), "{row:?}");
+    }
+    let table = std::fs::read_to_string(written(&world, &log).with_extension("md")).unwrap();
+    for (recovery, expected) in [("ghosted", "rank 1 of 64"), ("affine", "rank 0 of 64")] {
+        let note = note(&rows, recovery);
+        assert!(note.contains(expected), "{note}");
+    }
     assert!(!table.contains("**"), "no method is left to compete:\n{table}");
     // This holds for every criterion; without a calibration, the cut itself is noted.
     let rules = "criterion=[shortgpt, angular, sleb, shortened-llama, cca, {name: explicit, layers: [2]}]";
@@ -165,13 +157,14 @@ fn methods_beyond_the_paper_run_or_are_refused() {
     assert_eq!(records(&written(&world, &log)), rows, "operators from the store are unchanged");
     // A single-block cut has no earlier operator, so a sequential repair equals ghosted.
     let score = rows[0].iter().position(|name| name.starts_with("ppl")).unwrap();
-    let values_of = |recovery: &str| {
-        rows.iter().find(|row| row.iter().any(|cell| cell.contains("cut=block")) && row[5] == recovery).unwrap()[score]
-            .clone()
-    };
-    assert_eq!(values_of("sequential"), values_of("ghosted"));
+    let scores: BTreeMap<&str, &str> = rows
+        .iter()
+        .filter(|row| row.iter().any(|cell| cell.contains("cut=block")))
+        .map(|row| (row[5].as_str(), row[score].as_str()))
+        .collect();
+    assert_eq!(scores["sequential"], scores["ghosted"]);
     let others = ["none", "ghosted", "affine", "mean", "ghosted(input=normed)", "ghosted(bias=true,input=normed)"];
-    let distinct: BTreeSet<String> = others.into_iter().map(values_of).collect();
+    let distinct: BTreeSet<&str> = others.into_iter().map(|recovery| scores[recovery]).collect();
     assert_eq!(distinct.len(), others.len());
     for (recovery, expected) in [
         ("{name: affine, finetune: {sequences: 2, length: 16}}", "does not support fine-tuning"),
@@ -212,20 +205,14 @@ fn a_cell_that_cannot_be_repaired_fails_alone() {
 #[test]
 fn a_stored_calibration_is_used_again_until_something_changes() {
     let world = World::new();
-    let passes = |more: &[&str]| {
-        let output = world.run(more);
-        let log = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(0), "{log}");
-        (log.matches("one pass").count(), log)
-    };
-    assert_eq!(passes(&[]).0, 1);
+    assert_eq!(passes(&world, &[]).0, 1);
     let first = table(&world.path("results/grid/results.csv"));
-    assert_eq!(passes(&[]).0, 0, "everything was stored");
+    assert_eq!(passes(&world, &[]).0, 0, "everything was stored");
     let again = table(&world.path("results/grid/results.csv"));
     assert_eq!(first, again);
-    assert_eq!(passes(&["--set", "calibration.seed=1"]).0, 1, "other tokens");
-    assert_eq!(passes(&["--set", "recovery=[ghosted, replaceme-ls]"]).0, 1, "another site");
-    assert_eq!(passes(&["--set", "recovery=[ghosted, {name: ghosted, solver: svd}]"]).0, 0, "the same sites");
+    assert_eq!(passes(&world, &["--set", "calibration.seed=1"]).0, 1, "other tokens");
+    assert_eq!(passes(&world, &["--set", "recovery=[ghosted, replaceme-ls]"]).0, 1, "another site");
+    assert_eq!(passes(&world, &["--set", "recovery=[ghosted, {name: ghosted, solver: svd}]"]).0, 0, "the same sites");
     let mut shards = Vec::new();
     find(&world.path("data/store/activations-v5"), "rows.f32", &mut shards);
     assert!(!shards.is_empty());
@@ -235,9 +222,9 @@ fn a_stored_calibration_is_used_again_until_something_changes() {
         std::fs::write(shard, bytes).unwrap();
     }
     // Operators and scores are stored, so only a new method reads the activations.
-    let (count, log) = passes(&["--set", "recovery=[{name: ghosted, boundary: layer}]", "--set", "depth=1"]);
+    let (count, log) = passes(&world, &["--set", "recovery=[{name: ghosted, boundary: layer}]", "--set", "depth=1"]);
     assert!(count == 1 && log.contains("a stored artifact is damaged"), "{log}");
-    assert_eq!(passes(&[]).0, 0);
+    assert_eq!(passes(&world, &[]).0, 0);
 }
 
 #[test]
@@ -282,64 +269,28 @@ fn a_key_names_the_versions_of_all_that_it_is_made_from() {
     let world = World::new();
     world.runs(&["--set", "criterion=[llm-streamline, sleb, {name: explicit, order: [1, 2]}]"]);
     let stored = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
-    let made_from = |kind: &str, stage: &str| {
-        let keys = stored
-            .iter()
-            .filter(|entry| entry.stage == kind)
-            .map(|entry| match &entry.found {
-                Found::Whole(artifact) => artifact.meta().key.clone(),
-                Found::Damaged(error) => panic!("{error}"),
-            })
-            .filter(|key| {
-                let selection = if kind.starts_with("selection") { key } else { &key["of"]["selection"] };
-                selection["of"]["criterion"] == stage
-            });
-        let parents = keys.map(|key| {
-            let parents = key["of"].as_object().unwrap().iter().filter(|(_, value)| value.get("kind").is_some());
-            let parents = parents.map(|(name, parent)| {
-                assert!(parent["version"].as_u64().is_some(), "{parent}");
-                format!("{name}: {}", parent["kind"].as_str().unwrap())
-            });
-            parents.collect::<Vec<_>>().join(", ")
-        });
-        let mut parents: Vec<String> = parents.collect();
-        parents.dedup();
-        parents
-    };
-    assert_eq!(made_from("selection-v5", "llm-streamline"), ["activations: activations"]);
-    assert_eq!(made_from("selection-v5", "sleb"), ["scores: scores"]);
-    assert_eq!(made_from("selection-v5", "explicit"), [""]);
-    assert_eq!(made_from("operator-v4", "llm-streamline"), ["activations: activations, selection: selection"]);
+    assert_eq!(parents(&stored, "selection-v5", "llm-streamline"), ["activations: activations"]);
+    assert_eq!(parents(&stored, "selection-v5", "sleb"), ["scores: scores"]);
+    assert_eq!(parents(&stored, "selection-v5", "explicit"), [""]);
+    assert_eq!(parents(&stored, "operator-v4", "llm-streamline"), ["activations: activations, selection: selection"]);
 }
 
 #[test]
 fn linearpatch_sequences_follow_the_criterion_not_layers() {
     let world = World::new();
-    let perplexity = |criterion: &str, depth: &str, operator_sequences: &str| {
-        let set = [
-            format!("criterion=[{criterion}]"),
-            format!("depth={depth}"),
-            "recovery=[linearpatch-diag]".to_owned(),
-            format!(
-                "calibration=[{{corpus: train, sequences: 8, operator_sequences: {operator_sequences}, length: 64}}]"
-            ),
-        ];
-        let log = world.runs(&set.iter().flat_map(|assignment| ["--set", assignment]).collect::<Vec<_>>());
-        // Read as CSV, because lists of layers contain commas.
-        let rows = records(&written(&world, &log));
-        let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
-        rows.last().unwrap()[column].clone()
-    };
     // With four layers, ShortGPT keeps the last one, so three removed layers are adjacent although it is not a block
     // criterion. The official code measures its scales on the operator's sequences, and those of a block criterion on
     // all sequences.
-    let few = perplexity("shortgpt", "3", "2");
-    let all = perplexity("shortgpt", "3", "8");
+    let few = last_perplexity(&world, "shortgpt", "3", "2");
+    let all = last_perplexity(&world, "shortgpt", "3", "8");
     assert_ne!(few, all);
     let listed = "{name: explicit, layers: [0, 1, 2]}";
-    assert_eq!(perplexity(listed, "3", "2"), all, "one block that the grid lists");
-    assert_ne!(perplexity("shortgpt", "1", "2"), perplexity("shortgpt", "1", "8"));
-    assert_eq!(perplexity("llm-streamline", "1", "2"), perplexity("llm-streamline", "1", "8"));
+    assert_eq!(last_perplexity(&world, listed, "3", "2"), all, "one block that the grid lists");
+    assert_ne!(last_perplexity(&world, "shortgpt", "1", "2"), last_perplexity(&world, "shortgpt", "1", "8"));
+    assert_eq!(
+        last_perplexity(&world, "llm-streamline", "1", "2"),
+        last_perplexity(&world, "llm-streamline", "1", "8")
+    );
     let store = ghostlab_store::Store::look_at(&world.path("data/store"), stage::WORDS).unwrap();
     let solved = store.entries().into_iter().filter_map(|entry| match entry.found {
         ghostlab_store::Found::Whole(artifact) => {
@@ -359,15 +310,10 @@ fn a_file_that_is_read_as_another_format_is_another_text() {
     let world = World::new();
     // The file is valid both as plain text and as JSON lines.
     std::fs::rename(world.path("test.jsonl"), world.path("test.txt")).unwrap();
-    let perplexity = |file: &str, store: &str| {
-        let file = format!("corpora.test.path={file}");
-        let log = world.runs(&["--set", &file, "--set", "recovery=none", "--store", store]);
-        results(&world, &log)[1].clone()
-    };
-    let as_text = perplexity("test.txt", "data/store");
+    let as_text = dense_row(&world, "test.txt", "data/store");
     std::fs::rename(world.path("test.txt"), world.path("test.jsonl")).unwrap();
-    let as_rows = perplexity("test.jsonl", "data/store");
-    assert_eq!(perplexity("test.jsonl", "data/another"), as_rows, "what a new store gives");
+    let as_rows = dense_row(&world, "test.jsonl", "data/store");
+    assert_eq!(dense_row(&world, "test.jsonl", "data/another"), as_rows, "what a new store gives");
     assert_ne!(as_text, as_rows);
 }
 
@@ -457,31 +403,90 @@ fn nonfinite_activation_is_named_and_dense_is_scored() {
 
 #[test]
 fn second_pass_and_little_memory_keep_perplexities() {
-    use ghostlab::exec::{RunSettings, run};
-    use ghostlab::grid::{Cell, Grid};
     let world = World::new();
     let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
-    let perplexities = |cells: &[Cell], settings: RunSettings| -> Vec<f64> {
-        let folder = TempDir::new().unwrap();
-        let store = ghostlab_store::Store::open(folder.path(), stage::WORDS).unwrap();
-        let grid = Grid { cells: cells.to_vec(), ..grid.clone() };
-        let outcome = run(&grid, settings, &store, &(), &std::sync::atomic::AtomicBool::new(false)).unwrap();
-        outcome.cells.iter().map(|result| result.texts[0].sample.as_ref().unwrap().perplexity()).collect()
-    };
-    let expected = perplexities(&grid.cells, RunSettings::default());
-    let separate = grid.cells.chunks(1).flat_map(|cell| perplexities(cell, RunSettings::default()));
+    let expected = perplexities(&grid, &grid.cells, RunSettings::default());
+    let separate = grid.cells.chunks(1).flat_map(|cell| perplexities(&grid, cell, RunSettings::default()));
     assert_eq!(separate.collect::<Vec<_>>(), expected, "a chunk's result depends on no other variant");
-    let starved = perplexities(&grid.cells, RunSettings { memory: Some(20_000_000), ..RunSettings::default() });
+    let starved = perplexities(&grid, &grid.cells, RunSettings { memory: Some(20_000_000), ..RunSettings::default() });
     assert_eq!(starved, expected, "weights loaded on demand are the same weights");
     for settings in [
         RunSettings { spool_bytes: 0, ..RunSettings::default() },
         RunSettings { jobs: 3, ..RunSettings::default() },
         RunSettings { batch_tokens: Some(1), ..RunSettings::default() },
     ] {
-        for (ours, expected) in perplexities(&grid.cells, settings).iter().zip(&expected) {
+        for (ours, expected) in perplexities(&grid, &grid.cells, settings).iter().zip(&expected) {
             // Matrix products with other batch sizes round differently.
             let tolerance = if settings.batch_tokens == Some(1) { 1e-4 } else { 1e-6 };
             common::assert_close(&format!("{settings:?}"), *ours, *expected, tolerance);
         }
     }
+}
+
+/// Returns the notes of the first row of a recovery method.
+fn note(rows: &[Vec<String>], recovery: &str) -> String {
+    let notes = rows[0].iter().position(|name| name == "notes").unwrap();
+    rows.iter().find(|row| row[5] == recovery).unwrap()[notes].clone()
+}
+
+/// Runs the grid and returns its number of calibration passes and its log.
+fn passes(world: &World, more: &[&str]) -> (usize, String) {
+    let output = world.run(more);
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    (log.matches("one pass").count(), log)
+}
+
+/// Returns the distinct parents of the stored artifacts of a kind that derive from a criterion.
+fn parents(stored: &[InventoryItem], kind: &str, stage: &str) -> Vec<String> {
+    let keys = stored
+        .iter()
+        .filter(|entry| entry.stage == kind)
+        .map(|entry| match &entry.found {
+            Found::Whole(artifact) => artifact.meta().key.clone(),
+            Found::Damaged(error) => panic!("{error}"),
+        })
+        .filter(|key| {
+            let selection = if kind.starts_with("selection") { key } else { &key["of"]["selection"] };
+            selection["of"]["criterion"] == stage
+        });
+    let parents = keys.map(|key| {
+        let parents = key["of"].as_object().unwrap().iter().filter(|(_, value)| value.get("kind").is_some());
+        let parents = parents.map(|(name, parent)| {
+            assert!(parent["version"].as_u64().is_some(), "{parent}");
+            format!("{name}: {}", parent["kind"].as_str().unwrap())
+        });
+        parents.collect::<Vec<_>>().join(", ")
+    });
+    let mut parents: Vec<String> = parents.collect();
+    parents.dedup();
+    parents
+}
+
+fn last_perplexity(world: &World, criterion: &str, depth: &str, operator_sequences: &str) -> String {
+    let set = [
+        format!("criterion=[{criterion}]"),
+        format!("depth={depth}"),
+        "recovery=[linearpatch-diag]".to_owned(),
+        format!("calibration=[{{corpus: train, sequences: 8, operator_sequences: {operator_sequences}, length: 64}}]"),
+    ];
+    let log = world.runs(&set.iter().flat_map(|assignment| ["--set", assignment]).collect::<Vec<_>>());
+    // Read as CSV, because lists of layers contain commas.
+    let rows = records(&written(world, &log));
+    let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
+    rows.last().unwrap()[column].clone()
+}
+
+fn dense_row(world: &World, file: &str, store: &str) -> Vec<String> {
+    let file = format!("corpora.test.path={file}");
+    let log = world.runs(&["--set", &file, "--set", "recovery=none", "--store", store]);
+    results(world, &log)[1].clone()
+}
+
+fn perplexities(grid: &Grid, cells: &[Cell], settings: RunSettings) -> Vec<f64> {
+    let folder = TempDir::new().unwrap();
+    let store = ghostlab_store::Store::open(folder.path(), stage::WORDS).unwrap();
+    let grid = Grid { cells: cells.to_vec(), ..grid.clone() };
+    let outcome = exec::run(&grid, settings, &store, &(), &std::sync::atomic::AtomicBool::new(false)).unwrap();
+    outcome.cells.iter().map(|result| result.texts[0].sample.as_ref().unwrap().perplexity()).collect()
 }

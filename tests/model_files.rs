@@ -208,14 +208,7 @@ fn generation_stops_at_the_end_tokens_of_generation_config() {
     let Some(model) = shared("oracles/stories260k") else { return };
     let plain = ", there was a little girl named Lily. She";
     let world = with_model(&model, &[]);
-    let asks = |world: &World| {
-        let answers = ["cpu", "candle"]
-            .map(|engine| asked(world, &generating(12), &["Once upon a time"], &["--engine", engine]).0);
-        let [one, two] = answers.map(|answers| texts(&answers)[0].to_owned());
-        assert_eq!(one, two, "engines");
-        one
-    };
-    assert_eq!(asks(&world), plain);
+    assert_eq!(answer_of_both_engines(&world), plain);
     for (ends, expected) in [
         (json!([2, 426]), ", there was a little girl named Lily."),
         (json!(426), ", there was a little girl named Lily."),
@@ -223,7 +216,7 @@ fn generation_stops_at_the_end_tokens_of_generation_config() {
         (json!(null), plain),
     ] {
         world.write("model/generation_config.json", json!({"eos_token_id": ends}).to_string());
-        assert_eq!(asks(&world), expected, "{ends}");
+        assert_eq!(answer_of_both_engines(&world), expected, "{ends}");
     }
 }
 
@@ -359,4 +352,12 @@ fn generation_setting_that_is_not_run_is_refused_by_name() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("generation_config.json, num_beams") && text.contains("found:    4"), "{text}");
+}
+
+fn answer_of_both_engines(world: &World) -> String {
+    let answers =
+        ["cpu", "candle"].map(|engine| asked(world, &generating(12), &["Once upon a time"], &["--engine", engine]).0);
+    let [one, two] = answers.map(|answers| texts(&answers)[0].to_owned());
+    assert_eq!(one, two, "engines");
+    one
 }

@@ -4,15 +4,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::Output;
 
 use crate::common;
+use crate::common::output::both;
 use crate::common::world::{World, table};
 use serde_json::{Value, json};
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
-}
 
 /// Reads every file below a folder except the store's.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -37,7 +33,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 fn refuses(world: &World, arguments: &[&str], words: &[&str]) {
     let before = files(world.folder.path());
     let output = world.ghostlab(arguments);
-    let log = text(&output);
+    let log = both(&output);
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {log}");
     words.iter().for_each(|word| assert!(log.contains(word), "{arguments:?}: `{word}` is not in {log}"));
     assert!(!log.contains("panicked"), "{log}");
@@ -52,8 +48,8 @@ fn file_names(countses: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
 
 fn done(world: &World, arguments: &[&str]) -> String {
     let output = world.ghostlab(arguments);
-    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output));
-    text(&output)
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", both(&output));
+    both(&output)
 }
 
 /// Adds a task, whose answers accompany the tables.
@@ -250,7 +246,7 @@ fn the_list_of_what_was_written_is_one_that_sha256sum_reads() {
         }
         return;
     };
-    assert!(output.status.success(), "{}", text(&output));
+    assert!(output.status.success(), "{}", both(&output));
 }
 
 #[cfg(unix)]
@@ -383,14 +379,14 @@ fn doctor(world: &World, home: &Path, current_dir: &Path, more: &[&str]) -> (Opt
     let mut command = world.command(&[&["doctor"], more].concat());
     command.env("XDG_DATA_HOME", home).env("HF_HUB_CACHE", current_dir);
     let output = command.current_dir(current_dir).output().unwrap();
-    (output.status.code(), text(&output))
+    (output.status.code(), both(&output))
 }
 
 #[test]
 fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
     let world = World::new();
     let output = world.run(&["--stored"]);
-    let log = text(&output);
+    let log = both(&output);
     assert_eq!(output.status.code(), Some(3), "{log}");
     assert!(log.contains("9 of 9 cells are not complete") && !log.contains("failed"), "{log}");
     world.runs(&[]);
@@ -401,7 +397,7 @@ fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
     world.write("grid.yaml", grid.replace("perplexity:\n", "perplexity:\n    - {corpus: more, length: 64}\n"));
     let before = table(&world.path("results/grid/results.csv"));
     let output = world.run(&["--stored"]);
-    let log = text(&output);
+    let log = both(&output);
     assert_eq!(output.status.code(), Some(3), "{log}");
     assert!(log.contains("not made yet: not scored on more"), "{log}");
     let after = table(&world.path("results/grid/results.csv"));

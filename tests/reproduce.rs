@@ -13,10 +13,10 @@ mod recorded;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Output;
 use std::time::SystemTime;
 
 use crate::common;
+use crate::common::output::both;
 use crate::common::world::{World, table};
 
 const TABLE: &str = "artifact:\n  title: A small table\n  table:\n    lead: [backbone, depth, method]\n    dense: true\n    rows:\n      \
@@ -46,14 +46,10 @@ fn experiments(backbone: &str) -> World {
     world
 }
 
-fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
 fn made(world: &World, arguments: &[&str]) -> String {
     let output = world.ghostlab(arguments);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    text(&output)
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+    both(&output)
 }
 
 #[test]
@@ -116,8 +112,8 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     let all_tables = tables.clone();
     fs::write(&csv, "mine").unwrap();
     let refused = world.ghostlab(&mini);
-    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
-    assert!(text(&refused).contains("mini.csv"), "{}", text(&refused));
+    assert_eq!(refused.status.code(), Some(2), "{}", both(&refused));
+    assert!(both(&refused).contains("mini.csv"), "{}", both(&refused));
     fs::write(&csv, all_tables).unwrap();
     assert!(made(&world, &mini).contains(nothing));
     // Damage to a stored object is detected even if its length is unchanged.
@@ -139,7 +135,7 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
 
 fn printed(world: &World, arguments: &[&str]) -> (String, String) {
     let output = world.ghostlab(arguments);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
     (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
@@ -162,7 +158,7 @@ fn the_latex_compiles() {
         .current_dir(world.folder.path())
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", text(&output));
+    assert!(output.status.success(), "{}", both(&output));
 }
 
 #[test]
@@ -182,16 +178,13 @@ fn a_figure_is_drawn_without_scoring_and_is_valid_xml() {
 #[test]
 fn figure_never_labels_one_of_several_cells_as_all() {
     let world = experiments("mine");
-    let figure = |kind: &str, metrics: &str| {
-        let text = format!("artifact:\n  title: A figure\n  figure: {{kind: {kind}, {metrics}axis: Error}}\n");
-        world.write("experiments/figure1.yaml", format!("{text}{}", GRID.replace("NAME", "mine")));
-    };
     for (kind, metrics) in [("bars", "metrics: [boundary_mae], "), ("channels", "")] {
-        figure(kind, metrics);
+        let artifact = format!("artifact:\n  title: A figure\n  figure: {{kind: {kind}, {metrics}axis: Error}}\n");
+        world.write("experiments/figure1.yaml", format!("{artifact}{}", GRID.replace("NAME", "mine")));
         made(&world, &["reproduce", "figure1"]);
         let two = ["--set", "calibration=[{corpus: train-train, sequences: 8, length: 64, seed: [0, 1]}]"];
         let output = world.ghostlab(&[&["reproduce", "figure1"], &two[..]].concat());
-        let log = text(&output);
+        let log = both(&output);
         assert_eq!(output.status.code(), Some(2), "{kind}: {log}");
         assert!(log.contains("have the same place and label") && log.contains("seed-1"), "{kind}: {log}");
     }

@@ -259,8 +259,9 @@ fn two_processes_share_the_work_and_agree() {
     let total = work.iter().sum::<u64>() as f64;
     assert!(total <= 1.1 * full as f64, "{work:?} of {full}");
     for name in ["results.csv", "results.parquet", "results.md", "documents.parquet"] {
-        let read = |folder: &str| std::fs::read(world.path(folder).join("grid").join(name)).unwrap();
-        assert!(read("results") == read("other"), "{name} differs");
+        let [one, other] =
+            ["results", "other"].map(|folder| std::fs::read(world.path(folder).join("grid").join(name)).unwrap());
+        assert!(one == other, "{name} differs");
     }
     assert_eq!(world.ghostlab(&["cache", "verify"]).status.code(), Some(0));
 }

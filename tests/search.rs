@@ -7,8 +7,8 @@ mod simulation;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Output;
 
+use crate::common::output::stderr;
 use crate::common::world::World;
 use crate::common::{checkout, json};
 use ghostlab::grid::Draw;
@@ -31,20 +31,16 @@ fn world() -> World {
     world
 }
 
-fn log(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 fn searched(world: &World, more: &[&str]) -> Value {
     let output = world.ghostlab(&[&["search", "search.yaml", "--json"], more].concat());
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"].clone()
 }
 
 /// Runs a command that is killed when it starts to score a chunk. Returns whether it was killed.
 fn scores_anything(world: &World, arguments: &[&str]) -> bool {
     let output = world.command(arguments).env("GHOSTLAB_FAULT", "kill@score:1").output().unwrap();
-    assert!(matches!(output.status.code(), None | Some(0)), "{}", log(&output));
+    assert!(matches!(output.status.code(), None | Some(0)), "{}", stderr(&output));
     output.status.code().is_none()
 }
 
@@ -69,7 +65,7 @@ fn race_and_held_out_items_are_disjoint() {
     let found = &answer["searches"][0];
     // Score the same cells on all windows, with `run` on the same file and a separate store.
     let output = world.ghostlab(&["run", "search.yaml", "--store", "other"]);
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let results = StoredResults::read(&world.path("results/search")).unwrap();
     let candidates = found["candidates"].as_array().unwrap();
     let count = losses_of(&results, "tiny.dense").len();
@@ -99,12 +95,12 @@ fn race_and_held_out_items_are_disjoint() {
     let plain = format!("{}.none", winner.rsplit_once('.').unwrap().0);
     let seen = entry["items"].as_u64().unwrap() as usize;
     for (items, key) in [(&order[..seen], "raced"), (&order[last..], "held_out")] {
-        let mean_of = |cell: &str| {
+        let [plain, winner] = [plain.as_str(), winner].map(|cell| {
             let losses = losses_of(&results, cell);
             mean(&items.iter().map(|&at| losses[at]).collect::<Vec<_>>())
-        };
+        });
         let lead = found["leads"][0][key]["mean"].as_f64().unwrap();
-        assert!((lead - (mean_of(&plain) - mean_of(winner))).abs() < 1e-12, "{key}: {lead}");
+        assert!((lead - (plain - winner)).abs() < 1e-12, "{key}: {lead}");
     }
     // Differences are computed on the items that both have in common.
     for candidate in candidates.iter().filter(|candidate| candidate["cell"] != winner) {
@@ -166,7 +162,7 @@ fn a_killed_search_ends_in_the_same_bytes() {
     for point in ["commit:4", "score:1", "journal:1", "score:3", "commit:2", "score:2"] {
         let mut command = world.command(&["search", "search.yaml"]);
         let output = command.env("GHOSTLAB_FAULT", format!("kill@{point}")).output().unwrap();
-        assert_eq!(output.status.code(), None, "{point} was not reached: {}", log(&output));
+        assert_eq!(output.status.code(), None, "{point} was not reached: {}", stderr(&output));
     }
     searched(&world, &[]);
     let ours = files(&world);
@@ -186,7 +182,7 @@ fn workers_race_together_and_leave_nothing_to_score() {
     });
     for worker in workers {
         let output = worker.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     }
     assert!(!world.path("results").exists(), "a worker writes no results");
     assert!(!scores_anything(&world, &["search", "search.yaml"]));
@@ -238,7 +234,7 @@ fn one_line_searches_a_model_and_writes_the_winner_as_a_folder() {
         "out",
     ];
     let output = world.ghostlab(&line);
-    assert!(matches!(output.status.code(), Some(0 | 4)), "{}", log(&output));
+    assert!(matches!(output.status.code(), Some(0 | 4)), "{}", stderr(&output));
     let stdout = String::from_utf8_lossy(&output.stdout);
     // A pass takes half a millisecond, so the pruned model may measure as slower on a busy machine (exit code 4).
     if output.status.code() == Some(0) {
@@ -271,7 +267,7 @@ fn what_cannot_be_searched_is_one_error_before_anything_runs() {
     ];
     for (more, words) in refused {
         let output = world.ghostlab(&[&line[..], more].concat());
-        let text = log(&output);
+        let text = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{more:?}: {text}");
         words.iter().for_each(|word| assert!(text.contains(word), "{more:?}: `{word}` is not in {text}"));
         assert!(!text.contains("panicked"), "{text}");
@@ -287,8 +283,8 @@ fn what_cannot_be_searched_is_one_error_before_anything_runs() {
     ] {
         world.write("bad.yaml", yaml);
         let output = world.ghostlab(&["search", "bad.yaml"]);
-        assert_eq!(output.status.code(), Some(2), "{}", log(&output));
-        assert!(log(&output).contains(word), "{word}: {}", log(&output));
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(word), "{word}: {}", stderr(&output));
     }
     assert!(!world.path("results").exists());
 }
@@ -305,20 +301,20 @@ fn impossible_candidates_are_left_out_by_name() {
     assert!(reason.contains("`llm-streamline` keeps the first and the last layer"), "{reason}");
     // The exhaustive grid of the same file reports it too.
     let output = world.ghostlab(&["run", "search.yaml", "--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
-    assert!(log(&output).contains("Left out: llm-streamline at 3 layers of `tiny`"), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("Left out: llm-streamline at 3 layers of `tiny`"), "{}", stderr(&output));
     // If one of two budgets has no candidate, nothing runs.
     for budget in ["3", "[1, 3]"] {
         let budget = format!("search.budget.layers={budget}");
         let output =
             world.ghostlab(&["search", "search.yaml", "--set", &budget, "--set", "criterion=[llm-streamline]"]);
-        assert_eq!(output.status.code(), Some(2), "{}", log(&output));
-        assert!(log(&output).contains("keeps the first and the last layer"), "{}", log(&output));
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains("keeps the first and the last layer"), "{}", stderr(&output));
     }
     // Depths from the command line: 3 layers, with only this criterion.
     let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--budget"];
     let output = world.ghostlab(&[&line[..], &["layers=3", "--criteria", "llm-streamline"]].concat());
-    assert_eq!(output.status.code(), Some(2), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
 fn cells_of<'a>(found: &'a Value, list: &str) -> Vec<&'a str> {
@@ -345,8 +341,8 @@ fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
             "--prompt",
             prompt,
         ]);
-        assert_eq!(output.status.code(), Some(2), "{}", log(&output));
-        assert!(log(&output).contains("512x1+64"), "{}", log(&output));
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains("512x1+64"), "{}", stderr(&output));
     }
 }
 
@@ -354,7 +350,7 @@ fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
 fn searched_under(world: &World, budget: &str) -> Value {
     let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--json"];
     let output = world.ghostlab(&[&line[..], &["--budget", budget]].concat());
-    assert_eq!(output.status.code(), Some(0), "{budget}: {}", log(&output));
+    assert_eq!(output.status.code(), Some(0), "{budget}: {}", stderr(&output));
     serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["searches"][0].clone()
 }
 
@@ -414,8 +410,8 @@ fn share_of_the_kv_cache_is_met_without_mlps() {
     ] {
         let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--budget"];
         let output = world.ghostlab(&[&line[..], &[budget]].concat());
-        assert_eq!(output.status.code(), Some(2), "{budget}: {}", log(&output));
-        assert!(log(&output).contains(words), "{budget}: {}", log(&output));
+        assert_eq!(output.status.code(), Some(2), "{budget}: {}", stderr(&output));
+        assert!(stderr(&output).contains(words), "{budget}: {}", stderr(&output));
     }
 }
 
@@ -472,7 +468,7 @@ fn speedup_and_time(world: &World, prompt: &str) -> (f64, f64) {
         prompt,
         "--json",
     ]);
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let answer = serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["searches"][0].clone();
     assert_eq!(answer["prompt"], prompt.replace('x', "×"));
     let candidate = answer["candidates"][0].clone();

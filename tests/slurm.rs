@@ -12,10 +12,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use crate::common::output::both;
 use crate::common::stored_record;
 use crate::common::world::World;
 use serde_json::{Value, json};
@@ -51,13 +52,9 @@ fn slurm() -> Option<()> {
     None
 }
 
-fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
 fn told(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{program} {arguments:?}: {}", text(&output));
+    assert!(output.status.success(), "{program} {arguments:?}: {}", both(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -104,8 +101,8 @@ fn submit(world: &World, workers: &str, slow: u32, more: &[&str], sbatch: &[&str
     let mut command = world.command(&arguments.concat());
     let output =
         command.env("GHOSTLAB_FAULT", format!("slow@score:{slow}")).env("HF_TOKEN", "hf_secret").output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    let output = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+    let output = both(&output);
     Submitted { array: number_after(&output, " as job "), report: number_after(&output, "the report as job ") }
 }
 
@@ -168,7 +165,7 @@ fn computed(world: &World) -> f64 {
 
 /// Waits until this number of workers have scored a chunk.
 fn at_work(world: &World, count: usize) {
-    until(&format!("not {count} workers work: {}", text(&world.ghostlab(&["status"]))), || {
+    until(&format!("not {count} workers work: {}", both(&world.ghostlab(&["status"]))), || {
         fs::read_dir(world.path("data/store/journals"))
             .into_iter()
             .flatten()
@@ -185,10 +182,10 @@ fn three_workers_score_each_chunk_once_as_one_process() {
     let world = world();
     let submitted = submit(&world, "3", 200, &[], &[]);
     at_work(&world, 2);
-    let status = text(&world.ghostlab(&["status"]));
+    let status = both(&world.ghostlab(&["status"]));
     assert!(status.contains(" alive") && status.contains(&format!("job {}_", submitted.array)), "{status}");
     let again = world.ghostlab(&["submit", "slurm", "grid.yaml", "--profile-file", "slurm.yaml"]);
-    assert!(text(&again).contains("no jobs were added"), "{}", text(&again));
+    assert!(both(&again).contains("no jobs were added"), "{}", both(&again));
     agrees(&world, &submitted);
     let alone = self::world();
     alone.runs(&[]);
@@ -199,7 +196,7 @@ fn three_workers_score_each_chunk_once_as_one_process() {
     assert!(workers >= 2, "the work was not shared");
     let script = fs::read_to_string(folder(&world).join("job.sh")).unwrap();
     assert!(!script.contains("hf_secret") && !script.contains("HF_TOKEN"), "{script}");
-    let status = text(&world.ghostlab(&["status"]));
+    let status = both(&world.ghostlab(&["status"]));
     assert!(status.contains("9 of 9 cells complete") && status.contains("no jobs left in the queue"), "{status}");
 }
 
@@ -238,10 +235,9 @@ fn only_the_named_array_task_is_requeued() {
         [a, b] => (b[1].clone(), a.clone()),
         other => panic!("{other:?}"),
     };
-    let task = |task: &str| format!("{}_{task}", submitted.array);
-    told("scancel", &["--batch", "--signal=TERM", &task(&other)]);
+    told("scancel", &["--batch", "--signal=TERM", &format!("{}_{other}", submitted.array)]);
     until("it does not end", || task_state(&submitted.array, &other) == Some(("FAILED".to_owned(), "0".to_owned())));
-    told("scancel", &["--batch", "--signal=USR1", &task(&named)]);
+    told("scancel", &["--batch", "--signal=USR1", &format!("{}_{named}", submitted.array)]);
     until("it is not queued again", || {
         task_state(&submitted.array, &named).is_some_and(|(_, restarts)| restarts == "1")
     });
@@ -272,9 +268,9 @@ fn a_submit_that_is_killed_after_sbatch_adds_no_second_array() {
     let world = world();
     let arguments = ["submit", "slurm", "grid.yaml", "--workers", "2", "--profile-file", "slurm.yaml"];
     let killed = world.command(&arguments).env("GHOSTLAB_FAULT", slow_and("kill@handed-over:1")).output().unwrap();
-    assert_eq!(killed.status.code(), None, "{}", text(&killed));
+    assert_eq!(killed.status.code(), None, "{}", both(&killed));
     let again = world.command(&arguments).env("GHOSTLAB_FAULT", slow_and("")).output().unwrap();
-    assert!(text(&again).contains("no jobs were added"), "{}", text(&again));
+    assert!(both(&again).contains("no jobs were added"), "{}", both(&again));
     let jobs: Value = serde_json::from_slice(&fs::read(folder(&world).join("jobs.json")).unwrap()).unwrap();
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 2);
     agrees(&world, &Submitted { array: job_id(&jobs, 0, "array"), report: job_id(&jobs, 1, "report") });
@@ -303,7 +299,7 @@ fn cancelled_and_killed_workers_are_covered_by_others() {
     agrees(&world, &submitted);
     let states: Vec<String> = states(&submitted.array).into_iter().map(|(state, _)| state).collect();
     assert!(states.contains(&"CANCELLED".to_owned()) && states.contains(&"COMPLETED".to_owned()), "{states:?}");
-    let status = text(&world.ghostlab(&["status"]));
+    let status = both(&world.ghostlab(&["status"]));
     assert!(status.contains("1 asked to end before, 1 died"), "{status}");
 }
 
@@ -337,9 +333,9 @@ fn workers_go_on_while_the_controller_is_away() {
     // Terminate gracefully: a killed controller loses jobs that it has not saved yet.
     told("kill", &["-TERM", pid.trim()]);
     until("the controller does not end", || !Command::new("squeue").output().unwrap().status.success());
-    let status = text(&world.ghostlab(&["status"]));
+    let status = both(&world.ghostlab(&["status"]));
     assert!(status.contains("the scheduler is not available") && status.contains(" alive"), "{status}");
-    until("the grid is not done", || text(&world.ghostlab(&["status"])).contains("9 of 9 cells complete"));
+    until("the grid is not done", || both(&world.ghostlab(&["status"])).contains("9 of 9 cells complete"));
     assert!(Command::new("slurmctld").env("PATH", "/usr/sbin:/usr/bin:/bin").status().unwrap().success());
     until("the controller does not come back", || Command::new("squeue").output().unwrap().status.success());
     agrees(&world, &submitted);
@@ -353,7 +349,7 @@ fn two_grids_on_one_store_at_once_are_both_whole() {
     world.write("other.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
     let submitted = submit(&world, "2", 100, &[], &[]);
     let output = world.ghostlab(&["submit", "slurm", "other.yaml", "--workers", "2"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
     agrees(&world, &submitted);
     until("the other grid has no table", || world.path("results/other/results.csv").exists());
     let alone = self::world();
@@ -388,7 +384,7 @@ fn full_store_or_other_program_stops_a_worker_with_reason() {
     ended(&submitted.array);
     assert_eq!(states(&submitted.array), [("FAILED".to_owned(), "2:0".to_owned())], "{}", logs(&other));
     assert!(logs(&other).contains("differs from the one that submitted the grid"), "{}", logs(&other));
-    let status = text(&other.ghostlab(&["status"]));
+    let status = both(&other.ghostlab(&["status"]));
     for word in
         [&format!("job {}_0 ended with exit code 2", submitted.array), "differs from the one that submitted the grid"]
     {
@@ -396,7 +392,7 @@ fn full_store_or_other_program_stops_a_worker_with_reason() {
     }
     let named = status.lines().find_map(|line| line.trim().strip_prefix("its log: ")).unwrap();
     assert!(fs::read_to_string(named).unwrap().contains("differs from the one"), "{named}");
-    assert!(text(&other.ghostlab(&["cancel"])).contains(&format!("job {} ended", submitted.report)));
+    assert!(both(&other.ghostlab(&["cancel"])).contains(&format!("job {} ended", submitted.report)));
 }
 
 #[test]
@@ -407,7 +403,7 @@ fn cancel_ends_only_jobs_of_its_store() {
     let theirs = submit(&other, "1", 500, &[], &[]);
     at_work(&world, 1);
     let output = world.ghostlab(&["cancel"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
     ended(&submission.array);
     ended(&submission.report);
     assert!(is_cancelled(&submission.array) && is_cancelled(&submission.report), "{:?}", states(&submission.array));

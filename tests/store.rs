@@ -16,9 +16,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::common::output::ended;
 use crate::common::stored_record;
 use crate::common::world::World;
 use serde_json::{Value, json};
@@ -28,18 +29,6 @@ const LONG: Duration = Duration::from_secs(120);
 
 /// Id of another machine's process in a store.
 const FAR: &str = "5-0123456789ab";
-
-fn ended(mut child: Child) -> Output {
-    let began = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if began.elapsed() > LONG {
-            child.kill().unwrap();
-            panic!("it hangs: {:?}", child.wait_with_output().unwrap());
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    child.wait_with_output().unwrap()
-}
 
 fn done(mut command: Command) -> (Option<i32>, String) {
     let output = ended(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());

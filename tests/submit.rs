@@ -9,16 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common::output::{stderr, stdout};
 use crate::common::world::World;
 use serde_json::Value;
-
-fn log(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
 
 /// Scripts that simulate Slurm's commands and record each call in a file next to the script.
 struct FakeSlurm(PathBuf);
@@ -93,8 +86,8 @@ fn submission_is_one_readable_script_without_secrets() {
         "--nice=5",
     ];
     let output = slurm.run(&world, &arguments);
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
-    let script = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let script = stdout(&output);
     for line in [
         "--array=0-2%3",
         "#SBATCH --requeue",
@@ -119,9 +112,13 @@ fn submission_is_one_readable_script_without_secrets() {
     assert!(script.contains("#SBATCH --mem=") && !script.contains("--gres"), "{script}");
     assert_eq!(slurm.told("sbatch"), "", "a dry run submits nothing");
     assert_eq!(fs::read_dir(world.path("data/store")).unwrap().count(), 0, "and writes nothing");
-    assert!(!log(&output).contains("warning"), "{}", log(&output));
+    assert!(!stderr(&output).contains("warning"), "{}", stderr(&output));
     let short = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--dry-run", "--", "--time=2"]);
-    assert!(log(&short).contains("warning: a time limit of") && log(&short).contains("or more"), "{}", log(&short));
+    assert!(
+        stderr(&short).contains("warning: a time limit of") && stderr(&short).contains("or more"),
+        "{}",
+        stderr(&short)
+    );
     let checked = Command::new("bash").args(["-n", "/dev/stdin"]).stdin(Stdio::piped()).spawn();
     let mut checked = checked.unwrap();
     std::io::Write::write_all(&mut checked.stdin.take().unwrap(), script.as_bytes()).unwrap();
@@ -143,8 +140,8 @@ fn submission_is_one_readable_script_without_secrets() {
             "bf16",
         ],
     );
-    let script = said(&output);
-    assert!(script.contains(" --gres=gpu:small:1 ") && script.contains("--device cuda"), "{script}{}", log(&output));
+    let script = stdout(&output);
+    assert!(script.contains(" --gres=gpu:small:1 ") && script.contains("--device cuda"), "{script}{}", stderr(&output));
 }
 
 #[test]
@@ -152,15 +149,15 @@ fn submit_in_bf16_freezes_the_kernel_family() {
     let world = World::new();
     let slurm = FakeSlurm::new(&world);
     for (asked, frozen) in [("portable", "--kernels portable"), ("amx", "--kernels amx")] {
-        let script = said(&submit(&slurm, &world, &["--dtype", "bf16", "--kernels", asked]));
+        let script = stdout(&submit(&slurm, &world, &["--dtype", "bf16", "--kernels", asked]));
         assert_eq!(script.matches(frozen).count(), 2, "worker and report of {asked}: {script}");
     }
     let output = submit(&slurm, &world, &["--dtype", "bf16"]);
-    let script = said(&output);
+    let script = stdout(&output);
     let family = ["portable", "amx"].map(|kernels| format!("--kernels {kernels}"));
     assert!(family.iter().any(|word| script.matches(word).count() == 2), "{script}");
-    assert!(log(&output).contains("--kernels auto: "), "{}", log(&output));
-    assert!(!said(&submit(&slurm, &world, &[])).contains("--kernels"), "f32 has one family");
+    assert!(stderr(&output).contains("--kernels auto: "), "{}", stderr(&output));
+    assert!(!stdout(&submit(&slurm, &world, &[])).contains("--kernels"), "f32 has one family");
 }
 
 fn submit(slurm: &FakeSlurm, world: &World, more: &[&str]) -> Output {
@@ -175,7 +172,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     let submit =
         |more: &[&str]| slurm.run(&world, &[&["submit", "slurm", "grid.yaml", "--workers", "2"], more].concat());
     let output = submit(&[]);
-    assert!(said(&output).contains("as job 41, the report as job 42"), "{}{}", said(&output), log(&output));
+    assert!(stdout(&output).contains("as job 41, the report as job 42"), "{}{}", stdout(&output), stderr(&output));
     let submitted = slurm.told("sbatch");
     let lines: Vec<&str> = submitted.lines().collect();
     assert!(lines.len() == 2 && lines[0].contains("--array=0-1%2") && lines[1].contains("afterany:41"), "{submitted}");
@@ -192,29 +189,33 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     );
     fs::write(slurm.0.join("squeue.out"), queue).unwrap();
     let output = submit(&[]);
-    let text = said(&output);
+    let text = stdout(&output);
     assert!(text.contains("queued already: job 41_[0-1]") && text.contains("no jobs were added"), "{text}");
     assert_eq!(slurm.told("sbatch").lines().count(), 2);
-    let shown = said(&slurm.run(&world, &["status"]));
+    let shown = stdout(&slurm.run(&world, &["status"]));
     assert!(shown.contains("job 41_[0-1]: pending (Resources)") && !shown.contains("job 43"), "{shown}");
     // If the queue does not answer, nothing is submitted, and `status` works without it.
     slurm.put("squeue", "echo slurm_load_jobs error >&2; exit 1");
     slurm.put("sacct", "exit 1");
     let output = submit(&[]);
-    assert!(output.status.code() == Some(3) && log(&output).contains("slurm_load_jobs error"), "{}", log(&output));
+    assert!(
+        output.status.code() == Some(3) && stderr(&output).contains("slurm_load_jobs error"),
+        "{}",
+        stderr(&output)
+    );
     let shown = slurm.run(&world, &["status"]);
     assert_eq!(shown.status.code(), Some(0));
-    assert!(said(&shown).contains("the scheduler is not available"), "{}", said(&shown));
+    assert!(stdout(&shown).contains("the scheduler is not available"), "{}", stdout(&shown));
     let output = slurm.run(&world, &["cancel"]);
-    assert!(output.status.code() == Some(3) && slurm.told("scancel").is_empty(), "{}", log(&output));
+    assert!(output.status.code() == Some(3) && slurm.told("scancel").is_empty(), "{}", stderr(&output));
     slurm.put("squeue", "sleep 30");
     let began = Instant::now();
-    assert!(said(&slurm.run(&world, &["status"])).contains("did not answer within 2 s"));
+    assert!(stdout(&slurm.run(&world, &["status"])).contains("did not answer within 2 s"));
     assert!(began.elapsed() < Duration::from_secs(20));
     slurm.put("squeue", "cat \"$0.out\"");
-    assert!(said(&submit(&["--again"])).contains("as job 43"), "--again adds workers");
+    assert!(stdout(&submit(&["--again"])).contains("as job 43"), "--again adds workers");
     let output = slurm.run(&world, &["cancel", &id]);
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(slurm.told("scancel"), "41 42\n");
     assert_eq!(slurm.run(&world, &["cancel", "other"]).status.code(), Some(3));
 }
@@ -223,7 +224,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
 fn submitted(world: &World) -> (PathBuf, String) {
     let slurm = FakeSlurm::new(world);
     let output = slurm.run(world, &["submit", "slurm", "grid.yaml"]);
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let file = submission(world).join("submission.json");
     let shown = file.display().to_string();
     (file, shown)
@@ -239,14 +240,14 @@ fn worker_runs_the_submitted_grid_despite_later_edits() {
     let elsewhere = tempfile::tempdir().unwrap();
     let store = world.path("data/store").display().to_string();
     let output = world.command(&["worker", &frozen, "--store", &store]).current_dir(elsewhere.path()).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let results = world.path("results").display().to_string();
     let output = world
         .command(&["run", &frozen, "--store", &store, "--stored", "--results", &results])
         .current_dir(elsewhere.path())
         .output()
         .unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(alone.tables().len() == 3 && alone.tables() == world.tables(), "the tables differ");
 }
 
@@ -254,21 +255,16 @@ fn worker_runs_the_submitted_grid_despite_later_edits() {
 fn worker_refuses_other_program_or_inputs_with_reason() {
     let world = World::new();
     let (file, frozen) = submitted(&world);
-    let refused = |words: &[&str]| {
-        let output = world.ghostlab(&["worker", &frozen]);
-        assert_eq!(output.status.code(), Some(2), "{}", log(&output));
-        words.iter().for_each(|word| assert!(log(&output).contains(word), "`{word}` is not in {}", log(&output)));
-    };
     let text = fs::read_to_string(&file).unwrap();
     let mut record: Value = serde_json::from_str(&text).unwrap();
     let other = "0".repeat(64);
     record["binary"]["sha256"] = other.clone().into();
     fs::write(&file, record.to_string()).unwrap();
-    refused(&["differs from the one that submitted the grid", &other]);
+    assert_worker_refused(&world, &frozen, &["differs from the one that submitted the grid", &other]);
     fs::write(&file, &text).unwrap();
     let corpus = fs::read_to_string(world.path("train.txt")).unwrap();
     fs::write(world.path("train.txt"), corpus + " w1").unwrap();
-    refused(&["an input has changed since the grid was submitted", "train.txt"]);
+    assert_worker_refused(&world, &frozen, &["an input has changed since the grid was submitted", "train.txt"]);
 }
 
 /// Creates a world with an artifact `mini`, a table of its backbone.
@@ -300,14 +296,14 @@ fn workers_share_an_artifact_and_report_reads_the_store() {
     assert_eq!(alone.ghostlab(&["reproduce", "mini"]).status.code(), Some(0));
     let slurm = FakeSlurm::new(&world);
     let output = slurm.run(&world, &["submit", "slurm", "mini"]);
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let script = fs::read_to_string(submission(&world).join("job.sh")).unwrap();
     let report = job(&submission(&world), None);
-    assert_eq!(report.status.code(), Some(3), "nothing is stored yet: {}", log(&report));
+    assert_eq!(report.status.code(), Some(3), "nothing is stored yet: {}", stderr(&report));
     let worker = job(&submission(&world), Some("0"));
-    assert_eq!(worker.status.code(), Some(0), "{script}\n{}", log(&worker));
+    assert_eq!(worker.status.code(), Some(0), "{script}\n{}", stderr(&worker));
     let report = job(&submission(&world), None);
-    assert_eq!(report.status.code(), Some(0), "{script}\n{}", log(&report));
+    assert_eq!(report.status.code(), Some(0), "{script}\n{}", stderr(&report));
     for name in ["mini.csv", "mini.parquet", "mini.md", "mini.tex"] {
         assert!(
             fs::read(alone.path("results/mini/tiny").join(name)).unwrap()
@@ -327,7 +323,7 @@ fn resubmission_after_a_crash_queues_nothing_twice() {
         let submit = ["submit", "slurm", "grid.yaml", "--workers", "2"];
         let mut command = slurm.beside(world.command(&submit));
         let output = command.env("GHOSTLAB_FAULT", format!("kill@handed-over:{killed}")).output().unwrap();
-        assert_eq!(output.status.code(), None, "it was not killed: {}", log(&output));
+        assert_eq!(output.status.code(), None, "it was not killed: {}", stderr(&output));
         let folder = submission(&world);
         let record: Value = serde_json::from_slice(&fs::read(folder.join("submission.json")).unwrap()).unwrap();
         let comment = format!("ghostlab:{}:{}", record["plan"].as_str().unwrap(), record["id"].as_str().unwrap());
@@ -338,7 +334,7 @@ fn resubmission_after_a_crash_queues_nothing_twice() {
         assert_eq!(slurm.run(&world, &submit).status.code(), Some(3));
         slurm.put("squeue", "cat \"$0.out\"");
         let output = slurm.run(&world, &submit);
-        assert!(said(&output).contains("queued already: job 41_[0-1]"), "{}{}", said(&output), log(&output));
+        assert!(stdout(&output).contains("queued already: job 41_[0-1]"), "{}{}", stdout(&output), stderr(&output));
         let submitted = slurm.told("sbatch");
         let lines: Vec<&str> = submitted.lines().collect();
         assert!(
@@ -357,13 +353,12 @@ fn odd_paths_reach_slurm_intact_and_line_breaks_are_refused() {
     alone.runs(&[]);
     let slurm = FakeSlurm::new(&world);
     let store = world.path("a b%j #'\"$(touch x)/store");
-    let arguments = |store: &Path| {
+    let run = |store: &Path| {
         let store = store.display().to_string();
-        ["submit", "slurm", "grid.yaml", "--store", &store, "--", "--mail-user=a b"].map(str::to_owned)
+        slurm.run(&world, &["submit", "slurm", "grid.yaml", "--store", &store, "--", "--mail-user=a b"])
     };
-    let run = |store: &Path| slurm.run(&world, &arguments(store).each_ref().map(String::as_str));
     let output = run(&store);
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let folder = submission_in(&store);
     let words = fs::read_to_string(slurm.0.join("sbatch.words")).unwrap();
     let logs = folder.join("logs").display().to_string().replace('%', "%%");
@@ -373,13 +368,13 @@ fn odd_paths_reach_slurm_intact_and_line_breaks_are_refused() {
     }
     for task in [Some("0"), None] {
         let output = job(&folder, task);
-        assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     }
     assert!(alone.tables() == world.tables() && !world.path("x").exists());
     for (odd, word) in [("a\nb", "a UTF-8 path on one line"), ("a\\b", "without `\\`")] {
         let submitted = slurm.told("sbatch");
         let output = run(&world.path(odd));
-        assert!(output.status.code() == Some(2) && log(&output).contains(word), "{}", log(&output));
+        assert!(output.status.code() == Some(2) && stderr(&output).contains(word), "{}", stderr(&output));
         assert_eq!(slurm.told("sbatch"), submitted, "something was submitted");
     }
 }
@@ -391,12 +386,12 @@ fn options_that_override_ours_are_refused_by_line() {
     world.write("slurm.yaml", "time: 60\noptions:\n  - --exclude=node7\n  - --comm=mine\n");
     let profile = ["submit", "slurm", "grid.yaml", "--profile-file", "slurm.yaml"];
     let output = slurm.run(&world, &profile);
-    assert_eq!(output.status.code(), Some(2), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     for word in ["slurm.yaml, line 4", "`--comm=mine`", "`--comment`"] {
-        assert!(log(&output).contains(word), "`{word}` is not in {}", log(&output));
+        assert!(stderr(&output).contains(word), "`{word}` is not in {}", stderr(&output));
     }
     let output = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--", "--no-requeue"]);
-    assert!(output.status.code() == Some(2) && log(&output).contains("`--no-requeue`"), "{}", log(&output));
+    assert!(output.status.code() == Some(2) && stderr(&output).contains("`--no-requeue`"), "{}", stderr(&output));
     assert_eq!(slurm.told("sbatch"), "");
 }
 
@@ -411,11 +406,11 @@ fn a_program_that_is_built_anew_ends_no_job_that_is_queued() {
     let mut command = Command::new(&program);
     command.current_dir(world.folder.path()).args(["submit", "slurm", "grid.yaml"]);
     let output = slurm.beside(command).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     fs::write(&program, "another program").unwrap();
     for task in [Some("0"), None] {
         let output = job(&submission(&world), task);
-        assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     }
     assert!(alone.tables().len() == 3 && alone.tables() == world.tables(), "the tables differ");
 }
@@ -429,9 +424,9 @@ fn what_a_job_refused_stands_in_status_until_it_works() {
     fs::write(world.path("train.txt"), corpus.clone() + " w1").unwrap();
     for task in [Some("0"), None] {
         let output = job(&submission(&world), task);
-        assert_eq!(output.status.code(), Some(2), "{}", log(&output));
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     }
-    let shown = said(&slurm.run(&world, &["status"]));
+    let shown = stdout(&slurm.run(&world, &["status"]));
     let logs = submission(&world).join("logs");
     for word in [
         "grid on cpu",
@@ -444,13 +439,13 @@ fn what_a_job_refused_stands_in_status_until_it_works() {
     ] {
         assert!(shown.contains(word), "`{word}` is not in\n{shown}");
     }
-    let status: Value = serde_json::from_str(&said(&slurm.run(&world, &["status", "--json"]))).unwrap();
+    let status: Value = serde_json::from_str(&stdout(&slurm.run(&world, &["status", "--json"]))).unwrap();
     let ends = &status["answer"]["submissions"][0]["ends"];
     assert_eq!((&ends[0]["job"], &ends[0]["exit_code"]), (&"5_0".into(), &2.into()), "{status}");
     fs::write(world.path("train.txt"), corpus).unwrap();
     let output = job(&submission(&world), Some("0"));
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
-    let shown = said(&slurm.run(&world, &["status"]));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let shown = stdout(&slurm.run(&world, &["status"]));
     assert!(!shown.contains("job 5_0 ended") && shown.contains("job 6 ended"), "{shown}");
     assert!(shown.contains(") on cpu"), "a plan says its engine: {shown}");
 }
@@ -460,15 +455,15 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
     let world = World::new();
     submitted(&world);
     let worked = job(&submission(&world), Some("0"));
-    assert_eq!(worked.status.code(), Some(0), "{}", log(&worked));
+    assert_eq!(worked.status.code(), Some(0), "{}", stderr(&worked));
     // Meanwhile the same grid is run manually, with its original paths; the frozen grid has absolute ones.
     let printed = world.runs(&[]);
     let first = report(&world);
-    assert_eq!(first.status.code(), Some(0), "{}", log(&first));
-    assert!(!log(&first).contains("other settings"), "{}", log(&first));
+    assert_eq!(first.status.code(), Some(0), "{}", stderr(&first));
+    assert!(!stderr(&first).contains("other settings"), "{}", stderr(&first));
     assert!(!printed.contains("other settings") && !world.runs(&[]).contains("other settings"));
     let again = report(&world);
-    assert_eq!(again.status.code(), Some(0), "{}", log(&again));
+    assert_eq!(again.status.code(), Some(0), "{}", stderr(&again));
 
     // The grid is changed and run manually while the submission waits for its report.
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -476,9 +471,9 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
     world.runs(&[]);
     let tables = world.tables();
     let refused = report(&world);
-    assert_eq!(refused.status.code(), Some(2), "{}", log(&refused));
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
     for word in ["a later run with other settings", "results/grid", "other depth", "--results", "job.sh"] {
-        assert!(log(&refused).contains(word), "`{word}` is not in {}", log(&refused));
+        assert!(stderr(&refused).contains(word), "`{word}` is not in {}", stderr(&refused));
     }
     assert!(tables.len() == 3 && world.tables() == tables, "the later run's tables are unchanged");
     // A result from other bytes under the same path is stale too, although the bytes are restored.
@@ -489,11 +484,15 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
     world.runs(&[]);
     world.write("test.jsonl", text);
     let refused = report(&world);
-    assert!(refused.status.code() == Some(2) && log(&refused).contains("other corpora.test"), "{}", log(&refused));
+    assert!(
+        refused.status.code() == Some(2) && stderr(&refused).contains("other corpora.test"),
+        "{}",
+        stderr(&refused)
+    );
     // Results from before the submission are replaced as usual.
     world.runs(&[]);
     let last = report(&world);
-    assert_eq!(last.status.code(), Some(0), "{}", log(&last));
+    assert_eq!(last.status.code(), Some(0), "{}", stderr(&last));
 }
 
 fn report(world: &World) -> Output {
@@ -516,7 +515,7 @@ fn frozen_program_stays_while_a_job_may_run_it() {
     let world = World::new();
     let slurm = FakeSlurm::new(&world);
     let output = slurm.run(&world, &["submit", "slurm", "grid.yaml"]);
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let programs = world.path("data/store/programs");
     // A program that belongs to no submission, next to a foreign file.
     let orphan = programs.join("ab".repeat(32));
@@ -526,15 +525,12 @@ fn frozen_program_stays_while_a_job_may_run_it() {
         fs::write(folder.join("ghostlab"), "a program").unwrap();
     }
     assert_eq!(collect_garbage(&slurm, &world, &[]), 0, "all are new");
-    assert!(said(&slurm.run(&world, &["cache", "ls"])).contains("programs of submitted jobs: 2"));
-    let age = || {
-        aged(&programs, 48);
-        aged(&submission(&world), 48);
-    };
+    assert!(stdout(&slurm.run(&world, &["cache", "ls"])).contains("programs of submitted jobs: 2"));
     let id = submission(&world).file_name().unwrap().to_string_lossy().into_owned();
     let record: Value = serde_json::from_slice(&fs::read(submission(&world).join("submission.json")).unwrap()).unwrap();
     let queued = format!("42|a|PENDING|Dependency|ghostlab:{}:{id}\n", record["plan"].as_str().unwrap());
-    age();
+    aged(&programs, 48);
+    aged(&submission(&world), 48);
     fs::write(slurm.0.join("squeue.out"), queued).unwrap();
     assert_eq!(collect_garbage(&slurm, &world, &["--kind", "scores"]), 0, "it is of no kind");
     assert_eq!(collect_garbage(&slurm, &world, &["--older", "3"]), 0);
@@ -558,15 +554,22 @@ fn frozen_program_stays_while_a_job_may_run_it() {
     // A job that ended recently may be queued again.
     fs::write(submission(&world).join("logs/41_0.log"), "done").unwrap();
     assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (0.into(), 2));
-    age();
+    aged(&programs, 48);
+    aged(&submission(&world), 48);
     assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (1.into(), 1));
     // The program is frozen again when needed.
     let output = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--again"]);
-    assert_eq!((output.status.code(), fs::read_dir(&programs).unwrap().count()), (Some(0), 2), "{}", log(&output));
+    assert_eq!((output.status.code(), fs::read_dir(&programs).unwrap().count()), (Some(0), 2), "{}", stderr(&output));
 }
 
 fn collect_garbage(slurm: &FakeSlurm, world: &World, more: &[&str]) -> Value {
     let output = slurm.run(world, &[&["cache", "gc", "--yes", "--json"], more].concat());
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
-    serde_json::from_str::<Value>(&said(&output)).unwrap()["answer"]["programs"]["count"].clone()
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    serde_json::from_str::<Value>(&stdout(&output)).unwrap()["answer"]["programs"]["count"].clone()
+}
+
+fn assert_worker_refused(world: &World, frozen: &str, words: &[&str]) {
+    let output = world.ghostlab(&["worker", frozen]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    words.iter().for_each(|word| assert!(stderr(&output).contains(word), "`{word}` is not in {}", stderr(&output)));
 }

@@ -169,9 +169,10 @@ fn requests_of_old_race_are_those_of_the_old_harness() {
 fn golden_requests_cover_trailing_blanks_and_cuts() {
     // Check that the golden requests cover the difficult cases.
     let (_, length) = golden();
-    let all = |name: &str| Asked::golden(Task::find(name).unwrap(), Bos::Tokenizer);
-    assert!(all("openbookqa").texts().any(|(context, _)| context.ends_with(' ')));
-    let mut race = all("race").tokens.into_iter().flatten();
+    let [openbookqa, race] =
+        ["openbookqa", "race"].map(|name| Asked::golden(Task::find(name).unwrap(), Bos::Tokenizer));
+    assert!(openbookqa.texts().any(|(context, _)| context.ends_with(' ')));
+    let mut race = race.tokens.into_iter().flatten();
     assert!(race.any(|tokens| !tokens.cut_ids.is_empty() && tokens.input_ids.len() == length));
 }
 

@@ -6,6 +6,7 @@ use std::fs;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common::output::{stderr, stdout};
 use crate::common::world::World;
 use serde_json::Value;
 
@@ -15,16 +16,8 @@ fn started(world: &World, arguments: &[&str]) -> Child {
     world.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-fn log(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
 fn events(output: &Output) -> Vec<Value> {
-    said(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    stdout(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Counts the tokens that a process computed. Excludes operator solving, which rereads its tokens if an operator is
@@ -41,8 +34,8 @@ fn computed(events: &[Value]) -> u64 {
 
 fn status(world: &World) -> String {
     let output = world.ghostlab(&["status"]);
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
-    said(&output)
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    stdout(&output)
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {
@@ -78,8 +71,8 @@ fn three_workers_make_the_tables_of_one_process() {
     let workers = [(); 3].map(|()| started(&world, &["worker", "grid.yaml", "--events"]));
     let outputs = workers.map(|worker| worker.wait_with_output().unwrap());
     for output in &outputs {
-        assert_eq!(output.status.code(), Some(0), "{}", log(output));
-        assert!(log(output).contains("all 31 cells are stored"), "{}", log(output));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(output));
+        assert!(stderr(output).contains("all 31 cells are stored"), "{}", stderr(output));
     }
     assert!(!world.path("results").exists(), "a worker writes no results");
     let work: Vec<u64> = outputs.iter().map(|output| computed(&events(output))).collect();
@@ -88,7 +81,7 @@ fn three_workers_make_the_tables_of_one_process() {
     assert!(shown.contains("shared by workers") && shown.contains("31 of 31 cells complete"), "{shown}");
     assert!(shown.contains("0 workers alive (3 ended)"), "{shown}");
     let report = world.run(&["--stored", "--events"]);
-    assert_eq!(report.status.code(), Some(0), "{}", log(&report));
+    assert_eq!(report.status.code(), Some(0), "{}", stderr(&report));
     assert!(events(&report).iter().all(|event| event["event"] != "started"), "the report computes nothing");
     assert!(alone.tables().len() == 4 && alone.tables() == world.tables(), "the tables differ");
     for folder in ["drafts", "claims", "processes", "journals", "attempts"] {
@@ -108,13 +101,13 @@ fn stopped_worker_returns_its_jobs_and_another_continues() {
         });
         signal(&worker, name);
         let first = worker.wait_with_output().unwrap();
-        assert_eq!(first.status.code(), Some(75), "{name}: {}", log(&first));
-        assert!(log(&first).contains("leases are released"), "{}", log(&first));
+        assert_eq!(first.status.code(), Some(75), "{name}: {}", stderr(&first));
+        assert!(stderr(&first).contains("leases are released"), "{}", stderr(&first));
         assert_eq!((left_in(&world, "claims"), left_in(&world, "processes")), (0, 0), "{name}");
         let shown = status(&world);
         assert!(shown.contains("1 asked to end before"), "{shown}");
         let second = world.ghostlab(&["worker", "grid.yaml", "--events"]);
-        assert_eq!(second.status.code(), Some(0), "{}", log(&second));
+        assert_eq!(second.status.code(), Some(0), "{}", stderr(&second));
         // An interrupted shard of a calibration pass restarts; all scores are kept.
         assert!(computed(&events(&first)) + computed(&events(&second)) <= total + 8 * 64, "{name}: work was lost");
     }
@@ -138,12 +131,12 @@ fn worker_near_its_time_limit_stores_one_batch_first() {
             break;
         }
         ends += 1;
-        assert_eq!(output.status.code(), Some(75), "{}", log(&output));
-        assert!(events(&output).iter().any(|event| event["event"] == "kept"), "it stored nothing: {}", log(&output));
-        assert!(!log(&output).contains("stored nothing"), "{}", log(&output));
+        assert_eq!(output.status.code(), Some(75), "{}", stderr(&output));
+        assert!(events(&output).iter().any(|event| event["event"] == "kept"), "it stored nothing: {}", stderr(&output));
+        assert!(!stderr(&output).contains("stored nothing"), "{}", stderr(&output));
         if ends == 3 {
             let last = world.ghostlab(&["worker", "grid.yaml", "--events"]);
-            assert_eq!(last.status.code(), Some(0), "{}", log(&last));
+            assert_eq!(last.status.code(), Some(0), "{}", stderr(&last));
             done += computed(&events(&last));
             break;
         }
@@ -160,13 +153,13 @@ fn killed_workers_job_is_taken_over_and_its_death_noted() {
     alone.runs(&[]);
     let mut command = world.command(&["worker", "grid.yaml"]);
     let killed = command.env("GHOSTLAB_FAULT", "kill@score:1").output().unwrap();
-    assert_eq!(killed.status.code(), None, "{}", log(&killed));
+    assert_eq!(killed.status.code(), None, "{}", stderr(&killed));
     let shown = status(&world);
     assert!(shown.contains("0 workers alive (1 died)"), "{shown}");
     let workers = [(); 2].map(|()| started(&world, &["worker", "grid.yaml"]));
     for worker in workers {
         let output = worker.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     }
     assert_eq!(world.run(&["--stored"]).status.code(), Some(0));
     assert!(alone.tables() == world.tables(), "the tables differ");
@@ -179,11 +172,11 @@ fn job_that_kills_its_workers_is_abandoned_with_reason() {
     for death in 0..5 {
         let mut command = world.command(&["worker", "grid.yaml"]);
         let killed = command.env("GHOSTLAB_FAULT", "kill@score:1").output().unwrap();
-        assert_eq!(killed.status.code(), None, "{death}: {}", log(&killed));
+        assert_eq!(killed.status.code(), None, "{death}: {}", stderr(&killed));
     }
     let output = world.ghostlab(&["worker", "grid.yaml"]);
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
-    assert!(log(&output).contains("5 processes died during it"), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("5 processes died during it"), "{}", stderr(&output));
     let shown = status(&world);
     assert!(shown.contains("tiny on test@64 its worker died 5 times"), "{shown}");
     // A run without workers retries the failed work, and clears the failures.
@@ -213,8 +206,8 @@ fn deaths_at_a_calibration_that_goes_on_do_not_add_up() {
     } else {
         world.ghostlab(&["worker", "grid.yaml", "--set", "calibration.seed=3"])
     };
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
-    assert!(!log(&output).contains("died at it"), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(!stderr(&output).contains("died at it"), "{}", stderr(&output));
     world.runs(&["--set", "calibration.seed=3"]);
 }
 
@@ -233,14 +226,14 @@ fn failing_cell_is_retried_up_to_the_limit_with_its_reason() {
     let world = with_a_bad_cell();
     for (retries, attempts) in [("0", 1), ("0", 1), ("1", 2), ("1", 2)] {
         let output = world.ghostlab(&["worker", "grid.yaml", "--retries", retries]);
-        assert_eq!(output.status.code(), Some(0), "{}", log(&output));
-        assert!(log(&output).contains("1 of 5 cells have no result"), "{}", log(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(stderr(&output).contains("1 of 5 cells have no result"), "{}", stderr(&output));
         assert_eq!(attempts_of(&world), attempts, "--retries {retries}");
     }
     let shown = status(&world);
     assert!(shown.contains("replaceme-ls") && shown.contains("failed 2 times"), "{shown}");
     let report = world.run(&["--stored"]);
-    assert_eq!(report.status.code(), Some(4), "{}", log(&report));
+    assert_eq!(report.status.code(), Some(4), "{}", stderr(&report));
     let table = fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
     let alone = with_a_bad_cell();
     assert_eq!(alone.run(&[]).status.code(), Some(4));
@@ -261,12 +254,12 @@ fn reason(table: &str) -> String {
 fn a_job_that_fails_is_tried_again_within_the_retries_of_all() {
     let world = World::new();
     let output = failing(&world, "panic@score:1,panic@score:2", "1");
-    assert!(output.status.code() == Some(0) && log(&output).contains("a job panicked"), "{}", log(&output));
-    assert!(log(&output).contains("9 of 9 cells have no result"), "{}", log(&output));
+    assert!(output.status.code() == Some(0) && stderr(&output).contains("a job panicked"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("9 of 9 cells have no result"), "{}", stderr(&output));
     let shown = status(&world);
     assert!(shown.contains("tiny on test@64 failed 2 times") && shown.contains("fault on purpose"), "{shown}");
     let output = failing(&world, "", "2");
-    assert!(log(&output).contains("all 9 cells are stored"), "{}", log(&output));
+    assert!(stderr(&output).contains("all 9 cells are stored"), "{}", stderr(&output));
     assert!(!status(&world).contains("fault on purpose"));
 }
 
@@ -288,8 +281,8 @@ fn a_worker_leaves_when_it_waits_for_longer_than_it_may() {
         names.any(|entry| entry.file_name().to_string_lossy().starts_with("calibrate-"))
     });
     let output = world.ghostlab(&["worker", "grid.yaml", "--idle-exit", "1"]);
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
-    assert!(log(&output).contains("this worker exited"), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("this worker exited"), "{}", stderr(&output));
     let shown = status(&world);
     assert!(shown.contains("1 worker alive (1 ended)"), "{shown}");
     signal(&one, "-KILL");
@@ -346,9 +339,13 @@ fn a_store_without_room_ends_a_worker_with_the_reason() {
     let mut command = std::process::Command::new("sh");
     let command = command.args(["-c", script, env!("CARGO_BIN_EXE_ghostlab")]).current_dir(world.folder.path());
     let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(3), "{}", log(&output));
-    assert!(log(&output).contains("error: cannot write") && !log(&output).contains("panicked"), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("error: cannot write") && !stderr(&output).contains("panicked"),
+        "{}",
+        stderr(&output)
+    );
     assert_eq!(left_in(&world, "claims"), 0);
     let output = world.ghostlab(&["worker", "grid.yaml"]);
-    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }

@@ -282,17 +282,14 @@ fn config_seeds() -> Vec<Vec<u8>> {
         .map(|name| file(&format!("tests/fixtures/arch/{name}/config.json")))
         .to_vec();
     seeds.push(file("data/tiny/llama/config.json"));
-    let mut changed = |key: &str, value: Value| {
+    let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0});
+    for (key, value) in
+        [("rope_scaling", llama3), ("num_hidden_layers", json!(10_000_000)), ("rms_norm_eps", json!(1e39))]
+    {
         let mut config: Value = serde_json::from_slice(&seeds[0]).unwrap();
         config[key] = value;
         seeds.push(config.to_string().into_bytes());
-    };
-    changed(
-        "rope_scaling",
-        json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}),
-    );
-    changed("num_hidden_layers", json!(10_000_000));
-    changed("rms_norm_eps", json!(1e39));
+    }
     let mut ours: Value = serde_json::from_slice(&seeds[0]).unwrap();
     ours["architectures"] = json!(["GhostedLlamaForCausalLM"]);
     ours["hidden_act"] = json!("none that there is");

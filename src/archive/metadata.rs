@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{MANIFEST, METADATA, is_inside, listed_in};
 use crate::error::{Error, Result};
 use crate::files::output::Manifest;
-use crate::files::{regular, sha256};
+use crate::files::{self, regular, sha256};
 use crate::results::{Provenance, StoredResults, may_be_left_out};
 
 const CONTEXT: &str = "https://w3id.org/ro/crate/1.2/context";
@@ -235,7 +235,7 @@ pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> 
     let bytes = regular::read(&folder.join(Manifest::FILE))?;
     files.push(PackedFile { name: Manifest::FILE.to_owned(), hash: sha256::of_bytes(&bytes), bytes });
     files.sort_by(|one, other| one.name.cmp(&other.name));
-    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let absolute = files::absolute(folder);
     let last = absolute.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     // Without a profile, the directory has the name of the grid.
     let name = if last == numbers.name { last } else { format!("{}/{last}", numbers.name) };

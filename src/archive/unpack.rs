@@ -71,9 +71,6 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
     for index in 0..archive.len() {
         let mut entry = archive.by_index(index).map_err(|error| of_zip(&error))?;
         let name = entry.name().map_err(|error| of_zip(&error))?.into_owned();
-        let refused = |expected: &str, found: &str| {
-            Err(Error::bad_input("unsafe archive").at(name.clone()).expected(expected).found(found))
-        };
         if entry.is_dir() && is_inside(name.trim_end_matches('/')) {
             let folder = to.join(&name);
             std::fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
@@ -81,16 +78,21 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
         }
         if !is_inside(&name) || !entry.is_file() {
             return refused(
+                &name,
                 "a regular file inside the archive",
                 "a path outside the archive, or another kind of entry",
             );
         }
         if names.contains(&name) {
-            return refused("each name once", "a duplicate entry");
+            return refused(&name, "each name once", "a duplicate entry");
         }
         // Entries are uncompressed, so their total size is less than that of the archive.
         let Some(left) = room.checked_sub(entry.size()) else {
-            return refused("uncompressed entries, in total smaller than the archive", "more bytes than the archive");
+            return refused(
+                &name,
+                "uncompressed entries, in total smaller than the archive",
+                "more bytes than the archive",
+            );
         };
         room = left;
         let path = to.join(&name);
@@ -100,12 +102,16 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
         let size = entry.size();
         (&mut entry).take(size + 1).read_to_end(&mut content).map_err(|error| broken(&error.to_string()).at(&name))?;
         if content.len() as u64 != size {
-            return refused("as many bytes as the entry declares", "others");
+            return refused(&name, "as many bytes as the entry declares", "others");
         }
         std::fs::write(&path, content).map_err(|error| Error::io("write", &path, &error))?;
         names.insert(name);
     }
     Ok(names)
+}
+
+fn refused<T>(name: &str, expected: &str, found: &str) -> Result<T> {
+    Err(Error::bad_input("unsafe archive").at(name).expected(expected).found(found))
 }
 
 fn of_zip(error: &ZipError) -> Error {

@@ -112,7 +112,8 @@ fn two_in_one_place(one: &str, other: &str) -> Error {
 const LOSS_POINTS: usize = 16;
 
 const ERROR_BARS: &str = "Error bars: ± 1 standard error. Points are offset horizontally for legibility.";
-const FRONTIER: &str = "No other variant here is both smaller and better than one on the frontier.";
+const FRONTIER: &str = "No other variant here is both smaller and better than one on the frontier. Where points coincide, the \
+    last in the legend covers the others.";
 const ABOVE_ONE: &str = "Above 1 a channel is worse than without a repair.";
 
 fn ratios(errors: &[f64], baseline: &[f64]) -> Vec<f64> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::paper::{self, backbone_label};
 use crate::error::{Error, Result};
 use crate::files;
-use crate::grid::{Around, EntryKind, Found, Grid, HubSource, Need};
+use crate::grid::{Around, EntryKind, Found, Grid, HubSource, Need, TaskSource};
 use crate::hub::{Lock, LockedFile, LockedRepo};
 use crate::model::weights::Weights;
 use crate::model::{Config, check_weights};
@@ -41,13 +41,17 @@ pub fn hold(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
         let path = corpus.path.clone();
         mark(&mut corpus.hub, &path, || Ok(files), (&lock, &fetch, hash))?;
     }
-    for task in grid.tasks.values_mut() {
-        mark(&mut task.hub, &task.path, || files_of(EntryKind::Task, &task.path), (&lock, &fetch, hash))?;
-    }
-    for definition in grid.definitions.values_mut() {
-        let files: Vec<PathBuf> = definition.all_files().cloned().collect();
-        let path = files.first().and_then(|file| file.parent()).map(Path::to_owned).unwrap_or_default();
-        mark(&mut definition.hub, &path, || Ok(files), (&lock, &fetch, hash))?;
+    for task in grid.tasks.values_mut().chain(grid.definitions.values_mut()) {
+        match &task.source {
+            TaskSource::Native { path, .. } => {
+                mark(&mut task.hub, path, || files_of(EntryKind::Task, path), (&lock, &fetch, hash))?;
+            }
+            TaskSource::Defined { rows, .. } => {
+                let files: Vec<PathBuf> = rows.splits.values().flatten().cloned().collect();
+                let path = files.first().and_then(|file| file.parent()).map(Path::to_owned).unwrap_or_default();
+                mark(&mut task.hub, &path, || Ok(files), (&lock, &fetch, hash))?;
+            }
+        }
     }
     Ok(())
 }

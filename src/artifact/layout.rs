@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::comparison::compare;
-use super::tradeoff::cut_and_repair;
 use crate::artifact::paper::backbone_label;
 use crate::criterion::Depth;
 use crate::error::{Error, Result};
 use crate::grid::{Description, Lead, Shade, TableEntry};
 use crate::metric::{Metric, Of};
-use crate::results::record::{DENSE, Record};
+use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{
     Factors, Lead as TableLead, LeadKind, Measurement, NumberColumn, PrintedNumber, Question, Table, TableRow,
     distinct, factors, protocol_sentence,
@@ -340,5 +339,14 @@ fn lead_text(lead: Lead, measurement: &Measurement, table: &TableEntry) -> Strin
         Lead::Sequences => {
             measurement.setup.variant.get(factors::OPERATOR_SEQUENCES).map_or(String::new(), ToString::to_string)
         }
+    }
+}
+
+/// Returns the label of a variant by its criterion and its recovery: `LLM-Streamline + Mean change`.
+pub(super) fn cut_and_repair(condition: &Condition) -> String {
+    let cut = criterion::label(&condition.criterion);
+    match condition.recovery.as_str() {
+        recovery::NONE => cut.to_owned(),
+        repair => format!("{cut} + {}", recovery::heading(repair)),
     }
 }

@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
 use crate::files::output::Draft;
 use crate::grid::{Description, Grid, ListEntry, TableEntry};
+use crate::metric::Of;
 use crate::quantity::counted;
 use crate::results::record::Record;
 use crate::results::{
@@ -281,7 +282,10 @@ fn figures(
         let numbers: Vec<&Measurement> = all
             .iter()
             .map(AsRef::as_ref)
-            .filter(|number| figure.metrics.is_empty() || figure.metrics.contains(&number.record.metric))
+            .filter(|number| {
+                let is_size = matches!(number.metric.of, Of::Size(_));
+                figure.metrics.is_empty() || figure.metrics.contains(&number.record.metric) || is_size
+            })
             .collect();
         let path = staging.path().join(format!("{}.csv", artifact.name));
         write_csv(&path, &drawn_frame(&artifact.name, profile, &numbers)?)?;

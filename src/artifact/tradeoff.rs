@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use super::layout::depth_of;
+use super::layout::{cut_and_repair, depth_of};
 use crate::artifact::figure::{Axis, Pareto, ParetoPanel, ParetoPoint, ParetoSeries, Scale};
-use crate::criterion::{self, DepthUnit};
+use crate::criterion::DepthUnit;
 use crate::error::{Error, Result};
 use crate::grid::FigureEntry;
 use crate::metric::{Direction, PARAMETERS_REMOVED, Unit};
-use crate::recovery;
 use crate::results::record::{Condition, DENSE};
 use crate::results::{Measurement, distinct};
 
@@ -58,15 +57,6 @@ impl SeriesKey {
     fn label(&self, all: &[Self]) -> String {
         let is_ambiguous = all.iter().any(|other| other.method == self.method && other.unit != self.unit);
         if is_ambiguous { format!("{} ({})", self.method, self.unit.plural()) } else { self.method.clone() }
-    }
-}
-
-/// Returns the label of a variant by its criterion and its recovery: `LLM-Streamline + Mean change`.
-pub(super) fn cut_and_repair(condition: &Condition) -> String {
-    let cut = criterion::label(&condition.criterion);
-    match condition.recovery.as_str() {
-        recovery::NONE => cut.to_owned(),
-        repair => format!("{cut} + {}", recovery::heading(repair)),
     }
 }
 

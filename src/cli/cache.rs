@@ -244,8 +244,9 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
 
 fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     // Keep objects written by a newer program or computed by an engine unknown to this one.
-    let is_of_unknown_engine = || engines_of(entry).iter().any(|engine| kept.unknown_engines.contains(engine));
-    if entry.later() || (!gc.keep.is_empty() && is_of_unknown_engine()) {
+    if entry.later()
+        || (!gc.keep.is_empty() && engines_of(entry).iter().any(|engine| kept.unknown_engines.contains(engine)))
+    {
         return false;
     }
     // `--stage` selects objects by kind and version alone, including those of earlier program versions.

@@ -186,11 +186,12 @@ fn short(value: &Value) -> String {
 }
 
 fn listed(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Value) -> String) -> String {
-    let shown = |value: &Option<Value>| value.as_ref().map_or("—".to_owned(), shown);
     let mut rows = vec![[head, "A", "B"].map(str::to_owned).to_vec()];
-    rows.extend(
-        settings.iter().map(|setting| vec![setting.path.clone(), shown(&setting.first), shown(&setting.second)]),
-    );
+    for setting in settings {
+        let [first, second] =
+            [&setting.first, &setting.second].map(|value| value.as_ref().map_or("—".to_owned(), shown));
+        rows.push(vec![setting.path.clone(), first, second]);
+    }
     columns(&shortened_columns(rows, &[], out::width()), &[])
 }
 
@@ -226,13 +227,10 @@ fn values(differences: &Differences) -> String {
         ["condition", "metric", "A", "B", "B − A", "paired test"].into_iter().chain(same_engine.then_some("tolerance"));
     let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
     // Use full names for cells with the same short name, and for several columns of one metric.
-    let every = || differences.values.iter();
-    let several = |metric: &String| {
-        every().filter(|pair| pair.first.metric == *metric).map(|every| &every.column).collect::<BTreeSet<_>>().len()
-            > 1
-    };
     let called = |record: &Record, cell: &String| {
-        let alike = every()
+        let alike = differences
+            .values
+            .iter()
             .filter(|pair| named(&pair.first) == named(record))
             .map(|every| &every.cell)
             .collect::<BTreeSet<_>>();
@@ -248,7 +246,9 @@ fn values(differences: &Differences) -> String {
             None if value.same_items => "—".to_owned(),
             None => "not the same items".to_owned(),
         };
-        let metric = if several(&value.first.metric) { &value.column } else { &value.first.metric };
+        let of_metric = differences.values.iter().filter(|pair| pair.first.metric == value.first.metric);
+        let columns: BTreeSet<&String> = of_metric.map(|pair| &pair.column).collect();
+        let metric = if columns.len() > 1 { &value.column } else { &value.first.metric };
         let row = [
             called(&value.first, &value.cell),
             metric.clone(),

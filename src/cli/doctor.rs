@@ -13,7 +13,7 @@ use super::out::{Look, bytes};
 use super::{doctor_model, out, work};
 use crate::artifact::{self, ExaminedInput};
 use crate::error::{Error, Result};
-use crate::files::{disk, parts};
+use crate::files::{self, disk, parts};
 use crate::grid::{InputList, Need};
 use crate::hub::{Hub, HubSettings, Plan};
 use crate::linalg::amx::{self, AmxStatus};
@@ -235,8 +235,8 @@ fn store_line(store: Option<&Store>) -> Thing {
     let Some(store) = store else {
         return Thing::note("store", "none found", "run it in a checkout, or name one with --store");
     };
-    // Make the path absolute: a relative path of nonexistent directories has no existing ancestor.
-    let root = &std::path::absolute(store.root()).unwrap_or_else(|_| store.root().to_owned());
+    // Make the path absolute, so that a relative path of nonexistent directories has an existing ancestor.
+    let root = &files::absolute(store.root());
     let Some(folder) = root.ancestors().find(|folder| folder.is_dir()) else {
         let found = format!("{}: no folder above it", root.display());
         return Thing::new(Mark::Lacks, "store", found, "name another with --store");
@@ -279,11 +279,6 @@ mod tests {
 
     #[test]
     fn the_gpus_of_a_machine_are_told_whether_or_not_they_compute() {
-        let line = |best, found, gpus: &str| {
-            let gpus = Some(gpus.to_owned()).filter(|gpus| !gpus.is_empty());
-            let Thing { mark, found, todo, .. } = device_line(best, found, gpus, "EPYC, 8 threads");
-            (mark == Mark::Good, found, todo.is_empty())
-        };
         assert_eq!(line(DeviceName::Cpu, None, ""), (true, "EPYC, 8 threads; no GPU".into(), true));
         let unused = (false, "EPYC, 8 threads; NVIDIA H100 is not used".into(), false);
         assert_eq!(line(DeviceName::Cpu, None, "NVIDIA H100"), unused);
@@ -297,5 +292,11 @@ mod tests {
             used
         );
         assert_eq!(line(DeviceName::Metal, None, ""), (true, "a GPU (metal); EPYC, 8 threads".into(), true));
+    }
+
+    fn line(best: DeviceName, found: Option<Gpu>, gpus: &str) -> (bool, String, bool) {
+        let gpus = Some(gpus.to_owned()).filter(|gpus| !gpus.is_empty());
+        let Thing { mark, found, todo, .. } = device_line(best, found, gpus, "EPYC, 8 threads");
+        (mark == Mark::Good, found, todo.is_empty())
     }
 }

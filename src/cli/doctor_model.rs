@@ -55,17 +55,16 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
         return Ok(lines);
     }
     let none = Options::new();
-    let applies = |()| "applies".to_owned();
     for method in criterion::described() {
         let fits = criterion::build(&method.name, &none).and_then(|rule| {
             let unit = rule.units().first().copied().unwrap_or_default();
             rule.check(&PruneSpec { backbone: "it", layers: config.layers, depth: 1, unit })
         });
-        lines.push(Thing::or_note(format!("criterion {}", method.name), fits.map(applies)));
+        lines.push(Thing::or_note(format!("criterion {}", method.name), fits.map(|()| "applies".to_owned())));
     }
     for method in recovery::described() {
         let fits = recovery::build(&method.name, &none).and_then(|rule| rule.check(&config));
-        lines.push(Thing::or_note(format!("recovery {}", method.name), fits.map(applies)));
+        lines.push(Thing::or_note(format!("recovery {}", method.name), fits.map(|()| "applies".to_owned())));
     }
     if config.ends_in_norm(Sublayer::Mlp) {
         let found = "the MLP ends in a norm: ReplaceMe's map comes after the norm and cannot be folded into a weight";

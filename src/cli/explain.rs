@@ -235,10 +235,10 @@ fn in_order<'a>(
     fits: impl Fn(&str, &str) -> bool,
 ) -> bool {
     let mut parts = parts.enumerate();
-    let mut found = |(index, word): &(Option<usize>, &str)| {
-        parts.any(|(at, part)| index.is_none_or(|index| index == at) && fits(part, word))
-    };
-    !words.is_empty() && words.iter().all(&mut found)
+    !words.is_empty()
+        && words
+            .iter()
+            .all(|(index, word)| parts.any(|(at, part)| index.is_none_or(|index| index == at) && fits(part, word)))
 }
 
 /// Returns whether a part starts with a word. Numbers must match completely: 1 does not match 13.

@@ -112,9 +112,10 @@ fn chosen<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid,
     if let Some(text) = &arguments.cell {
         return Ok(vec![(grid, find(grid, text)?, arguments.to.clone())]);
     }
-    let name = |cell: &str| if arguments.gguf.is_some() { format!("{cell}.gguf") } else { cell.to_owned() };
+    let extension = if arguments.gguf.is_some() { ".gguf" } else { "" };
     let pruned = grid.cells.iter().enumerate().filter(|(_, cell)| !cell.is_dense());
-    let chosen: Vec<_> = pruned.map(|(index, cell)| (grid, index, arguments.to.join(name(&cell.name)))).collect();
+    let chosen: Vec<_> =
+        pruned.map(|(index, cell)| (grid, index, arguments.to.join(format!("{}{extension}", cell.name)))).collect();
     if chosen.is_empty() {
         return Err(Error::bad_input("the grid has no pruned cell")
             .hint("a dense backbone is exported by its name: `ghostlab export GRID dense --to FOLDER`"));

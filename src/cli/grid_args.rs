@@ -14,7 +14,7 @@ use crate::artifact::Artifact;
 use crate::cluster::Submission;
 use crate::error::{Error, Result};
 use crate::exec::RunSettings;
-use crate::grid::Grid;
+use crate::grid::{Grid, TaskSource};
 use crate::installed;
 use crate::model::{DeviceName, EngineName, EngineRequest, FloatType, KernelFamily};
 use crate::quantity::{Gigabytes, MAX_RETRIES};
@@ -140,12 +140,13 @@ fn detailed(grid: &Grid) {
     for (name, corpus) in &grid.corpora {
         detail!("  corpus {name}: {}, rule {}", corpus.path.display(), corpus.rule);
     }
-    for (name, task) in &grid.tasks {
-        detail!("  task {name}: {}", task.path.display());
-    }
-    for (name, definition) in &grid.definitions {
-        let files: Vec<String> = definition.all_files().map(|file| file.display().to_string()).collect();
-        detail!("  task {name}, {}: {}", definition.definition.place, files.join(", "));
+    for (name, task) in grid.task_data() {
+        let place = match &task.source {
+            TaskSource::Native { .. } => String::new(),
+            TaskSource::Defined { definition, .. } => format!(", {}", definition.place),
+        };
+        let files: Vec<String> = task.paths().into_iter().map(|path| path.display().to_string()).collect();
+        detail!("  task {name}{place}: {}", files.join(", "));
     }
 }
 

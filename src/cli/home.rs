@@ -99,10 +99,9 @@ pub(super) fn inputs(grid: &Grid, store: &Store) -> Vec<Input> {
         grid.backbones.iter().map(|(name, backbone)| Input::new(format!("the backbone {name}"), &backbone.path)),
     );
     inputs.extend(grid.corpora.iter().map(|(name, corpus)| Input::new(format!("the text {name}"), &corpus.path)));
-    inputs.extend(grid.tasks.iter().map(|(name, task)| Input::new(format!("the task {name}"), &task.path)));
-    let rows =
-        grid.definitions.iter().flat_map(|(name, definition)| definition.all_files().map(move |file| (name, file)));
-    inputs.extend(rows.map(|(name, file)| Input::new(format!("the task {name}"), file)));
+    for (name, task) in grid.task_data() {
+        inputs.extend(task.paths().into_iter().map(|path| Input::new(format!("the task {name}"), path)));
+    }
     let files = std::iter::once(&grid.file).chain(&grid.entries).filter(|file| file.is_file());
     inputs.extend(files.map(|file| Input::new("the grid's file", file)));
     if let Some(folder) = checkout(Some(&grid.file)) {

@@ -51,16 +51,14 @@ impl ArtifactList<'_> {
                     Ok(ArtifactStanding { profile, cells, complete, left, results }) => {
                         (entry.profile, entry.cells, entry.complete) = (Some(profile), Some(cells), Some(complete));
                         // The time is unknown if the speed of the engine was never measured on this machine.
-                        let mut seconds = |(engine, machine, flops): (String, String, f64)| -> Option<f64> {
-                            Some(
-                                flops
-                                    / (*rates
-                                        .entry((engine.clone(), machine.clone()))
-                                        .or_insert_with(|| RunRecord::rate(self.store, &engine, &machine)))?,
-                            )
-                        };
-                        entry.seconds_left =
-                            left.and_then(|left| left.into_iter().try_fold(0.0, |sum, job| Some(sum + seconds(job)?)));
+                        entry.seconds_left = left.and_then(|left| {
+                            left.into_iter().try_fold(0.0, |sum, (engine, machine, flops)| {
+                                let rate = *rates
+                                    .entry((engine.clone(), machine.clone()))
+                                    .or_insert_with(|| RunRecord::rate(self.store, &engine, &machine));
+                                Some(sum + flops / rate?)
+                            })
+                        });
                         entry.made = results.as_deref().and_then(last_finished);
                     }
                     Err(lacks) => entry.lacks = Some(lacks),

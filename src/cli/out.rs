@@ -399,13 +399,6 @@ mod tests {
 
     #[test]
     fn colour_option_beats_variables_and_variables_terminal() {
-        let shown = |when, set: &[(&str, &str)], terminal| {
-            coloured(
-                when,
-                |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value)),
-                terminal,
-            )
-        };
         for (set, on_terminal, elsewhere) in [
             (&[][..], true, false),
             (&[("NO_COLOR", "1")], false, false),
@@ -417,11 +410,14 @@ mod tests {
             (&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")], false, false),
         ] {
             assert_eq!(
-                [shown(ColorChoice::Auto, set, true), shown(ColorChoice::Auto, set, false)],
+                [is_coloured(ColorChoice::Auto, set, true), is_coloured(ColorChoice::Auto, set, false)],
                 [on_terminal, elsewhere],
                 "{set:?}"
             );
-            assert!(shown(ColorChoice::Always, set, false) && !shown(ColorChoice::Never, set, true), "{set:?}");
+            assert!(
+                is_coloured(ColorChoice::Always, set, false) && !is_coloured(ColorChoice::Never, set, true),
+                "{set:?}"
+            );
         }
     }
 
@@ -435,5 +431,13 @@ mod tests {
 
     fn is_help(words: &[&str]) -> ColorChoice {
         of_help(words.iter().map(OsString::from))
+    }
+
+    fn is_coloured(when: ColorChoice, set: &[(&str, &str)], terminal: bool) -> bool {
+        coloured(
+            when,
+            |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value)),
+            terminal,
+        )
     }
 }

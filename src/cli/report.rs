@@ -17,6 +17,7 @@ use crate::artifact::page::{AUDIT, CellNote, FindingRow, PAGE, Page};
 use crate::artifact::{PagePart, PaperPlace, ResultsFolder, audit, contents, here, page, paper};
 use crate::clock::utc;
 use crate::error::{Error, Result};
+use crate::files;
 use crate::files::output::OutputFolder;
 use crate::machine;
 use crate::quantity::counted;
@@ -294,8 +295,8 @@ fn current(results: &Path) -> Vec<PathBuf> {
 
 /// Returns the names and relative links of an artifact's files for the page.
 fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
-    let folder = absolute(folder);
-    let reports = absolute(reports);
+    let folder = files::absolute(folder);
+    let reports = files::absolute(reports);
     let common = folder.components().zip(reports.components()).take_while(|(a, b)| a == b).count();
     let up = "../".repeat(reports.components().count() - common);
     let down: PathBuf = folder.components().skip(common).collect();
@@ -306,12 +307,8 @@ fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
     names.into_iter().map(|name| (name.clone(), format!("{up}{}/{name}", down.display()))).collect()
 }
 
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
-}
-
-/// Returns the verdicts on all claims, from the paper's numbers and the profile's results. Empty if there are no
-/// results.
+/// Judges every claim on the paper's numbers and on the profile's existing artifacts. Returns an empty list without
+/// artifacts.
 pub(super) fn judged(results: &Path, profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
     claims::judged_in(&current(results), profile)
 }

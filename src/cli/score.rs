@@ -178,12 +178,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn of_the_hub(grid: &Grid) -> Vec<HubInput> {
     let backbones = grid.backbones.iter().map(|(name, backbone)| (name, &backbone.hub));
     let corpora = grid.corpora.iter().map(|(name, corpus)| (name, &corpus.hub));
-    let tasks = grid.tasks.iter().map(|(name, task)| (name, &task.hub));
-    let defined = grid.definitions.iter().map(|(name, definition)| (name, &definition.hub));
+    let tasks = grid.task_data().map(|(name, task)| (name, &task.hub));
     backbones
         .chain(corpora)
         .chain(tasks)
-        .chain(defined)
         .filter_map(|(name, hub)| {
             let HubSource { repository, commit, pinned, .. } = hub.as_ref()?;
             let name = name.clone();

@@ -253,8 +253,8 @@ pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact>
         raced.notes().iter().for_each(|note| println!("{note}"));
     }
     let folder = shown(target.path());
-    let put = || format!("wrote {} to {folder}", counted(files.len(), "file"));
-    note!("{}: {}", artifact.name, recorded.clone().unwrap_or_else(put));
+    let outcome = recorded.clone().unwrap_or_else(|| format!("wrote {} to {folder}", counted(files.len(), "file")));
+    note!("{}: {outcome}", artifact.name);
     Ok(MadeArtifact {
         name: artifact.name.clone(),
         profile: grid.profile.clone(),

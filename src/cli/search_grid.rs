@@ -186,11 +186,11 @@ impl SearchArgs {
         for bound in &self.budget {
             let bad = |what: &str| Error::bad_input(what).at(format!("--budget {bound}")).expected(forms);
             let (key, value) = bound.split_once('=').ok_or_else(|| bad("invalid budget"))?;
-            let number = || value.parse::<f64>().ok().filter(|number| number.is_finite());
+            let number = value.parse::<f64>().ok().filter(|number| number.is_finite());
             let value = match key {
                 "layers" => json!(value.parse::<usize>().map_err(|_| bad("invalid number of layers"))?),
-                "speedup" => json!(number().ok_or_else(|| bad("invalid speedup"))?),
-                "params" | "kv_cache" => json!(number().ok_or_else(|| bad("invalid share"))?),
+                "speedup" => json!(number.ok_or_else(|| bad("invalid speedup"))?),
+                "params" | "kv_cache" => json!(number.ok_or_else(|| bad("invalid share"))?),
                 "latency" | "memory" => json!(value),
                 _ => return Err(bad("unknown budget").found(format!("`{key}`"))),
             };
@@ -280,8 +280,9 @@ impl SearchArgs {
             return Ok(vec![DepthUnit::Layers]);
         }
         let criteria = self.criteria()?;
-        let is_counted = |unit: &DepthUnit| criteria.iter().any(|(_, rule)| rule.units().contains(unit));
-        Ok(DepthUnit::ALL.into_iter().filter(is_counted).collect())
+        let mut units = DepthUnit::ALL.to_vec();
+        units.retain(|unit| criteria.iter().any(|(_, rule)| rule.units().contains(unit)));
+        Ok(units)
     }
 
     /// Returns the requested criteria. By default these are all criteria of the paper and for sublayers that need
@@ -289,11 +290,12 @@ impl SearchArgs {
     fn criteria(&self) -> Result<Vec<(String, Box<dyn Criterion>)>> {
         let none = Options::new();
         if !self.criteria.is_empty() {
-            let build = |name: &String| {
+            let mut rules = Vec::new();
+            for name in &self.criteria {
                 let rule = criterion::build(name, &none).map_err(|error| error.at(format!("--criteria {name}")))?;
-                Ok((name.clone(), rule))
-            };
-            return self.criteria.iter().map(build).collect();
+                rules.push((name.clone(), rule));
+            }
+            return Ok(rules);
         }
         let mut criteria = Vec::new();
         for method in criterion::described() {
@@ -311,11 +313,12 @@ impl SearchArgs {
     fn recoveries(&self) -> Result<Vec<(String, Box<dyn Recovery>)>> {
         let none = Options::new();
         if !self.recoveries.is_empty() {
-            let build = |name: &String| {
+            let mut rules = Vec::new();
+            for name in &self.recoveries {
                 let rule = recovery::build(name, &none).map_err(|error| error.at(format!("--recoveries {name}")))?;
-                Ok((name.clone(), rule))
-            };
-            return self.recoveries.iter().map(build).collect();
+                rules.push((name.clone(), rule));
+            }
+            return Ok(rules);
         }
         let mut recoveries = Vec::new();
         for method in recovery::described() {

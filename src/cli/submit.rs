@@ -17,6 +17,7 @@ use crate::cluster::{
 };
 use crate::error::{Error, Result};
 use crate::exec::{self, RunSettings, Where};
+use crate::files;
 use crate::grid::Grid;
 use crate::model::{CPU, EngineChoice, EngineRequest, Products};
 use crate::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
@@ -194,7 +195,7 @@ fn prepared(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(S
     let complete = plan.variants().filter(|(_, variant)| state.complete_elsewhere(variant)).count();
     let outline = Outline::of(&plan, &state)?;
     let artifact = work.artifact.as_ref().map(|artifact| ArtifactCall {
-        file: std::path::absolute(&artifact.file).unwrap_or_else(|_| artifact.file.clone()),
+        file: files::absolute(&artifact.file),
         profile: work.grid.profile.clone(),
         gated: matches!(work.gated, crate::artifact::Gated::Yes(_)),
     });

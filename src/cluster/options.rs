@@ -43,15 +43,11 @@ const FLAGS: &str = "HIOQWhksuvV";
 /// Fails if an option is reserved, with the reason.
 pub fn check_options(words: &[String]) -> Result<()> {
     for word in words {
-        let refused = |hint: &str| {
-            let error = Error::bad_input("sbatch option not allowed");
-            Err(error.found(format!("`{word}`")).hint(hint))
-        };
         if word.chars().any(char::is_control) {
-            return refused("a line break cannot be passed to the scheduler");
+            return refused(word, "a line break cannot be passed to the scheduler");
         }
         let reserved = match word.strip_prefix("--") {
-            Some("") => return refused("sbatch would take the next argument for a script"),
+            Some("") => return refused(word, "sbatch would take the next argument for a script"),
             Some(long) => {
                 let name = long.split('=').next().unwrap_or_default();
                 OWN.iter().find(|(long, ..)| long.starts_with(name))
@@ -64,10 +60,15 @@ pub fn check_options(words: &[String]) -> Result<()> {
             }
         };
         if let Some((name, _, hint)) = reserved {
-            return refused(&format!("`--{name}`: {hint}"));
+            return refused(word, &format!("`--{name}`: {hint}"));
         }
     }
     Ok(())
+}
+
+fn refused(word: &str, hint: &str) -> Result<()> {
+    let error = Error::bad_input("sbatch option not allowed");
+    Err(error.found(format!("`{word}`")).hint(hint))
 }
 
 /// Splits an entry of a profile file into words, such as `--exclude=node7` or `-p gpu`.

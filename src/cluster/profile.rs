@@ -135,9 +135,9 @@ mod tests {
     #[test]
     fn the_smallest_gpu_that_fits_is_asked_for() {
         let profile = read("gpus:\n  - {name: h100, memory: 80}\n  - {name: a30, memory: 24}\n").unwrap();
-        let name = |bytes: u64| profile.gpu(bytes).unwrap().map(|gpu| gpu.name.clone());
-        assert_eq!(name(20_000_000_000).as_deref(), Some("a30"));
-        assert_eq!(name(24_000_000_001).as_deref(), Some("h100"));
+        for (bytes, name) in [(20_000_000_000, "a30"), (24_000_000_001, "h100")] {
+            assert_eq!(profile.gpu(bytes).unwrap().map(|gpu| gpu.name.as_str()), Some(name));
+        }
         let error = profile.gpu(81_000_000_000).unwrap_err().to_string();
         assert!(error.contains("81.0 GB") && error.contains("--device-memory"), "{error}");
         assert_eq!(SlurmProfile::default().gpu(1 << 40).unwrap(), None, "Slurm picks one");

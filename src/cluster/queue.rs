@@ -81,14 +81,10 @@ fn ended(state: &str) -> bool {
 }
 
 fn parsed(line: &str) -> Option<QueuedJob> {
-    let mut fields = line.trim().splitn(5, '|').map(str::to_owned);
-    let mut next = || fields.next();
-    let id = next()?;
-    let name = next()?;
-    let state = next()?;
-    let reason = next()?;
+    let fields: Vec<String> = line.trim().splitn(5, '|').map(str::to_owned).collect();
+    let [id, name, state, reason, comment] = <[String; 5]>::try_from(fields).ok()?;
     let reason = if reason == "None" { String::new() } else { reason };
-    Some(QueuedJob { id, name, state, reason, comment: next()? })
+    Some(QueuedJob { id, name, state, reason, comment })
 }
 
 /// Error of a submission with sbatch.
@@ -245,8 +241,8 @@ impl JobEnd {
     pub fn all(folder: &Path) -> Vec<Self> {
         let files = fs::read_dir(folder.join(Self::FOLDER)).into_iter().flatten().flatten();
         let complete = files.filter(|file| !is_temporary(&file.file_name().to_string_lossy()));
-        let read = |path: PathBuf| serde_json::from_slice::<Self>(&regular::read(&path).ok()?).ok();
-        let mut ends: Vec<Self> = complete.filter_map(|file| read(file.path())).collect();
+        let mut ends: Vec<Self> =
+            complete.filter_map(|file| serde_json::from_slice(&regular::read(&file.path()).ok()?).ok()).collect();
         ends.sort_by(|a, b| (a.time, &a.job).cmp(&(b.time, &b.job)));
         ends
     }

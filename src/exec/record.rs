@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::time_left::TimeLeft;
 use crate::error::{Error, Result};
-use crate::files::owner;
+use crate::files::{self, owner};
 use crate::grid::Grid;
 use crate::machine;
 use crate::model::{CPU, DeviceName};
@@ -153,8 +153,8 @@ impl<'a> Recorder<'a> {
         let record = RunRecord {
             process: store.process()?,
             grid: grid.name.clone(),
-            file: absolute(&grid.file),
-            results: results.map(absolute).unwrap_or_default(),
+            file: files::absolute(&grid.file),
+            results: results.map(files::absolute).unwrap_or_default(),
             command: machine::command(),
             started: now(),
             updated: now(),
@@ -202,10 +202,6 @@ impl<'a> Recorder<'a> {
             .map_err(|error| Error::job("cannot write the run record as JSON").found(error.to_string()))?;
         self.store.put_record(&self.path, &text)
     }
-}
-
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 impl Reporter for Recorder<'_> {

@@ -97,7 +97,7 @@ pub struct DocumentLoss {
 /// Function that selects chunks of an evaluation, given their total number.
 pub type Draw<'a> = dyn Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + 'a;
 
-/// Work that a sample will do.
+/// Estimated work of a sample.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SampleCost {
     /// Number of calibration passes.
@@ -275,8 +275,8 @@ fn drawn_values(variant: &ScoredVariant, drawn: &[usize]) -> Vec<Vec<f64>> {
     chunks.map(|(at, values)| values.clone().filter(|_| drawn.contains(&at)).unwrap_or_default()).collect()
 }
 
-/// Returns the items of the chunks with values by index, and their total. `scored` has the tokens of each of a task's
-/// texts.
+/// Returns the items of the computed chunks by index, and the total number of items. `scored` holds the token count of
+/// each text of a task.
 fn items(
     context: &Context<'_>,
     evaluation: &Evaluation,
@@ -322,7 +322,7 @@ fn items(
             Ok((SampledItems::Documents(documents_drawn, answers.result.task.column), count))
         }
         (Subject::Task(task), Some(AnswerKey::Defined(documents))) => {
-            let definition = context.grid.definition(task)?;
+            let definition = context.grid.task(task).definition()?;
             // Chunks that were not drawn have no generations.
             let generations = eval_set.generations(&values)?;
             let answers = match &generations {

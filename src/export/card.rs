@@ -86,17 +86,21 @@ pub(super) fn card(
     numbers: Option<String>,
 ) -> Result<String> {
     let values = values(exporter, grid, made, numbers);
-    let failed = |error: minijinja::Error| Error::job("cannot write the model card").found(format!("{error:#}"));
     let mut templates = Environment::new();
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(failed)?;
+    let syntax =
+        SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(|error| card_error(&error))?;
     templates.set_syntax(syntax);
     templates.set_undefined_behavior(UndefinedBehavior::SemiStrict);
-    templates.add_template("card.md", TEMPLATE).map_err(failed)?;
+    templates.add_template("card.md", TEMPLATE).map_err(|error| card_error(&error))?;
     templates
         .get_template("card.md")
         .and_then(|template| template.render(Serde(&values)))
         .map(|card| card + "\n")
-        .map_err(failed)
+        .map_err(|error| card_error(&error))
+}
+
+fn card_error(error: &minijinja::Error) -> Error {
+    Error::job("cannot write the model card").found(format!("{error:#}"))
 }
 
 fn values(exporter: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Option<String>) -> CardValues {
@@ -104,9 +108,6 @@ fn values(exporter: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Op
     let cell = &result.cell;
     let hub = grid.backbones.get(&cell.backbone).and_then(|entry| entry.hub.as_ref());
     let method = cell.recovery.as_ref();
-    let source = |name: &str| {
-        recovery::described().into_iter().find(|method| method.name == name).map(|method| method.source.to_owned())
-    };
     let repairs = method.is_some_and(|method| method.rule.repairs());
     let calibration = cell.calibration.as_ref().filter(|_| repairs);
     let shortage = calibration.and_then(|calibration| calibration.shortage(&cell.backbone, backbone.config.hidden));
@@ -154,6 +155,11 @@ fn values(exporter: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Op
         evaluated: grid.evaluate.scores(),
         program: machine::program(),
     }
+}
+
+/// Returns the source of a registered recovery method.
+fn source(name: &str) -> Option<String> {
+    recovery::described().into_iter().find(|method| method.name == name).map(|method| method.source.to_owned())
 }
 
 fn folded(layout: &Layout, deployed: &Deployed) -> Vec<String> {

@@ -181,8 +181,7 @@ impl Exporter<'_> {
             inputs.guarded(&[&backbone.folder], || {
                 write_atomically(path, |file| {
                     let mut out = BufWriter::new(file);
-                    let mut wrote = |_| goes_on(self.stop, "file");
-                    layout.write_gguf(config, numbers, &text, path, &mut out, &mut wrote)?;
+                    layout.write_gguf(config, numbers, &text, path, &mut out, &mut |_| goes_on(self.stop, "file"))?;
                     out.flush().map_err(|error| Error::io("write", path, &error))
                 })
             })?;

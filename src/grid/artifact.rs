@@ -253,7 +253,6 @@ impl Description {
 
     /// Checks constraints that the types cannot express.
     fn check(&self, has_grid: bool) -> Result<()> {
-        let wrong = |what: &str, expected: &str| Err(Error::bad_input(what).expected(expected));
         let pareto = self.figure.as_ref().filter(|figure| figure.kind == FigureKind::Pareto);
         let has_figure = self.figure.is_some() && !(pareto.is_some() && self.table.is_some());
         let parts = [self.table.is_some(), has_figure, self.list.is_some(), self.races.is_some()];
@@ -270,11 +269,20 @@ impl Description {
         if pareto.is_some_and(|figure| figure.metrics.is_empty()) {
             return wrong("a Pareto figure has no panel", "`metrics` with an entry");
         }
+        if let (Some(figure), Some(table)) = (pareto, &self.table)
+            && let Some(other) = figure.metrics.iter().find(|metric| !table.metrics.contains(metric))
+        {
+            return wrong(&format!("the figure next to a table draws `{other}`"), "metrics of the table");
+        }
         if self.table.as_ref().is_some_and(|table| table.metrics.is_empty() || table.rows.is_empty()) {
             return wrong("the table is empty", "at least one entry in both `rows` and `metrics`");
         }
         Ok(())
     }
+}
+
+fn wrong(what: &str, expected: &str) -> Result<()> {
+    Err(Error::bad_input(what).expected(expected))
 }
 
 /// Removes the artifact description from a grid's tree, because the grid does not use it.
@@ -290,4 +298,45 @@ const KEY: &str = "artifact";
 #[derive(Debug, Deserialize)]
 struct Alone {
     artifact: Description,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const TABLE: &str = "table: {lead: [removed], rows: [{criterion: sleb, recovery: none}], metrics: [ppl_c4]}";
+
+    #[test]
+    fn figure_may_accompany_a_table_if_it_draws_its_metrics() {
+        for (parts, refused) in [
+            ("figure: {kind: pareto, metrics: [ppl_c4]}", None),
+            ("figure: {kind: pareto, metrics: [kl_c4]}", Some("draws `kl_c4`")),
+            ("figure: {kind: pareto}", Some("no panel")),
+            ("figure: {kind: bars, metrics: [ppl_c4]}", Some("not one thing")),
+            ("list: methods", Some("not one thing")),
+        ] {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            writeln!(file, "artifact:\n  title: a\n  {TABLE}\n  {parts}\nbackbone: b").unwrap();
+            let error = Description::read(file.path()).err().map(|error| error.to_string()).unwrap_or_default();
+            assert_eq!(error.is_empty(), refused.is_none(), "{parts}: {error}");
+            assert!(error.contains(refused.unwrap_or_default()), "{parts}: {error}");
+        }
+    }
+
+    #[test]
+    fn sublayers_need_a_column_with_their_unit() {
+        for (lead, figure, expected) in
+            [("removed", "pareto", true), ("depth", "pareto", false), ("removed", "depths", false)]
+        {
+            let description: Description = serde_json::from_value(serde_json::json!({
+                "title": "a",
+                "table": {"lead": [lead], "rows": [], "metrics": []},
+                "figure": {"kind": figure},
+            }))
+            .unwrap();
+            assert_eq!(description.shows_sublayers(), expected, "{lead} {figure}");
+        }
+    }
 }

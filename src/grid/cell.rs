@@ -375,24 +375,25 @@ mod tests {
 
     #[test]
     fn calibration_with_few_tokens_names_the_number_that_suffices() {
-        let of = |operator_sequences, length| {
-            let calibration = Calibration { corpus: "c4".into(), sequences: 64, length, seed: 0, operator_sequences };
+        let [warning, none, some] = [4, 18, 17].map(|operator_sequences| {
+            let calibration =
+                Calibration { corpus: "c4".into(), sequences: 64, length: 512, seed: 0, operator_sequences };
             calibration.shortage("smollm2", 576)
-        };
-        let warning = of(4, 512).unwrap();
+        });
+        let warning = warning.unwrap();
         assert!(warning.contains("2048 tokens, 3.6 for each of its 576 channels"), "{warning}");
         assert!(warning.contains("9216 tokens or more suffice (operator_sequences: 18)"), "{warning}");
-        assert_eq!(of(18, 512), None);
-        assert!(of(17, 512).is_some());
+        assert_eq!(none, None);
+        assert!(some.is_some());
     }
 
     #[test]
     fn a_label_has_the_options_in_one_order() {
-        let method = |options: serde_json::Value| WrittenMethod {
-            name: "m".into(),
-            options: options.as_object().unwrap().clone(),
-        };
-        assert_eq!(method(serde_json::json!({})).to_string(), "m");
-        assert_eq!(method(serde_json::json!({"z": 1, "a": "token"})).to_string(), "m(a=token,z=1)");
+        assert_eq!(method(&serde_json::json!({})).to_string(), "m");
+        assert_eq!(method(&serde_json::json!({"z": 1, "a": "token"})).to_string(), "m(a=token,z=1)");
+    }
+
+    fn method(options: &serde_json::Value) -> WrittenMethod {
+        WrittenMethod { name: "m".into(), options: options.as_object().unwrap().clone() }
     }
 }

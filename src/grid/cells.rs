@@ -80,11 +80,16 @@ impl Axes {
     pub(super) fn of_cuts(&self) -> (Vec<&'static str>, Vec<&'static str>) {
         let Self { criterion, depth, recovery, calibration, .. } = self;
         let written = [criterion.is_some(), depth.is_some(), recovery.is_some(), calibration.is_some()];
-        let select = |wanted: bool| {
-            let keys = CUT_AXES.into_iter().zip(written).filter(|(_, written)| *written == wanted);
-            keys.map(|(key, _)| key).collect()
-        };
-        (select(true), select(false))
+        let mut present = Vec::new();
+        let mut missing = Vec::new();
+        for (key, written) in CUT_AXES.into_iter().zip(written) {
+            if written {
+                present.push(key);
+            } else {
+                missing.push(key);
+            }
+        }
+        (present, missing)
     }
 }
 
@@ -277,17 +282,13 @@ pub(super) fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String
     let mut impossible = Vec::new();
     for Positioned { value: cell, position } in cells {
         let Cell { backbone, criterion: Some(criterion), depth, recovery, .. } = cell else { continue };
-        let mut refuse = |error| impossible.push(Impossible { cell: cell.clone(), position: position.clone(), error });
+        let mut error = None;
         if asked.insert((backbone, criterion, depth)) {
             let cut = PruneSpec { backbone, layers: backbones[backbone].layers, depth: depth.count, unit: depth.unit };
-            if let Err(error) = criterion::check(&criterion.name, &*criterion.rule, &cut) {
-                refuse(error);
-                continue;
-            }
+            error = criterion::check(&criterion.name, &*criterion.rule, &cut).err();
         }
-        if let Some(error) = recovery.as_ref().and_then(|recovery| unrepairable(recovery, *depth)) {
-            refuse(error);
-        }
+        let error = error.or_else(|| unrepairable(recovery.as_ref()?, *depth));
+        impossible.extend(error.map(|error| Impossible { cell: cell.clone(), position: position.clone(), error }));
     }
     impossible
 }

@@ -93,10 +93,10 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
     let weights = schema.weights.written().map(|entries| Weights::read(&root.key("weights"), entries)).transpose()?;
     let weights = weights.unwrap_or_default();
     not_timed(&weights, &evaluate)?;
-    let every = || [&axes].into_iter().chain(&includes);
-    let backbones = every().filter_map(|axes| axes.backbone.as_ref()).flatten();
-    let corpora = every().flat_map(|axes| &axes.corpora).chain(&used.corpora);
-    let seeds = seeds(every(), &evaluate);
+    let every = [&axes].into_iter().chain(&includes);
+    let backbones = every.clone().filter_map(|axes| axes.backbone.as_ref()).flatten();
+    let corpora = every.clone().flat_map(|axes| &axes.corpora).chain(&used.corpora);
+    let seeds = seeds(every, &evaluate);
     let definers = Definers { schema, root: &root, library };
     let definitions = Definitions {
         backbones: definers.backbones(backbones)?,
@@ -319,22 +319,25 @@ fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> 
     let mut prompts = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         let at = at.item(i);
-        let counts = |key: &str, values: &Many<usize>, what: &str| -> Result<_> {
-            let counts = values.written().map(|values| limits::counts(&at.key(key), values, 1, what)).transpose()?;
-            Ok(optional(&at, counts))
-        };
         let lengths = limits::counts(&at.key("length"), &entry.length, 1, "the length of a timed prompt")?;
-        let batches = counts("batch", &entry.batch, "the number of sequences of a timed prompt")?;
-        let new = counts("decode", &entry.decode, "the number of tokens decoded behind a timed prompt")?;
+        let batches = optional_counts(&at, "batch", &entry.batch, "the number of sequences of a timed prompt")?;
+        let new = optional_counts(&at, "decode", &entry.decode, "the number of tokens decoded behind a timed prompt")?;
         limits::few_enough(&[lengths.len(), batches.len(), new.len()], &at.place())?;
         for (length, batch) in lengths.iter().flat_map(|length| batches.iter().map(move |batch| (length, batch))) {
             let (length, batch, position) = (length.value, batch.value.unwrap_or(1), &length.position);
-            let prompt = |decode| Positioned { value: Latency { length, batch, decode }, position: position.clone() };
-            prompts.extend(new.iter().map(|decode| prompt(decode.value)));
+            prompts.extend(new.iter().map(|decode| Positioned {
+                value: Latency { length, batch, decode: decode.value },
+                position: position.clone(),
+            }));
         }
     }
     if entries.written().is_some() {
         limits::each_once(at, &prompts)?;
     }
     Ok(prompts.into_iter().map(|prompt| prompt.value).collect())
+}
+
+fn optional_counts(at: &At<'_>, key: &str, values: &Many<usize>, what: &str) -> Result<Vec<Positioned<Option<usize>>>> {
+    let counts = values.written().map(|values| limits::counts(&at.key(key), values, 1, what)).transpose()?;
+    Ok(optional(at, counts))
 }

@@ -11,9 +11,9 @@ use ghostlab_definitions::{Definition, FileRows, Group, Library, Selection, Valu
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::eval_task::{Asking, EvalTask};
+use super::eval_task::{Asking, EvalTask, TaskData, TaskSource};
 use super::limits;
-use super::need::{Around, Found, HubSource, Need, from_here};
+use super::need::{Around, Found, Need, from_here};
 use super::node::{At, Positioned};
 use crate::error::{Error, Result};
 use crate::hub::{Repo, RepoKind, Source, Want, Wanted};
@@ -38,24 +38,6 @@ impl GroupUse {
 impl fmt::Display for GroupUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.group.name, self.how)
-    }
-}
-
-/// Definition with the files of its rows.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TaskDefinition {
-    pub definition: Definition,
-    /// Splits in use.
-    pub rows: FileRows,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hub: Option<HubSource>,
-    /// Whether the data is synthetic.
-    pub generated: bool,
-}
-
-impl TaskDefinition {
-    pub fn all_files(&self) -> impl Iterator<Item = &PathBuf> {
-        self.rows.splits.values().flatten()
     }
 }
 
@@ -210,7 +192,7 @@ impl Meant {
     ///
     /// # Errors
     /// Fails if a split is missing.
-    pub(super) fn found(&self, around: &Around<'_>) -> Result<BTreeMap<String, TaskDefinition>> {
+    pub(super) fn found(&self, around: &Around<'_>) -> Result<BTreeMap<String, TaskData>> {
         let found = self.tasks.iter().map(|(name, DefinedTask { definition, origin, generated })| {
             let splits = self.splits(name);
             let (rows, hub) = match origin {
@@ -227,9 +209,8 @@ impl Meant {
                     (rows, hub)
                 }
             };
-            let definition = definition.clone();
-            let generated = *generated;
-            Ok((name.clone(), TaskDefinition { definition, rows, hub, generated }))
+            let source = TaskSource::Defined { definition: Box::new(definition.clone()), rows };
+            Ok((name.clone(), TaskData { source, hub, generated: *generated }))
         });
         found.collect::<Result<_>>().map_err(|error| error.at("evaluate.tasks"))
     }
@@ -271,14 +252,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
     let Data { path, options, .. } = &definition.data;
     match &entry.data {
         Some(DataEntry::Splits(splits)) => {
-            let files = |entry: &OneOrMore| -> Vec<PathBuf> {
-                let files = match entry {
-                    OneOrMore::One(file) => std::slice::from_ref(file),
-                    OneOrMore::More(files) => files.as_slice(),
-                };
-                files.iter().map(|file| from_here(file, &at).value).collect()
-            };
-            let splits = splits.iter().map(|(split, entry)| (split.clone(), files(entry))).collect();
+            let splits = splits.iter().map(|(split, entry)| (split.clone(), files_from_here(&at, entry))).collect();
             return Ok(RowsOrigin::OneOrMore(splits, at.place().to_string()));
         }
         Some(DataEntry::Place(folder)) => {
@@ -325,6 +299,15 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
     })?;
     let want = Want { source, files: Vec::new() };
     Ok(RowsOrigin::Folder(Box::new(Need::of_rows(name, None, Some(want), at.place()))))
+}
+
+/// Returns the files of one split relative to the working directory.
+fn files_from_here(at: &At<'_>, entry: &OneOrMore) -> Vec<PathBuf> {
+    let files = match entry {
+        OneOrMore::One(file) => std::slice::from_ref(file),
+        OneOrMore::More(files) => files.as_slice(),
+    };
+    files.iter().map(|file| from_here(file, at).value).collect()
 }
 
 /// Builders of `datasets` whose local files are supported.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::eval_task::{TaskData, TaskSource};
 use super::limits;
 use super::named::{self, Library};
 use super::need::{Around, EntryKind, Found, HubSource, Need, WrittenSource};
@@ -16,7 +17,7 @@ use crate::corpus::Rule;
 use crate::error::{Error, ErrorKind, ErrorParts, Result};
 use crate::files::parts;
 use crate::model::{self, Config, WeightType};
-use crate::tasks::TASKS;
+use crate::tasks::{TASKS, Task};
 
 /// Named entries of the grid by kind.
 #[derive(Debug)]
@@ -212,20 +213,6 @@ impl Corpus {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskData {
-    /// File, or directory with the task's split, absolute or relative to the current directory.
-    #[serde(serialize_with = "crate::files::shown::path")]
-    pub path: PathBuf,
-    /// Repository on the hub, including one replaced by a local copy.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hub: Option<HubSource>,
-    /// Name of the built-in task.
-    pub task: Option<String>,
-    /// Whether the data is synthetic. Synthetic data never counts as the published split, whatever its size.
-    pub generated: bool,
-}
-
 fn layers(folder: &Path) -> Result<usize> {
     let config = Config::read_with_attachments(folder)?;
     // Check the weights before using the layer count: a bogus 10^7 layers would produce too many cells.
@@ -307,7 +294,8 @@ pub(super) fn found_tasks(
         .into_iter()
         .map(|(name, NamedEntry { entry, need })| {
             let Found { path, hub, .. } = need.find(around)?;
-            Ok((name, TaskData { path, hub, task: entry.task, generated: entry.generated }))
+            let task = Task::find(entry.task.as_deref().unwrap_or(&name))?;
+            Ok((name, TaskData { source: TaskSource::Native { task, path }, hub, generated: entry.generated }))
         })
         .collect()
 }

@@ -2,14 +2,16 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::task::SEED;
 use ghostlab_definitions::{Definition, FileRows, native};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
-use super::{Draw, Grid};
+use super::Grid;
+use super::draw::Draw;
+use super::need::HubSource;
 use crate::error::Result;
 use crate::files::sha256;
 use crate::sandbox::{Probe, TaskProbe};
@@ -32,7 +34,7 @@ pub struct Asking {
     pub bos: Bos,
     /// Context length in tokens; that of the backbone's config if absent.
     pub max_length: Option<usize>,
-    /// Only some of the documents; no file says so, a search does.
+    /// Subset of the documents. Only searches set it; grid files cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draw: Option<Draw>,
 }
@@ -143,65 +145,115 @@ pub(super) mod lists {
     }
 }
 
-impl Grid {
-    /// Returns the built-in task, or `None` for a task by a definition.
-    ///
-    /// # Errors
-    /// Fails if there is no such built-in task.
-    pub fn native(&self, task: &EvalTask) -> Result<Option<&'static Task>> {
-        let name = &task.name;
-        (!task.defined).then(|| Task::find(self.tasks[name].task.as_deref().unwrap_or(name))).transpose()
-    }
+/// Definition of a task, with the location of its rows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TaskData {
+    #[serde(flatten)]
+    pub source: TaskSource,
+    /// Repository on the hub, including one replaced by a local copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hub: Option<HubSource>,
+    /// Whether the data is synthetic. Synthetic data never counts as the published split, whatever its size.
+    pub generated: bool,
+}
 
-    /// Returns the definition of a task.
-    ///
-    /// # Errors
-    /// Fails if there is no such built-in task.
-    pub fn definition(&self, task: &EvalTask) -> Result<&Definition> {
-        match self.native(task)? {
-            Some(native) => native::definition(native),
-            None => Ok(&self.definitions[&task.name].definition),
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum TaskSource {
+    Native {
+        #[serde(deserialize_with = "built_in")]
+        task: &'static Task,
+        /// File, or directory with the task's split, absolute or relative to the current directory.
+        #[serde(serialize_with = "crate::files::shown::path")]
+        path: PathBuf,
+    },
+    Defined {
+        definition: Box<Definition>,
+        /// Splits in use.
+        rows: FileRows,
+    },
+}
+
+fn built_in<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<&'static Task, D::Error> {
+    Task::find(&String::deserialize(deserializer)?).map_err(|error| de::Error::custom(error.one_line()))
+}
+
+impl TaskData {
+    /// Returns the built-in task, or `None` for a task by a definition.
+    pub fn native(&self) -> Option<&'static Task> {
+        match self.source {
+            TaskSource::Native { task, .. } => Some(task),
+            TaskSource::Defined { .. } => None,
         }
     }
 
-    /// Returns whether a task is answered by generated texts.
-    pub fn generates(&self, task: &EvalTask) -> bool {
-        task.defined && self.definitions[&task.name].definition.output == Output::Generate
+    /// # Errors
+    /// Fails only if a built-in definition is invalid.
+    pub fn definition(&self) -> Result<&Definition> {
+        match &self.source {
+            TaskSource::Native { task, .. } => native::definition(task),
+            TaskSource::Defined { definition, .. } => Ok(definition),
+        }
     }
 
-    /// Returns the files of a task's rows.
+    /// Returns whether the task is answered by generated texts.
+    pub fn generates(&self) -> bool {
+        matches!(&self.source, TaskSource::Defined { definition, .. } if definition.output == Output::Generate)
+    }
+
+    /// Returns the files of the rows.
     ///
     /// # Errors
     /// Fails if the files of a built-in task's split are missing.
-    pub fn rows(&self, task: &EvalTask) -> Result<Cow<'_, FileRows>> {
-        match self.native(task)? {
-            Some(native) => native::files(native, &self.tasks[&task.name].path).map(Cow::Owned),
-            None => Ok(Cow::Borrowed(&self.definitions[&task.name].rows)),
+    pub fn rows(&self) -> Result<Cow<'_, FileRows>> {
+        match &self.source {
+            TaskSource::Native { task, path } => native::files(task, path).map(Cow::Owned),
+            TaskSource::Defined { rows, .. } => Ok(Cow::Borrowed(rows)),
         }
     }
 
-    /// Returns the trial of a task's rows and prompts. `backbone` is the folder with the chat template.
+    /// Returns the files or the directory of the rows.
+    pub fn paths(&self) -> Vec<&PathBuf> {
+        match &self.source {
+            TaskSource::Native { path, .. } => vec![path],
+            TaskSource::Defined { rows, .. } => rows.splits.values().flatten().collect(),
+        }
+    }
+
+    /// Returns the files or the directory of the rows.
+    pub fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
+        match &mut self.source {
+            TaskSource::Native { path, .. } => vec![path],
+            TaskSource::Defined { rows, .. } => rows.splits.values_mut().flatten().collect(),
+        }
+    }
+
+    /// Returns the trial of the rows and prompts with some settings. `backbone` is the folder with the chat template.
     ///
     /// # Errors
-    /// Fails like [`Grid::rows`].
-    pub fn probe(&self, task: &EvalTask, backbone: &Path) -> Result<Probe> {
-        let definition = self.definition(task)?.clone();
-        let rows = self.rows(task)?.into_owned();
-        let origin = match task.defined {
-            true => format!("task {}, {}", definition.name, definition.place),
-            false => self.tasks[&task.name].path.display().to_string(),
+    /// Fails like [`TaskData::rows`].
+    pub fn probe(&self, how: &Asking, backbone: &Path) -> Result<Probe> {
+        let definition = self.definition()?.clone();
+        let rows = self.rows()?.into_owned();
+        let origin = match &self.source {
+            TaskSource::Native { path, .. } => path.display().to_string(),
+            TaskSource::Defined { .. } => format!("task {}, {}", definition.name, definition.place),
         };
-        let Asking { shots, seed, limit, ref system, chat, .. } = task.how;
+        let Asking { shots, seed, limit, ref system, chat, .. } = *how;
         let system = system.clone();
         let chat = chat.map(|multiturn| (backbone.to_owned(), multiturn));
         Ok(Probe::Task(Box::new(TaskProbe { definition, rows, origin, limit, shots, seed, system, chat })))
     }
+}
 
-    /// Returns whether the documents of a task are synthetic.
-    pub fn is_generated(&self, task: &EvalTask) -> bool {
-        match task.defined {
-            true => self.definitions[&task.name].generated,
-            false => self.tasks[&task.name].generated,
-        }
+impl Grid {
+    /// Returns the definition and rows of a task.
+    pub fn task(&self, task: &EvalTask) -> &TaskData {
+        if task.defined { &self.definitions[&task.name] } else { &self.tasks[&task.name] }
+    }
+
+    /// Iterates over the data of all tasks, with their names.
+    pub fn task_data(&self) -> impl Iterator<Item = (&String, &TaskData)> {
+        self.tasks.iter().chain(&self.definitions)
     }
 }

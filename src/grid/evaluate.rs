@@ -10,9 +10,9 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::defined::{DataEntry, DefinitionEntry, GroupUse};
+use super::draw::Draw;
 use super::eval_task::{Asking, EvalTask};
 use super::many::{self, Many};
-use crate::corpus::PythonRandom;
 use crate::error::Result;
 pub use crate::metric::PromptName as Latency;
 use crate::tasks::Bos;
@@ -202,7 +202,6 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TaskUseEntry, A::Error> {
         let task_use = TaskUseMap::deserialize(de::value::MapAccessDeserializer::new(map))?;
         let TaskUseMap { limit, bos, max_length, .. } = task_use;
-        let only = |key: &str| de::Error::custom(format!("`{key}` requires `definition`"));
         match (task_use.name, task_use.definition) {
             (Some(name), None) => {
                 let written = [
@@ -217,7 +216,7 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                     ("system", task_use.system.is_some()),
                 ];
                 match written.into_iter().find(|(_, written)| *written) {
-                    Some((key, _)) => Err(only(key)),
+                    Some((key, _)) => Err(de::Error::custom(format!("`{key}` requires `definition`"))),
                     None => {
                         let how = Asking { limit, bos, max_length, ..Asking::default() };
                         Ok(TaskUseEntry::Known(EvalTask { name, how, defined: false }))
@@ -253,57 +252,5 @@ impl JsonSchema for TaskUseEntry {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let name = many::task_name(generator);
         json_schema!({"anyOf": [name, generator.subschema_for::<TaskUseMap>()]})
-    }
-}
-
-/// Range of positions in a random order of the items. The order equals Python's `random.Random(seed).sample(range(n),
-/// n)`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Draw {
-    pub seed: u64,
-    /// First position.
-    pub from: usize,
-    /// End position, exclusive.
-    pub to: usize,
-}
-
-impl Draw {
-    /// Returns the item indices of the range, in random order, for `count` items.
-    ///
-    /// # Errors
-    /// Propagates errors of [`PythonRandom::sample`].
-    pub fn of(&self, count: usize) -> Result<Vec<usize>> {
-        let order = PythonRandom::new(self.seed).sample(count, count)?;
-        let to = self.to.min(count);
-        Ok(order[self.from.min(to)..to].to_vec())
-    }
-
-    /// Returns the number of items drawn out of `count`.
-    pub fn count(&self, count: usize) -> usize {
-        self.to.min(count).saturating_sub(self.from)
-    }
-}
-
-/// Formats positions and seed like `8-16@0`.
-impl fmt::Display for Draw {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, from, to } = self;
-        write!(f, "{from}-{to}@{seed}")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stretches_of_one_order_are_all_of_it_and_meet_nowhere() {
-        let part = |from, to| Draw { seed: 7, from, to }.of(10).unwrap();
-        let parts = [part(0, 4), part(4, 8), part(8, 16)];
-        // Expected: `random.Random(7).sample(range(10), 10)` in Python 3.11.
-        assert_eq!(parts.concat(), [5, 2, 6, 9, 0, 7, 4, 1, 3, 8]);
-        assert_eq!(Draw { seed: 7, from: 8, to: 16 }.count(10), 2);
-        assert!(part(12, 20).is_empty());
     }
 }

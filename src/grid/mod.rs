@@ -20,6 +20,7 @@ mod check;
 mod defined;
 mod definitions;
 mod depth;
+mod draw;
 mod eval_task;
 mod evaluate;
 mod limits;
@@ -49,10 +50,11 @@ pub use artifact::{
     Description, FigureEntry, FigureKind, Lead, ListEntry, Over, RacesEntry, Shade, TableEntry, Tolerance,
 };
 pub use cell::{Calibration, Cell, Method, MethodAxis};
-pub use defined::{DefinedColumn, GroupUse, TaskDefinition, columns as defined_columns};
-pub use definitions::{Backbone, Corpus, Rounded, TaskData, rules, tasks};
-pub use eval_task::{Asking, EvalTask};
-pub use evaluate::{Draw, Evaluate, Latency, Perplexity};
+pub use defined::{DefinedColumn, GroupUse, columns as defined_columns};
+pub use definitions::{Backbone, Corpus, Rounded, rules, tasks};
+pub use draw::Draw;
+pub use eval_task::{Asking, EvalTask, TaskData, TaskSource};
+pub use evaluate::{Evaluate, Latency, Perplexity};
 pub use name::give as give_names;
 pub use named::{BackboneFile, backbone_files, names_around};
 pub use need::{Around, EntryKind, Found, HubSource, Need};
@@ -103,7 +105,7 @@ pub struct Grid {
     pub tasks: BTreeMap<String, TaskData>,
     /// Definitions of the evaluated lm-evaluation-harness tasks, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub definitions: BTreeMap<String, TaskDefinition>,
+    pub definitions: BTreeMap<String, TaskData>,
     /// Distinct backbones over all cells, in order of first appearance. The next four fields hold the other axes in
     /// the same way.
     pub backbone: Vec<String>,
@@ -287,9 +289,8 @@ impl Grid {
         grid.entries.iter_mut().try_for_each(absolute)?;
         grid.backbones.values_mut().try_for_each(|backbone| absolute(&mut backbone.path))?;
         grid.corpora.values_mut().try_for_each(|corpus| absolute(&mut corpus.path))?;
-        grid.tasks.values_mut().try_for_each(|task| absolute(&mut task.path))?;
-        let rows = grid.definitions.values_mut().flat_map(|definition| definition.rows.splits.values_mut()).flatten();
-        rows.into_iter().try_for_each(absolute)?;
+        let tasks = grid.tasks.values_mut().chain(grid.definitions.values_mut());
+        tasks.flat_map(TaskData::paths_mut).try_for_each(absolute)?;
         grid.resolved()
     }
 

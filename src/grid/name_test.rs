@@ -257,11 +257,7 @@ fn a_name_stays_whatever_comes_to_the_grid_that_is_no_neighbour() {
 }
 
 fn neighbours(one: &Cell, other: &Cell) -> bool {
-    let settings = |cell: &Cell| {
-        let names: Vec<String> = methods(cell).map(|(_, name, _)| name.clone()).collect();
-        (cell.backbone.clone(), names, cell.depth)
-    };
-    settings(one) == settings(other)
+    short_settings(one) == short_settings(other)
 }
 
 fn gone(at: usize, list: usize) -> bool {
@@ -298,4 +294,9 @@ fn safe(name: &str) -> bool {
     !name.is_empty()
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
         && name.starts_with(|c: char| c.is_ascii_lowercase())
+}
+
+fn short_settings(cell: &Cell) -> (String, Vec<String>, crate::criterion::Depth) {
+    let names: Vec<String> = methods(cell).map(|(_, name, _)| name.clone()).collect();
+    (cell.backbone.clone(), names, cell.depth)
 }

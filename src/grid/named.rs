@@ -70,8 +70,9 @@ impl Library {
 
     /// Returns the nearest lock file, or the default path in the grid's directory.
     pub(super) fn lock_file(&self) -> PathBuf {
-        let files = || self.folders.iter().map(|folder| folder.join(Lock::FILE));
-        files().find(|file| file.is_file()).or_else(|| files().next()).unwrap_or_else(|| Lock::FILE.into())
+        let files: Vec<PathBuf> = self.folders.iter().map(|folder| folder.join(Lock::FILE)).collect();
+        let found = files.iter().find(|file| file.is_file()).or(files.first());
+        found.cloned().unwrap_or_else(|| Lock::FILE.into())
     }
 
     /// Adds the file entries that `use_of` uses and `root` does not define. An entry in `root` without `path` or
@@ -133,29 +134,30 @@ pub fn backbone_files(folder: &Path) -> Result<Vec<BackboneFile>> {
     let folder = folder.join(EntryKind::Backbone.key());
     let mut files = files::entries(&folder).unwrap_or_default();
     files.retain(|path| path.extension().is_some_and(|ending| ending == "yaml"));
-    let read = |path: PathBuf| {
-        let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-        let node = read_entry(EntryKind::Backbone, &name, &path)?;
-        let entry = BackboneEntry::deserialize(typed::FromNode::root(&node)).map_err(typed::Fault::into_error)?;
-        let hub = entry.hub.as_deref().map(|hub| -> Result<Want> {
-            let repo = Repo::new(RepoKind::Model, hub)?;
-            let source = Source::new(repo, entry.revision.as_deref())?;
-            Ok(match &entry.files[..] {
-                [] => Want::backbone(source),
-                files => Want { source, files: files.iter().map(Wanted::needed).collect() },
-            })
-        });
-        let want = hub.transpose().map_err(|error| error.at(path.display().to_string()))?;
-        Ok(BackboneFile {
-            name,
-            path: entry.path.map(|path| folder.join(path)),
-            source: entry.source,
-            want,
-            package: entry.package,
-            profile: entry.profile,
+    files.iter().map(|path| read_backbone_file(&folder, path)).collect()
+}
+
+fn read_backbone_file(folder: &Path, path: &Path) -> Result<BackboneFile> {
+    let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let node = read_entry(EntryKind::Backbone, &name, path)?;
+    let entry = BackboneEntry::deserialize(typed::FromNode::root(&node)).map_err(typed::Fault::into_error)?;
+    let hub = entry.hub.as_deref().map(|hub| -> Result<Want> {
+        let repo = Repo::new(RepoKind::Model, hub)?;
+        let source = Source::new(repo, entry.revision.as_deref())?;
+        Ok(match &entry.files[..] {
+            [] => Want::backbone(source),
+            files => Want { source, files: files.iter().map(Wanted::needed).collect() },
         })
-    };
-    files.into_iter().map(read).collect()
+    });
+    let want = hub.transpose().map_err(|error| error.at(path.display().to_string()))?;
+    Ok(BackboneFile {
+        name,
+        path: entry.path.map(|path| folder.join(path)),
+        source: entry.source,
+        want,
+        package: entry.package,
+        profile: entry.profile,
+    })
 }
 
 /// Returns the names of a kind that a grid at `grid` would find.

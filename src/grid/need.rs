@@ -44,17 +44,16 @@ impl EntryKind {
 
     /// Returns the names of this kind that a tree uses, ignoring malformed values.
     pub(super) fn used(self, root: &YamlNode) -> BTreeSet<String> {
-        let below = |node: &YamlNode, key: &str| node.get(key).map(YamlNode::items).unwrap_or_default().to_vec();
-        let includes = below(root, "include");
+        let includes = items_below(root, "include");
         let axis =
-            |key: &str| [root].into_iter().chain(&includes).flat_map(|node| below(node, key)).collect::<Vec<_>>();
+            |key: &str| [root].into_iter().chain(&includes).flat_map(|node| items_below(node, key)).collect::<Vec<_>>();
         let evaluate = root.get("search").or_else(|| root.get("evaluate"));
-        let evaluated = |key: &str| evaluate.map(|node| below(node, key)).unwrap_or_default();
+        let evaluated = |key: &str| evaluate.map(|node| items_below(node, key)).unwrap_or_default();
         let nodes = match self {
             EntryKind::Backbone => axis("backbone"),
             EntryKind::Corpus => {
                 let users = axis("calibration").into_iter().chain(evaluated("perplexity"));
-                users.flat_map(|user| below(&user, "corpus")).collect()
+                users.flat_map(|user| items_below(&user, "corpus")).collect()
             }
             EntryKind::Task => {
                 evaluated("tasks").into_iter().map(|task| task.get("name").cloned().unwrap_or(task)).collect()
@@ -62,6 +61,10 @@ impl EntryKind {
         };
         nodes.iter().filter_map(|node| node.text().map(str::to_owned)).collect()
     }
+}
+
+fn items_below(node: &YamlNode, key: &str) -> Vec<YamlNode> {
+    node.get(key).map(YamlNode::items).unwrap_or_default().to_vec()
 }
 
 /// File settings of an entry as written.

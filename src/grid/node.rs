@@ -219,15 +219,16 @@ mod tests {
         let mut root =
             parse_file("a: {b: 1, c: [1, 2]}\nm: {name: x, o: 1}\nn: {name: x, o: 1}\n", Path::new("g.yaml")).unwrap();
         root.merge(parse_file("a: {c: 3, d: 4}\nm: {name: y}\nn: {o: 2}\n", Path::new("p.yaml")).unwrap());
-        let shown = |keys: [&str; 2]| {
+        for (keys, expected) in [
+            (["a", "b"], "the number 1 at g.yaml:1:8"),
+            (["a", "c"], "the number 3 at p.yaml:1:8"),
+            (["a", "d"], "the number 4 at p.yaml:1:14"),
+            (["n", "name"], "the text `x` at g.yaml:3:11"),
+            (["n", "o"], "the number 2 at p.yaml:3:8"),
+        ] {
             let node = root.deepest(&keys.map(PathStep::Key));
-            format!("{} at {}", node.describe(), node.position)
-        };
-        assert_eq!(shown(["a", "b"]), "the number 1 at g.yaml:1:8");
-        assert_eq!(shown(["a", "c"]), "the number 3 at p.yaml:1:8");
-        assert_eq!(shown(["a", "d"]), "the number 4 at p.yaml:1:14");
-        assert_eq!(shown(["n", "name"]), "the text `x` at g.yaml:3:11");
-        assert_eq!(shown(["n", "o"]), "the number 2 at p.yaml:3:8");
+            assert_eq!(format!("{} at {}", node.describe(), node.position), expected);
+        }
         assert!(root.get("m").unwrap().get("o").is_none(), "another method's options stayed");
     }
 }

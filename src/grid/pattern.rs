@@ -125,10 +125,9 @@ impl CellPattern {
             }
         };
         let pruned = || product.iter().filter(|(cell, _)| !cell.is_dense());
-        let shown = |values: Vec<String>| distinct(values.iter());
         for Positioned { value, position } in &self.backbone {
             if !product.iter().any(|(cell, _)| cell.backbone == *value) {
-                let known = shown(product.iter().map(|(cell, _)| cell.backbone.clone()).collect());
+                let known = distinct(product.iter().map(|(cell, _)| &cell.backbone));
                 return Err(missing("backbone", position, value.clone(), known));
             }
         }
@@ -136,7 +135,8 @@ impl CellPattern {
         unmeant(&self.recovery, &distinct(pruned().filter_map(|(cell, _)| cell.recovery.as_ref())), missing)?;
         for Positioned { value, position } in &self.depth {
             if !pruned().any(|(cell, layers)| cell.depth == value.of(*layers)) {
-                let known = shown(pruned().map(|(cell, _)| cell.depth.to_string()).collect());
+                let known = distinct(pruned().map(|(cell, _)| &cell.depth));
+                let known = known.iter().map(ToString::to_string).collect();
                 return Err(missing("depth", position, value.to_string(), known));
             }
         }

@@ -78,12 +78,10 @@ fn shared(file: &Path, name: &str) -> Result<YamlNode> {
 
 fn own(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<ChosenProfile>> {
     let Value::Map(keys) = &mut root.value else { return Ok(None) };
-    let mut extract = |key: &str| {
+    let [default, profiles] = ["profile", "profiles"].map(|key| {
         let position = keys.iter().position(|entry| entry.key == key)?;
         Some(keys.remove(position).node)
-    };
-    let default = extract("profile");
-    let profiles = extract("profiles");
+    });
     if let Some(profiles) = &profiles {
         check(profiles)?;
     }

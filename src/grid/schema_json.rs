@@ -16,7 +16,6 @@ use crate::recovery::Recovery;
 /// and options from the registries.
 pub fn json_schema() -> Value {
     let mut schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<Schema>().to_value();
-    let names = |names: Vec<&str>, what: &str| json!({"description": what, "type": "string", "enum": names});
     for kind in EntryKind::ALL {
         // Inline entries may omit keys that their file defines.
         let definitions = schema["definitions"].clone();
@@ -27,8 +26,8 @@ pub fn json_schema() -> Value {
     let known = json!({
         "Criterion": methods(&<dyn Criterion>::described(), "A rule that picks the layers to remove."),
         "Recovery": methods(&<dyn Recovery>::described(), "What is put at the cut."),
-        "WindowRule": names(definitions::rules(), "How rows are joined and windows drawn."),
-        "Task": names(definitions::tasks(), "A multiple-choice task."),
+        "WindowRule": names(&definitions::rules(), "How rows are joined and windows drawn."),
+        "Task": names(&definitions::tasks(), "A multiple-choice task."),
         "Profile": profile,
     });
     if let (Some(definitions), Value::Object(more)) = (schema["definitions"].as_object_mut(), known) {
@@ -38,11 +37,16 @@ pub fn json_schema() -> Value {
     schema
 }
 
+fn names(names: &[&str], what: &str) -> Value {
+    json!({"description": what, "type": "string", "enum": names})
+}
+
 /// Builds the schema of methods: names, and maps with options, single or as lists.
 fn methods(methods: &[Described], what: &str) -> Value {
-    let text = |described: &Described| described.options["description"].clone();
-    let names: Vec<Value> =
-        methods.iter().map(|described| json!({"const": described.name, "description": text(described)})).collect();
+    let names: Vec<Value> = methods
+        .iter()
+        .map(|described| json!({"const": described.name, "description": described.options["description"]}))
+        .collect();
     let forms: Vec<Value> = [json!({"oneOf": names})]
         .into_iter()
         .chain(methods.iter().map(|described| {
@@ -50,7 +54,7 @@ fn methods(methods: &[Described], what: &str) -> Value {
             let options = described.options["properties"].as_object().cloned().unwrap_or_default();
             properties.extend(options.into_iter().map(|(key, option)| (key, option_or_list(option))));
             json!({
-                "description": text(described),
+                "description": described.options["description"],
                 "type": "object",
                 "properties": properties,
                 "required": ["name"],

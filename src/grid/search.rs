@@ -230,30 +230,32 @@ impl BudgetEntry {
                     .found(share.to_string()));
             }
         }
-        let unit = |key: &'static str, text: &Option<String>, units: &[(&str, f64)]| -> Result<Option<f64>> {
-            let Some(text) = text else { return Ok(None) };
-            let forms: Vec<String> = units.iter().map(|(unit, _)| format!("`25{unit}`")).collect();
-            units
-                .iter()
-                .find_map(|(unit, factor)| {
-                    let number: f64 = text.trim().strip_suffix(unit)?.trim().parse().ok()?;
-                    (number > 0.0 && number.is_finite()).then_some(number * factor)
-                })
-                .map(Some)
-                .ok_or_else(|| -> Error {
-                    at.key(key)
-                        .bad(format!("invalid {key} in the budget"))
-                        .expected(forms.join(" or "))
-                        .found(format!("`{text}`"))
-                })
-        };
         Ok(Budget {
             layers: removed,
             speedup: *speedup,
-            latency: unit("latency", latency, &[("ms", 1.0), ("s", 1000.0)])?,
-            memory: unit("memory", memory, &[("GB", 1e9), ("MB", 1e6)])?.map(|bytes| bytes as u64),
+            latency: unit(at, "latency", latency.as_deref(), &[("ms", 1.0), ("s", 1000.0)])?,
+            memory: unit(at, "memory", memory.as_deref(), &[("GB", 1e9), ("MB", 1e6)])?.map(|bytes| bytes as u64),
             params: *params,
             kv_cache: *kv_cache,
         })
     }
+}
+
+/// Reads a positive number with one of the units.
+fn unit(at: &At<'_>, key: &'static str, text: Option<&str>, units: &[(&str, f64)]) -> Result<Option<f64>> {
+    let Some(text) = text else { return Ok(None) };
+    let forms: Vec<String> = units.iter().map(|(unit, _)| format!("`25{unit}`")).collect();
+    units
+        .iter()
+        .find_map(|(unit, factor)| {
+            let number: f64 = text.trim().strip_suffix(unit)?.trim().parse().ok()?;
+            (number > 0.0 && number.is_finite()).then_some(number * factor)
+        })
+        .map(Some)
+        .ok_or_else(|| -> Error {
+            at.key(key)
+                .bad(format!("invalid {key} in the budget"))
+                .expected(forms.join(" or "))
+                .found(format!("`{text}`"))
+        })
 }

@@ -171,12 +171,6 @@ mod tests {
     #[test]
     fn a_folder_has_the_shards_that_its_seeds_read() {
         let folder = tempfile::tempdir().unwrap();
-        let written = |names: &[String], seeds: &[u64], read| WrittenShards {
-            order: ShardOrder::OneByOne,
-            read,
-            names: names.to_vec(),
-            seeds: seeds.iter().copied().collect(),
-        };
         for shard in 0..8 {
             std::fs::write(folder.path().join(format!("part-{shard}.json.gz")), "x").unwrap();
         }
@@ -191,5 +185,14 @@ mod tests {
         std::fs::remove_file(folder.path().join("part-2.json.gz")).unwrap();
         let error = written(&names, &[0], 1).below(folder.path()).unwrap_err();
         assert!(error.exit_code() == 3 && error.to_string().contains("part-2.json.gz"), "{error}");
+    }
+
+    fn written(names: &[String], seeds: &[u64], read: usize) -> WrittenShards {
+        WrittenShards {
+            order: ShardOrder::OneByOne,
+            read,
+            names: names.to_vec(),
+            seeds: seeds.iter().copied().collect(),
+        }
     }
 }

@@ -213,9 +213,12 @@ mod tests {
     #[test]
     fn every_value_and_key_knows_its_line_and_column() {
         let root = parse_file("a: 1\nb:\n  - {c: x, d: no}\n", Path::new("g.yaml")).unwrap();
-        let position_of = |steps: &[PathStep<'_>]| root.deepest(steps).position.to_string();
-        assert_eq!(position_of(&[PathStep::Key("a")]), "g.yaml:1:4");
-        assert_eq!(position_of(&[PathStep::Key("b"), PathStep::Item(0), PathStep::Key("c")]), "g.yaml:3:9");
+        for (steps, position) in [
+            (&[PathStep::Key("a")][..], "g.yaml:1:4"),
+            (&[PathStep::Key("b"), PathStep::Item(0), PathStep::Key("c")], "g.yaml:3:9"),
+        ] {
+            assert_eq!(root.deepest(steps).position.to_string(), position);
+        }
         let Value::Map(entries) = &root.deepest(&[PathStep::Key("b"), PathStep::Item(0)]).value else {
             panic!("no map")
         };

@@ -383,23 +383,22 @@ mod tests {
 
     #[test]
     fn compute_id_asks_for_the_kernels_that_it_names() {
-        let id = |name: &str, dtype: &str, device: &str| ComputeId {
-            name: name.to_owned(),
-            dtype: dtype.to_owned(),
-            device: device.to_owned(),
-        };
         for (name, dtype, device, kernels) in [
             ("cpu", "f32", "cpu", Some(KernelFamily::Portable)),
             ("cpu", "bf16", "cpu", Some(KernelFamily::Portable)),
             ("cpu", "bf16", "cpu-amx", Some(KernelFamily::Amx)),
             ("candle", "bf16", "cpu", None),
         ] {
-            let id = id(name, dtype, device);
+            let id = compute_id(name, dtype, device);
             let request = id.request().unwrap();
             assert_eq!((request.kernels, request.device), (kernels, Some(DeviceName::Cpu)), "{id}");
             let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/arch/llama-gqa");
             assert_eq!(ComputeId::from(request.choose(&folder).unwrap().id()), id);
         }
-        assert_eq!(id("cpu", "bf16", "cpu-neon").request(), None, "a family that this program does not know");
+        assert_eq!(compute_id("cpu", "bf16", "cpu-neon").request(), None, "a family that this program does not know");
+    }
+
+    fn compute_id(name: &str, dtype: &str, device: &str) -> ComputeId {
+        ComputeId { name: name.to_owned(), dtype: dtype.to_owned(), device: device.to_owned() }
     }
 }

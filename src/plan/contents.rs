@@ -125,9 +125,10 @@ impl<'a> BackboneContents<'a> {
     /// Identifies the measurement of a task, and returns the key of its requests. Metrics and filters of a definition are
     /// not part of the key, so another metric of the same answers computes nothing.
     pub(super) fn task(&self, task: &EvalTask) -> Result<(MeasureId, Key)> {
-        let definition = self.grid.definition(task)?;
+        let data = self.grid.task(task);
+        let definition = data.definition()?;
         let how = &task.how;
-        let files = self.grid.rows(task)?;
+        let files = data.rows()?;
         let documents = files.evaluated(definition);
         let rows = self.hashes(documents)?;
         let formats = formats(documents)?;
@@ -136,7 +137,7 @@ impl<'a> BackboneContents<'a> {
         let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
         let max_length = how.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
         let prefix = self.prefix(&tokenizer_config, &config)?.map(|prefix| json!(prefix.token));
-        if let Some(native) = self.grid.native(task)? {
+        if let Some(native) = data.native() {
             let asked = json!({
                 "task": native.name, "task_version": native.version, "rows": rows, "formats": formats, "limit": limit,
                 "bos": bos, "max_length": max_length, "prefix": prefix, "tokenizer": self.files.tokenizer,

@@ -98,11 +98,6 @@ pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreSta
 /// Returns the memory in bytes of the largest batch, including residual streams of trie branches and comparisons, and
 /// KV caches of generation.
 pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
-    let bytes = |tokens: &ghostlab_store::Key, streams: usize| {
-        let all = load(state, tokens).map_or(usize::MAX, |load| load.tokens);
-        let length = load(state, tokens).map_or(0, |load| load.length);
-        backbone.config.batch_bytes(backbone.batch_tokens.max(length).min(all), streams)
-    };
     let deepest =
         plan.grid.cells.iter().filter(|cell| cell.depth.is_in_layers()).map(|cell| cell.depth.count).max().unwrap_or(0);
     let calibrations = backbone.calibrations.iter().map(|calibration| {
@@ -112,7 +107,11 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
     let evaluations = backbone.evaluations.iter().enumerate().map(|(index, evaluation)| {
         // A comparison keeps the dense model's stream until the end of a batch.
         let streams = if evaluation.subject.extent().damage { 5 } else { 4 };
-        bytes(&evaluation.tokens, streams) + cache_bytes(plan, backbone, index, state, memory)
+        let load = load(state, &evaluation.tokens);
+        let all = load.as_ref().map_or(usize::MAX, |load| load.tokens);
+        let length = load.map_or(0, |load| load.length);
+        let batch = backbone.config.batch_bytes(backbone.batch_tokens.max(length).min(all), streams);
+        batch + cache_bytes(plan, backbone, index, state, memory)
     });
     calibrations.chain(evaluations).max().unwrap_or(0)
 }
@@ -179,10 +178,9 @@ fn of_backbone(
             total.cost.shared += pass;
             continue;
         }
-        let solves = |variants: &[&Variant]| {
+        let [all, left] = [&calibrated, &missing].map(|variants| -> Vec<f64> {
             variants.iter().filter_map(|variant| solving(plan.grid, backbone, variant, &load, state)).collect()
-        };
-        let (all, left): (Vec<f64>, Vec<f64>) = (solves(&calibrated), solves(&missing));
+        });
         let mut cost = operator::cost(config, pass, &all, &left);
         for Deepest { sets, left, .. } in deepest(plan.grid, backbone, &calibrated, state) {
             cost += scores::trial_cost(config, &sets, left, &load);
@@ -311,8 +309,8 @@ impl TrialCount {
             .into_iter()
             .map(|Deepest { criterion, metric, sets, left }| {
                 let keyed = backbone.calibrated().keyed();
-                let is_stored = |set: &&Cut| !left || store.has(&scores::trial(keyed, tokens, metric, set));
-                Self { criterion, needed: sets.len(), stored: sets.iter().filter(is_stored).count() }
+                let stored = sets.iter().filter(|set| !left || store.has(&scores::trial(keyed, tokens, metric, set)));
+                Self { criterion, needed: sets.len(), stored: stored.count() }
             })
             .filter(|fit| fit.needed > 0)
             .collect()
@@ -357,8 +355,8 @@ fn deepest(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &
 /// Returns the number of activation sites that are stored, and of those that a pass must write in addition because a
 /// selection may need them.
 fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> (usize, usize) {
-    let wanted = |guess: bool| {
-        variants.iter().filter_map(move |variant| {
+    let [kept, now] = [true, false].map(|guess| {
+        Needs::of(variants.iter().filter_map(|variant| {
             let cell = &grid.cells[variant.cell];
             let criterion = Some(&*cell.criterion.as_ref()?.rule).filter(|rule| !rule.is_iterative())?;
             let recovery = &*cell.recovery.as_ref()?.rule;
@@ -366,10 +364,9 @@ fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &St
             let known = known.map(|selection| selection.removed.clone());
             let removed = known.or_else(|| guess.then(|| cell.depth.middle(backbone.config.layers)));
             Some(WantedRepair { criterion, recovery, cut: backbone.cut(cell.depth), removed })
-        })
-    };
-    let kept = Needs::of(wanted(true)).exact;
-    let now = Needs::of(wanted(false));
+        }))
+    });
+    let kept = kept.exact;
     let beyond = now.perhaps.union(&now.looks).filter(|site| !kept.contains(site)).count();
     (kept.len(), beyond)
 }

@@ -85,9 +85,9 @@ pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
 /// Collects the engines in a key and its ancestors. Keys on the CPU engine do not name the engine.
 fn engines_in(key: &Value, found: &mut BTreeSet<ComputeId>) {
     let Some(identity) = key["of"].as_object() else { return };
-    let text = |name: &str| identity.get(name).and_then(Value::as_str);
-    if let (Some(dtype), Some(device)) = (text("dtype"), text("device")) {
-        let name = text("engine").unwrap_or(CPU.name);
+    let [engine, dtype, device] = ["engine", "dtype", "device"].map(|name| identity.get(name).and_then(Value::as_str));
+    if let (Some(dtype), Some(device)) = (dtype, device) {
+        let name = engine.unwrap_or(CPU.name);
         found.insert(ComputeId { name: name.to_owned(), dtype: dtype.to_owned(), device: device.to_owned() });
     }
     identity.values().for_each(|parent| engines_in(parent, found));
@@ -139,7 +139,6 @@ impl Quota {
         // Leave objects of other program versions alone.
         others.retain(|entry| !entry.older() && !entry.later());
         // Damaged objects have no known cost and are evicted first.
-        let price = |entry: &InventoryItem| entry.seconds() / entry.bytes().max(1) as f64;
         others.sort_by(|a, b| price(a).total_cmp(&price(b)).then_with(|| a.hash.cmp(&b.hash)));
         let mut going = Vec::new();
         for entry in others {
@@ -156,6 +155,11 @@ impl Quota {
     pub fn beyond(&self) -> u64 {
         (self.needed + self.kept + self.coming).saturating_sub(self.limit)
     }
+}
+
+/// Returns the seconds that made an entry, per byte that it occupies.
+fn price(entry: &InventoryItem) -> f64 {
+    entry.seconds() / entry.bytes().max(1) as f64
 }
 
 fn sum_of_sizes(entries: &[InventoryItem]) -> u64 {

@@ -265,14 +265,8 @@ mod tests {
 
     #[test]
     fn an_ancestor_on_two_paths_is_told_once() {
-        let key = |seed: u64| {
-            let tokens = Arc::new(Key::new(stage::tokens::KIND, json!({"seed": seed}), []));
-            let pass = Arc::new(Key::new(stage::activations::KIND, json!({"dtype": "f32"}), [("tokens", tokens)]));
-            let selection = Key::new(stage::selection::KIND, json!({}), [("activations", Arc::clone(&pass))]);
-            Key::new(stage::operator::KIND, json!({}), [("selection", Arc::new(selection)), ("activations", pass)])
-        };
-        let stored = parts(&key(0));
-        let wanted = parts(&key(1));
+        let stored = parts(&operator_key(0));
+        let wanted = parts(&operator_key(1));
         let changes = differences(&stored.leaves, &wanted.leaves);
         assert_eq!(Reason::Changed(changes).to_string(), "changed: activations.tokens.seed: 0 → 1");
         let field = Aspect::new("activations.tokens.seed");
@@ -286,5 +280,12 @@ mod tests {
         let [seed, alpha] = ["selection.tokens.seed", "options.alpha"].map(Aspect::new);
         assert_eq!(all_but(&stored, &seed), all_but(&wanted, &seed));
         assert_ne!(all_but(&stored, &alpha), all_but(&wanted, &alpha));
+    }
+
+    fn operator_key(seed: u64) -> Key {
+        let tokens = Arc::new(Key::new(stage::tokens::KIND, json!({"seed": seed}), []));
+        let pass = Arc::new(Key::new(stage::activations::KIND, json!({"dtype": "f32"}), [("tokens", tokens)]));
+        let selection = Key::new(stage::selection::KIND, json!({}), [("activations", Arc::clone(&pass))]);
+        Key::new(stage::operator::KIND, json!({}), [("selection", Arc::new(selection)), ("activations", pass)])
     }
 }

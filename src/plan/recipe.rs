@@ -137,7 +137,7 @@ impl BackbonePlan {
                 Subject::Task(task) => contents.task(task)?,
             };
             let journal = scores::journal(keyed, &tokens, subject.extent());
-            let generates = matches!(&subject, Subject::Task(task) if grid.generates(task));
+            let generates = matches!(&subject, Subject::Task(task) if grid.task(task).generates());
             let measure = Arc::new(measure);
             let tokens = Arc::new(tokens);
             evaluations.push(Evaluation { subject, measure, tokens, journal, generates });
@@ -192,10 +192,6 @@ impl BackbonePlan {
             self.variants.iter().map(|variant| variant.repair().map_or("dense", |key| key.hash()).to_owned()).collect();
         let among = sha256::of_bytes(among.into_iter().collect::<Vec<_>>().join(" "));
         let machine = machine::identity(self.engine.device());
-        let key = |variant: &Variant, measure: &Arc<MeasureId>| {
-            let what = Arc::new(variant.identity.measured(measure));
-            Arc::new(latency::key(self.keyed(), variant.repair(), measure, &among, &what))
-        };
         let others = beside(&self.variants.iter().map(|variant| &*variant.identity).collect::<Vec<_>>());
         let timed: Vec<(Vec<Arc<Key>>, _)> = self
             .variants
@@ -205,7 +201,11 @@ impl BackbonePlan {
                 let prompts =
                     self.latencies.iter().map(|prompt| Arc::new(contents::prefill(prompt, &machine, &others)));
                 let prompts: Vec<Arc<MeasureId>> = prompts.collect();
-                (prompts.iter().map(|measure| key(variant, measure)).collect(), prompts)
+                let keys = prompts.iter().map(|measure| {
+                    let what = Arc::new(variant.identity.measured(measure));
+                    Arc::new(latency::key(self.keyed(), variant.repair(), measure, &among, &what))
+                });
+                (keys.collect(), prompts)
             })
             .collect();
         let each = self.variants.iter_mut().zip(timed);
@@ -215,26 +215,9 @@ impl BackbonePlan {
     fn variant(&self, index: usize, cell: &Cell, known: &mut PlannedParts) -> Result<Variant> {
         let PlannedParts { dense, calibrated, calibrations, cuts } = known;
         let calibrating = self.calibrated().keyed();
-        let score = |identity: &Identity, operator: Option<&Arc<Key>>| -> Vec<Arc<Key>> {
-            self.evaluations
-                .iter()
-                .map(|evaluation| {
-                    let what = Arc::new(identity.measured(&evaluation.measure));
-                    let kind = if evaluation.generates { generations::KIND } else { scores::KIND };
-                    Arc::new(scores::key(
-                        kind,
-                        self.keyed(),
-                        operator,
-                        &evaluation.tokens,
-                        evaluation.subject.extent(),
-                        &what,
-                    ))
-                })
-                .collect()
-        };
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
         else {
-            return Ok(Variant { scores: score(dense, None), ..Variant::whole(index, dense.clone()) });
+            return Ok(Variant { scores: self.score_keys(dense, None), ..Variant::whole(index, dense.clone()) });
         };
         let position = calibrations.get(calibration).copied();
         let position =
@@ -275,7 +258,7 @@ impl BackbonePlan {
             }
         };
         let runs_with = trained.as_ref().map_or(&operator, |trained| &trained.key);
-        let scores = score(&identity, Some(runs_with));
+        let scores = self.score_keys(&identity, Some(runs_with));
         Ok(Variant {
             calibration: Some(position),
             selection: Some(selection),
@@ -285,6 +268,25 @@ impl BackbonePlan {
             scores,
             ..Variant::whole(index, identity)
         })
+    }
+
+    /// Returns the keys of all evaluations of a variant with the operator that it runs with.
+    fn score_keys(&self, identity: &Identity, operator: Option<&Arc<Key>>) -> Vec<Arc<Key>> {
+        self.evaluations
+            .iter()
+            .map(|evaluation| {
+                let what = Arc::new(identity.measured(&evaluation.measure));
+                let kind = if evaluation.generates { generations::KIND } else { scores::KIND };
+                Arc::new(scores::key(
+                    kind,
+                    self.keyed(),
+                    operator,
+                    &evaluation.tokens,
+                    evaluation.subject.extent(),
+                    &what,
+                ))
+            })
+            .collect()
     }
 
     /// Rejects training unless the cut is always a single block of layers.

@@ -88,7 +88,7 @@ fn is_known_text(text: &Perplexity, result: &CellResult) -> Option<TextExtent> {
     result.text(text)?.extent
 }
 
-/// Scores of a variant on one built-in task.
+/// Scores of a variant on one task.
 #[derive(Debug, Clone)]
 pub struct TaskScores {
     /// Task as written in the grid, with its options.
@@ -96,7 +96,7 @@ pub struct TaskScores {
     /// Number of documents in the split, of which `effective` are scored.
     pub original: usize,
     pub effective: usize,
-    /// Texts whose context was cut, documents with a likelihood that is not finite, and documents without an answer.
+    /// Number of texts with a truncated context, of documents with a non-finite likelihood, and of unanswered documents.
     pub truncated: usize,
     pub non_finite: usize,
     pub unanswered: usize,
@@ -339,7 +339,7 @@ pub struct TextExtent {
     pub bytes: usize,
 }
 
-/// Size of a built-in task.
+/// Number of documents of a task.
 #[derive(Debug, Clone, Copy)]
 pub struct TaskExtent {
     /// Number of scored documents, out of `original`.

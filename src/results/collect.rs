@@ -236,11 +236,6 @@ impl Numbers<'_> {
     fn defined(&mut self, columns: &[Protocol]) {
         let evaluate = &self.grid.evaluate;
         let result = self.result;
-        let estimate = |metric: &Metric, score: &Score| {
-            let scale = scale(metric);
-            let error = score.error.filter(|error| error.is_finite());
-            Measure { value: scale * score.score, stderr: error.map(|error| scale * error) }
-        };
         for protocol in columns {
             let Protocol::Defined { label, metric, filter, .. } = protocol else { continue };
             let is_it = |score: &Score| score.metric == *metric && score.filter == *filter;
@@ -254,24 +249,23 @@ impl Numbers<'_> {
             });
             let name = metric;
             let metric = protocol.measures();
-            let (value, measure, measures) = match (task, group) {
-                (Some(used), _) => {
-                    let measures = measured.map(|measured| Arc::clone(&measured.measure)).into_iter().collect();
-                    (judged.map(|(score, _)| estimate(&metric, score)), factors::below(&metric.id, used), measures)
+            let (score, measure, members) = match (task, group) {
+                (Some(task), _) => {
+                    (judged.map(|(score, _)| score.clone()), factors::below(&metric.id, task), vec![task.clone()])
                 }
                 (None, Some(group)) => {
                     let found = result.group(group).and_then(|scores| scores.into_iter().find(is_it));
-                    let members = group
-                        .group
-                        .tasks
-                        .iter()
-                        .filter_map(|task| result.task(&group.task(task)))
-                        .map(|member| Arc::clone(&member.measure));
-                    let value = found.map(|found| estimate(&metric, &found));
-                    (value, factors::below(&metric.id, &group.how), members.collect())
+                    let members = group.group.tasks.iter().map(|name| group.task(name));
+                    (found, factors::below(&metric.id, &group.how), members.collect())
                 }
                 (None, None) => continue,
             };
+            let measures = members.iter().filter_map(|task| Some(Arc::clone(&result.task(task)?.measure))).collect();
+            let value = score.map(|score| {
+                let error = score.error.filter(|error| error.is_finite());
+                let scale = scale(&metric);
+                Measure { value: scale * score.score, stderr: error.map(|error| scale * error) }
+            });
             // The paired test needs a mean of ones and zeros.
             let bits: Option<Vec<bool>> = judged.filter(|_| metric.test.is_some()).and_then(|(score, items)| {
                 let bits = aggregate::bits(items)?;
@@ -280,7 +274,7 @@ impl Numbers<'_> {
             });
             let setup = Setup { scored: vec![protocol.clone()], measure, measures, ..self.setup.clone() };
             let sample = bits.map(Sample::Right).or_else(|| {
-                let metrics = &self.grid.definitions[&task?.name].definition.metrics;
+                let metrics = &self.grid.task(task?).definition().ok()?.metrics;
                 let aggregation = metrics.iter().find(|metric| metric.kind.name() == *name)?.aggregation;
                 Some(Sample::Losses(aggregation.losses(judged?.1)?.0))
             });

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Answers, CHANNELS, CellResult, DOCUMENTS, GridOutcome, LATENCY, LM_EVAL, TaskScores, put};
 use crate::error::{Error, Result};
-use crate::grid::{EvalTask, Grid};
+use crate::grid::{EvalTask, Grid, TaskData};
 use crate::metric::{Direction, ENTRIES, Metric, MetricEntry, Of, PERPLEXITY, TEXT, Unit};
 use crate::tasks::Answered;
 
@@ -120,7 +120,7 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
 
 /// Converts the scores of a task: a built-in task's own metric, or every metric of a definition.
 fn task_records(grid: &Grid, task: &EvalTask, scores: &TaskScores) -> Vec<Value> {
-    let (hub, generated) = task_data(grid, task);
+    let TaskData { hub: source, generated, .. } = grid.task(task);
     let mut details = json!({
         "documents_of_the_split": scores.original.to_string(), "documents_scored": scores.effective.to_string(),
     });
@@ -132,13 +132,13 @@ fn task_records(grid: &Grid, task: &EvalTask, scores: &TaskScores) -> Vec<Value>
         });
         details["task_version"] = json!(result.task.version.to_string());
         let score = score(result.column().value, result.column().stderr, "analytic", result.effective, &details);
-        let data = data(result.task.name, hub, generated, Some(result.effective));
+        let data = data(result.task.name, hub(source.as_ref()), *generated, Some(result.effective));
         return vec![evaluated(&scores.label, result.task.name, &data, &config, &score)];
     }
-    let definition = &grid.definitions[&task.name].definition;
+    let Ok(definition) = grid.task(task).definition() else { return Vec::new() };
     details["task_version"] = json!(definition.version);
     details["shots"] = json!(definition.shots(task.how.shots).to_string());
-    let data = data(&task.name, hub, generated, Some(scores.effective));
+    let data = data(&task.name, hub(source.as_ref()), *generated, Some(scores.effective));
     let each = scores.scores.iter().map(|Score { metric, filter, score: value, error, .. }| {
         let shown = Metric::defined(&scores.label, metric, filter);
         let share = shown.unit == Unit::Percent;
@@ -206,8 +206,9 @@ fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {
 
 fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &Answered) -> Option<String> {
     let task_result = &answered.result;
-    let (Some((repository, revision)), false) = task_data(grid, task) else { return None };
-    if task_result.effective < task_result.original {
+    let data = grid.task(task);
+    let (repository, revision) = hub(data.hub.as_ref())?;
+    if data.generated || task_result.effective < task_result.original {
         return None;
     }
     // JSON strings are valid YAML strings.
@@ -227,15 +228,6 @@ fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &An
         text(task_result.task.name),
         text(&notes)
     ))
-}
-
-/// Returns the Hugging Face dataset of a task's documents, and whether the documents are synthetic.
-fn task_data(grid: &Grid, task: &EvalTask) -> (Option<(String, Option<String>)>, bool) {
-    let source = match task.defined {
-        true => &grid.definitions[&task.name].hub,
-        false => &grid.tasks[&task.name].hub,
-    };
-    (hub(source.as_ref()), grid.is_generated(task))
 }
 
 /// Returns the repository without its type prefix, and the resolved commit.

@@ -153,8 +153,14 @@ fn described(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Vec<Col
         column("value", records().map(|records| records.value)),
     ];
     columns.extend(Spread::ALL.map(|kind| column(kind.column(), numbers.iter().map(|number| number.error_of(kind)))));
+    if conditions().any(|condition| !condition.unit.is_layers()) {
+        columns.insert(UNIT_POSITION, column("unit", conditions().map(|condition| condition.unit.name())));
+    }
     columns
 }
+
+/// Index of the column with the unit of `pruned_layers`, where a table counts sublayers too.
+const UNIT_POSITION: usize = 5;
 
 /// Returns the header of a metric's uncertainty column, such as `copa stderr`.
 pub fn spread_head(head: &str, kind: Spread) -> String {

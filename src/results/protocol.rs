@@ -1,11 +1,12 @@
 //! Measurement protocols. Numbers are comparable only if their protocols match, so each column states its own.
 
+use ghostlab_definitions::Definition;
 use serde::{Serialize, Serializer};
 
 use super::Question;
 use super::cell_result::{GridOutcome, TaskExtent, TextExtent};
 use crate::corpus::ShardOrder;
-use crate::grid::{Asking, DefinedColumn, EvalTask, Grid, Latency, Perplexity, TaskDefinition, defined_columns};
+use crate::grid::{Asking, DefinedColumn, EvalTask, Grid, Latency, Perplexity, defined_columns};
 use crate::latency::Rounds;
 use crate::metric::{self, ENTRIES, Metric, MetricEntry, Of};
 use crate::tasks::Bos;
@@ -125,8 +126,8 @@ pub enum Protocol {
     },
 }
 
-/// Task of a group: its extent and its definition.
-type Member<'a> = (TaskExtent, &'a TaskDefinition);
+/// Task of a group: its extent, its definition, and whether its documents are synthetic.
+type Member<'a> = (TaskExtent, &'a Definition, bool);
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
 fn by_name<S: Serializer>(metric: &&'static MetricEntry, serializer: S) -> Result<S::Ok, S::Error> {
@@ -169,10 +170,13 @@ impl Protocol {
 
     /// Returns every metric of each group and task with a definition.
     fn defined(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
-        let known = |task: &EvalTask| Some((outcome.task(task)?, grid.definitions.get(&task.name)?));
+        let known = |task: &EvalTask| {
+            let data = grid.task(task);
+            Some((outcome.task(task)?, data.definition().ok()?, data.generated))
+        };
         // The label of a group omits options that its tasks define themselves.
         let protocol = |column: DefinedColumn, name: &str, how: &Asking, members: &[Member<'_>], is_group: bool| {
-            let task = members.first().filter(|_| !is_group).map(|(_, task)| &task.definition);
+            let task = members.first().filter(|_| !is_group).map(|(_, definition, _)| definition);
             Self::Defined {
                 label: column.label,
                 name: name.to_owned(),
@@ -183,9 +187,9 @@ impl Protocol {
                 filter: column.filter,
                 shots: task.map(|task| task.shots(how.shots)),
                 how: how.clone(),
-                documents: members.iter().map(|(extent, _)| extent.documents).sum(),
-                original: members.iter().map(|(extent, _)| extent.original).sum(),
-                generated: members.iter().any(|(_, task)| task.generated),
+                documents: members.iter().map(|(extent, ..)| extent.documents).sum(),
+                original: members.iter().map(|(extent, ..)| extent.original).sum(),
+                generated: members.iter().any(|(.., generated)| *generated),
             }
         };
         let mut all = Vec::new();
@@ -195,7 +199,7 @@ impl Protocol {
             let Some(members) = members else { continue };
             for metric in &group_use.group.metrics {
                 let tasks =
-                    members.iter().flat_map(|(_, task)| defined_columns(&group_use.to_string(), &task.definition));
+                    members.iter().flat_map(|(_, definition, _)| defined_columns(&group_use.to_string(), definition));
                 let mut columns: Vec<DefinedColumn> = tasks.filter(|column| column.metric == metric.metric).collect();
                 columns.retain(|column| metric.filters.as_ref().is_none_or(|filters| filters.contains(&column.filter)));
                 columns.sort_by(|a, b| a.filter.cmp(&b.filter));
@@ -208,7 +212,7 @@ impl Protocol {
         }
         for used in grid.evaluate.defined() {
             let Some(entry) = known(used) else { continue };
-            let columns = defined_columns(&used.to_string(), &entry.1.definition).into_iter();
+            let columns = defined_columns(&used.to_string(), entry.1).into_iter();
             all.extend(columns.map(|column| protocol(column, &used.name, &used.how, &[entry], false)));
         }
         all
@@ -261,8 +265,9 @@ impl Protocol {
 
     /// Describes how a built-in task is scored. `None` for a task by a definition, which has a protocol for each metric.
     pub fn task(grid: &Grid, task: &EvalTask, TaskExtent { documents, original }: TaskExtent) -> Option<Self> {
-        let native = grid.native(task).ok()??;
-        let generated = grid.is_generated(task);
+        let data = grid.task(task);
+        let native = data.native()?;
+        let generated = data.generated;
         let Asking { limit, bos, max_length, .. } = task.how;
         Some(Self::MultipleChoice {
             name: task.name.clone(),

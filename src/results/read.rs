@@ -202,7 +202,7 @@ impl<'a> BackboneReader<'a> {
             }
             AnswerKey::Defined(documents) => documents,
         };
-        let definition = self.grid.definition(task)?;
+        let definition = self.grid.task(task).definition()?;
         let (answers, non_finite) = documents.answered(definition, artifact)?;
         let judged = documents.judge(definition, &answers, &|aggregation, items| errors.error(aggregation, items))?;
         let (scores, items) = judged.into_iter().map(|judged| (judged.score, judged.items)).unzip();

@@ -163,7 +163,7 @@ pub fn harness_files(grid: &Grid, result: &CellResult, model: &str) -> Result<Ve
     let mut files: Vec<Value> = Vec::new();
     for task in result.tasks.iter().filter(|task| !task.asked.defined) {
         let Some(scores) = &task.sample else { continue };
-        let definition = grid.definition(&task.asked)?;
+        let definition = grid.task(&task.asked).definition()?;
         let found = files.iter().position(|file| file["results"].get(&definition.name).is_none());
         let index = found.unwrap_or_else(|| {
             files.push(empty_file(model));
@@ -190,10 +190,10 @@ pub fn harness_files(grid: &Grid, result: &CellResult, model: &str) -> Result<Ve
         });
         for task in tasks {
             let Some(scores) = result.task(task).and_then(|task| task.sample.as_ref()) else { continue };
-            add_task(&mut files[index], grid.definition(task)?, how, scores);
+            add_task(&mut files[index], grid.task(task).definition()?, how, scores);
         }
         for group in grid.evaluate.groups.iter().filter(|group| group.how == *how) {
-            add_group(&mut files[index], grid, result, group);
+            add_group(&mut files[index], grid, result, group)?;
         }
     }
     files.retain(|file| file["results"].as_object().is_some_and(|results| !results.is_empty()));
@@ -246,8 +246,8 @@ fn native_config(task: &Task) -> Value {
     })
 }
 
-fn add_group(file: &mut Value, grid: &Grid, result: &CellResult, group: &GroupUse) {
-    let Some(scores) = result.group(group) else { return };
+fn add_group(file: &mut Value, grid: &Grid, result: &CellResult, group: &GroupUse) -> Result<()> {
+    let Some(scores) = result.group(group) else { return Ok(()) };
     let name = &group.group.name;
     let documents: usize = scores.iter().map(|score| score.documents).max().unwrap_or_default();
     let mut values = harness_scores(&scores);
@@ -257,8 +257,9 @@ fn add_group(file: &mut Value, grid: &Grid, result: &CellResult, group: &GroupUs
     file["results"][name] = Value::Object(values.clone());
     file["groups"][name] = Value::Object(values);
     file["group_subtasks"][name] = json!(group.group.tasks);
-    let shots: BTreeSet<usize> =
-        group.group.tasks.iter().map(|task| grid.definitions[task].definition.shots(group.how.shots)).collect();
+    let tasks = group.group.tasks.iter();
+    let shots = tasks.map(|task| Ok(grid.task(&group.task(task)).definition()?.shots(group.how.shots)));
+    let shots: BTreeSet<usize> = shots.collect::<Result<_>>()?;
     if let (1, Some(shots)) = (shots.len(), shots.first()) {
         file["n-shot"][name] = json!(shots);
     }
@@ -267,6 +268,7 @@ fn add_group(file: &mut Value, grid: &Grid, result: &CellResult, group: &GroupUs
         (score.metric.clone(), json!(up))
     });
     file["higher_is_better"][name] = Value::Object(better.collect());
+    Ok(())
 }
 
 #[cfg(test)]

@@ -260,9 +260,11 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
         all.insert(name, protocol);
     }
     for used in grid.evaluate.native() {
-        let (Some(extent), Ok(Some(native))) = (outcome.task(used), grid.native(used)) else { continue };
+        let task = grid.task(used);
+        let (Some(extent), Some(native)) = (outcome.task(used), task.native()) else { continue };
+        let files: Vec<&String> = task.paths().into_iter().flat_map(|path| data(path)).collect();
         let protocol = json!({
-            "data": data(&grid.tasks[&used.name].path), "task": native.name, "version": native.version,
+            "data": files, "task": native.name, "version": native.version,
             "metric": native.column.name(), "bos": used.how.bos.to_string(), "documents": extent.documents,
         });
         if grid.evaluate.native().filter(|other| other.name == used.name).count() == 1 {
@@ -275,12 +277,13 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
         }
     }
     for used in grid.evaluate.defined() {
-        let task = &grid.definitions[&used.name];
-        let files: Vec<&String> = task.all_files().flat_map(|file| data(file)).collect();
-        let asks = sha256::of_bytes(task.definition.asks());
-        let judges = sha256::of_bytes(task.definition.judges());
+        let task = grid.task(used);
+        let Ok(definition) = task.definition() else { continue };
+        let files: Vec<&String> = task.paths().into_iter().flat_map(|path| data(path)).collect();
+        let asks = sha256::of_bytes(definition.asks());
+        let judges = sha256::of_bytes(definition.judges());
         let protocol = json!({"data": files, "asks": asks, "judges": judges, "how": used.how});
-        for column in defined_columns(&used.to_string(), &task.definition) {
+        for column in defined_columns(&used.to_string(), definition) {
             all.insert(column.metric().id, protocol.clone());
         }
     }

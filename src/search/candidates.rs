@@ -22,23 +22,24 @@ pub fn parts(grid: &Grid) -> Vec<Grid> {
         [] => vec![Vec::new()],
         several => several.iter().map(|&depth| vec![depth]).collect(),
     };
-    let part = |backbone: &String, layers: &Vec<usize>| {
-        let mut part = grid.clone();
-        part.cells.retain(|cell| cell.backbone == *backbone);
-        part.cells
-            .retain(|cell| cell.is_dense() || layers.is_empty() || layers.iter().any(|count| cell.depth == *count));
-        part.backbones.retain(|name, _| name == backbone);
-        part.backbone = vec![backbone.clone()];
-        if let Some(search) = &mut part.search {
-            search.budget.layers = layers.clone();
-            search.unselectable.retain(|unselectable| {
-                let is_wanted = layers.is_empty() || layers.iter().any(|count| unselectable.depth == *count);
-                unselectable.backbone == *backbone && is_wanted
-            });
-        }
-        part
-    };
-    grid.backbone.iter().flat_map(|backbone| depths.iter().map(move |layers| part(backbone, layers))).collect()
+    grid.backbone.iter().flat_map(|backbone| depths.iter().map(move |layers| part(grid, backbone, layers))).collect()
+}
+
+/// Restricts a search to one backbone and, unless empty, to depths in layers.
+fn part(grid: &Grid, backbone: &str, layers: &[usize]) -> Grid {
+    let mut part = grid.clone();
+    part.cells.retain(|cell| cell.backbone == backbone);
+    part.cells.retain(|cell| cell.is_dense() || layers.is_empty() || layers.iter().any(|count| cell.depth == *count));
+    part.backbones.retain(|name, _| name == backbone);
+    part.backbone = vec![backbone.to_owned()];
+    if let Some(search) = &mut part.search {
+        search.budget.layers = layers.to_vec();
+        search.unselectable.retain(|unselectable| {
+            let is_wanted = layers.is_empty() || layers.iter().any(|count| unselectable.depth == *count);
+            unselectable.backbone == backbone && is_wanted
+        });
+    }
+    part
 }
 
 /// Returns the depths to try, per unit, if the grid names none: from the first depth at which some cut may meet the
@@ -151,9 +152,8 @@ pub(super) fn candidates(
     let mut taken = Vec::new();
     let mut nearest = Vec::new();
     for cell in grid.cells.iter().filter(|cell| !cell.is_dense()) {
-        let leave = |reason: String| LeftOut { cell: cell.name.clone(), reason };
         if let Some(Err(error)) = cell.recovery.as_ref().map(|recovery| recovery.rule.check(config)) {
-            left_out.push(leave(error.one_line()));
+            left_out.push(LeftOut::new(cell, error.one_line()));
             continue;
         }
         let estimates = model.estimates(cell.depth).into_iter();
@@ -162,7 +162,7 @@ pub(super) fn candidates(
         let wrong = wrong.map(|layers| format!("{} removed, not {layers}", depth_text(cell.depth)));
         let distance = cell.depth.count.abs_diff(budget.layers.first().copied().unwrap_or(usize::MAX));
         match wrong.or_else(|| misses.and_then(|reasons| reasons.into_iter().next())) {
-            Some(reason) => nearest.push((distance, leave(reason))),
+            Some(reason) => nearest.push((distance, LeftOut::new(cell, reason))),
             None => taken.push(cell.clone()),
         }
     }
@@ -195,10 +195,6 @@ pub(super) fn none_meets(what: &str, grid: &Grid, budget: &Budget, found: &str) 
 
 /// Moves cells to `left_out` if a shallower cell of the same method also meets the budget.
 pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> Vec<Cell> {
-    let kind = |cell: &Cell| {
-        let Cell { criterion, recovery, calibration, depth, .. } = cell;
-        format!("{criterion:?} {recovery:?} {calibration:?} {}", depth.unit)
-    };
     let mut least: BTreeMap<String, Depth> = BTreeMap::new();
     for cell in &cells {
         least.entry(kind(cell)).and_modify(|depth| *depth = cell.depth.min(*depth)).or_insert(cell.depth);
@@ -209,6 +205,12 @@ pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> V
         LeftOut { cell: cell.name, reason }
     }));
     kept
+}
+
+/// Describes everything of a cell except how many layers it removes.
+fn kind(cell: &Cell) -> String {
+    let Cell { criterion, recovery, calibration, depth, .. } = cell;
+    format!("{criterion:?} {recovery:?} {calibration:?} {}", depth.unit)
 }
 
 /// State of a candidate during the search.
@@ -228,16 +230,25 @@ pub(super) struct Racer {
 }
 
 impl Racer {
+    /// Returns the mean of the first objective.
+    pub(super) fn merit(&self) -> f64 {
+        mean_of_means(&self.gains[0])
+    }
+
+    /// Returns whether the racer survived, and the number of items that it has seen.
+    pub(super) fn rank(&self) -> (bool, usize) {
+        (self.fate == Fate::Survived, self.gains.iter().flatten().map(Vec::len).sum())
+    }
+
     pub(super) fn told(self, tracks: &[Track], budget: &Budget) -> Candidate {
         let scores = tracks.iter().zip(&self.gains).filter(|(_, gains)| gains.iter().any(|gain| !gain.is_empty()));
         let scores = scores.map(|(track, gains)| score(Stratified::of(gains), mean_of_means(gains), track)).collect();
         let items = self.gains.iter().flatten().map(Vec::len).sum();
         let Self { cell, removed, costs, same, milliseconds, beyond, fate, .. } = self;
-        let text = |method: Option<String>| method.unwrap_or_default();
         Candidate {
-            criterion: text(cell.criterion.as_ref().map(ToString::to_string)),
-            recovery: text(cell.recovery.as_ref().map(ToString::to_string)),
-            calibration: text(cell.calibration.as_ref().map(ToString::to_string)),
+            criterion: cell.criterion.as_ref().map(ToString::to_string).unwrap_or_default(),
+            recovery: cell.recovery.as_ref().map(ToString::to_string).unwrap_or_default(),
+            calibration: cell.calibration.as_ref().map(ToString::to_string).unwrap_or_default(),
             cell: cell.name,
             removed,
             same,
@@ -268,15 +279,14 @@ pub(super) fn solved(
     let mut fits = Vec::new();
     for ((backbone, variant), result) in plan.variants().zip(&outcome.cells) {
         let cell = result.cell.clone();
-        let leave = |reason: String| LeftOut { cell: cell.name.clone(), reason };
         if let Some(reason) = result.failure.as_ref().or(result.missing.as_ref()) {
-            left_out.push(leave(reason.clone()));
+            left_out.push(LeftOut::new(&cell, reason.clone()));
             continue;
         }
         let program = deployed(&stored_program(lab.store, backbone, variant)?, &backbone.config).program;
         let costs = Costs::of(&program, &backbone.config, backbone.engine, spec.prompt);
         match costs.misses(&spec.budget, dense) {
-            Some(reason) => left_out.push(leave(format!("with its operators {reason}"))),
+            Some(reason) => left_out.push(LeftOut::new(&cell, format!("with its operators {reason}"))),
             None => fits.push((cell, result, costs)),
         }
     }
@@ -309,7 +319,6 @@ fn is_copy(one: &MeasuredProgram, other: &MeasuredProgram) -> bool {
 
 /// Returns the survivor with the best first objective. Ties go to the first.
 pub(super) fn winner(racers: &[Racer]) -> Option<usize> {
-    let merit = |racer: usize| mean_of_means(&racers[racer].gains[0]);
     let alive = (0..racers.len()).filter(|&racer| racers[racer].fate == Fate::Survived);
-    alive.reduce(|best, other| if merit(other) > merit(best) { other } else { best })
+    alive.reduce(|best, other| if racers[other].merit() > racers[best].merit() { other } else { best })
 }

@@ -225,13 +225,11 @@ pub(super) fn judgement(
 /// Returns the runner-up: survivors come first, then candidates that saw more items, then those with a better first
 /// objective. Ties go to the first.
 fn second(racers: &[Racer], best: usize) -> Option<usize> {
-    let rank = |racer: usize| {
-        let seen: usize = racers[racer].gains.iter().flatten().map(Vec::len).sum();
-        (racers[racer].fate == Fate::Survived, seen)
-    };
-    let merit = |racer: usize| mean_of_means(&racers[racer].gains[0]);
     let others = (0..racers.len()).filter(|&racer| racer != best && !matches!(racers[racer].fate, Fate::Failed { .. }));
-    others.rev().max_by(|&a, &b| rank(a).cmp(&rank(b)).then(merit(a).total_cmp(&merit(b))))
+    others.rev().max_by(|&a, &b| {
+        let [a, b] = [&racers[a], &racers[b]];
+        a.rank().cmp(&b.rank()).then(a.merit().total_cmp(&b.merit()))
+    })
 }
 
 /// Returns the cell that removes the winner's layers without recovery. Uses the grid's own cell if it has one.

@@ -185,16 +185,9 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result
     let tasks = grid.evaluate.tasks.iter().map(|used| (Subject::Task(used.clone()), document_count(&outcome, used)));
     let texts =
         grid.evaluate.perplexity.iter().map(|text| (Subject::Windows(text.clone()), window_count(&outcome, text)));
-    let track = |name, strata: Vec<(Subject, usize)>, first, scale| {
-        let share = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
-        let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(share) });
-        let strata: Vec<Stratum> = strata.collect();
-        let sizes = strata.iter().map(|stratum| stratum.used - stratum.judged()).collect();
-        Track { name, strata, schedule: Schedule::new(sizes, first), scale }
-    };
     let tracks = [
-        track("accuracy", tasks.collect(), FIRST_DOCUMENTS, 100.0),
-        track("loss", texts.collect(), FIRST_WINDOWS, -1.0),
+        track(spec, "accuracy", tasks.collect(), FIRST_DOCUMENTS, 100.0),
+        track(spec, "loss", texts.collect(), FIRST_WINDOWS, -1.0),
     ];
     let tracks: Vec<Track> = tracks.into_iter().filter(|track| !track.strata.is_empty()).collect();
     match tracks.iter().flat_map(|track| &track.strata).find(|stratum| stratum.judged() == 0) {
@@ -205,6 +198,15 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result
             .found(format!("{} of {}", stratum.used, stratum.all))
             .hint("use more --items, or fewer tasks and texts")),
     }
+}
+
+/// Schedules the items of strata, of which the race uses at most as many as the search allows.
+fn track(spec: &Search, name: &'static str, strata: Vec<(Subject, usize)>, first: usize, scale: f64) -> Track {
+    let share = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
+    let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(share) });
+    let strata: Vec<Stratum> = strata.collect();
+    let sizes = strata.iter().map(|stratum| stratum.used - stratum.judged()).collect();
+    Track { name, strata, schedule: Schedule::new(sizes, first), scale }
 }
 
 fn document_count(outcome: &GridOutcome, used: &EvalTask) -> usize {
@@ -244,14 +246,13 @@ fn drawn_task(task: &EvalTask, draw: Option<Draw>) -> EvalTask {
 
 /// Appends the new gains of a candidate.
 pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, result: &CellResult) -> Result<()> {
-    let lacking = |on: String| Error::job("a candidate has no scores").at(format!("{} on {on}", result.cell));
     for (track, gains) in tracks.iter().zip(gains) {
         for (stratum, gains) in track.strata.iter().zip(gains) {
             match &stratum.on {
                 Subject::Task(task) => {
                     for drawn in evaluate.tasks.iter().filter(|drawn| drawn_task(drawn, None) == *task) {
                         let answered = result.task(drawn).and_then(|task| task.sample.as_ref()?.answers.native());
-                        let answered = answered.ok_or_else(|| lacking(drawn.to_string()))?;
+                        let answered = answered.ok_or_else(|| missing_scores(&result.cell, &drawn.to_string()))?;
                         let column = answered.result.task.column;
                         gains.extend(answered.documents().map(|document| f64::from(u8::from(document.right(column)))));
                     }
@@ -263,7 +264,7 @@ pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, r
                         .filter(|text| Perplexity { draw: None, ..(*text).clone() } == *text_use);
                     for text in drawn {
                         let losses = result.text(text).and_then(|scores| scores.sample.as_ref());
-                        let losses = losses.ok_or_else(|| lacking(text.to_string()))?;
+                        let losses = losses.ok_or_else(|| missing_scores(&result.cell, &text.to_string()))?;
                         gains.extend(losses.windows.iter().map(|loss| -loss));
                     }
                 }
@@ -271,6 +272,10 @@ pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, r
         }
     }
     Ok(())
+}
+
+fn missing_scores(cell: &Cell, on: &str) -> Error {
+    Error::job("a candidate has no scores").at(format!("{cell} on {on}"))
 }
 
 pub(super) fn score(stratified: Option<Stratified>, mean: f64, track: &Track) -> Score {

@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::criterion::{Depth, DepthUnit};
 use crate::error::Result;
-use crate::grid::{Budget, Latency};
+use crate::grid::{Budget, Cell, Latency};
 use crate::latency::{Prompt, decode_work};
 use crate::model::{Config, Cut, EngineChoice, Load, Operator, Program, Repairs, Trie};
 use crate::quantity::counted;
@@ -185,6 +185,12 @@ pub struct LeftOut {
     pub reason: String,
 }
 
+impl LeftOut {
+    fn new(cell: &Cell, reason: String) -> Self {
+        Self { cell: cell.name.clone(), reason }
+    }
+}
+
 /// Scores of a variant on held-out items.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Judged {
@@ -241,15 +247,12 @@ impl Found {
             return format!("No candidate meets {} when measured{nearest}.", self.budget);
         };
         let survivors = self.survivors().count();
-        let role = |role: &str| self.judged.iter().find(|entry| entry.role == role);
-        let score = |judged: &Judged| {
-            let each = judged.scores.iter().zip(&self.objectives).map(|(score, objective)| objective.said(score));
-            each.collect::<Vec<_>>().join(" and ")
-        };
-        let judged = role("winner").map_or_else(String::new, |role| format!(": {} on items it never saw", score(role)));
+        let judged = self
+            .judged("winner")
+            .map_or_else(String::new, |role| format!(": {} on items it never saw", self.scores_text(role)));
         let references = [("dense", "dense"), ("plain", "plain removal")].into_iter();
-        let references =
-            references.filter_map(|(role_name, label)| Some(format!("{label} {}", score(role(role_name)?))));
+        let references = references
+            .filter_map(|(role_name, label)| Some(format!("{label} {}", self.scores_text(self.judged(role_name)?))));
         let references: Vec<String> = references.collect();
         let references = if references.is_empty() { String::new() } else { format!(" ({})", references.join(", ")) };
         let sure = match survivors {
@@ -257,6 +260,15 @@ impl Found {
             _ => format!("not separated from {} other{}", survivors - 1, if survivors == 2 { "" } else { "s" }),
         };
         format!("{winner}, {sure}{judged}{references}.")
+    }
+
+    fn judged(&self, role: &str) -> Option<&Judged> {
+        self.judged.iter().find(|entry| entry.role == role)
+    }
+
+    fn scores_text(&self, judged: &Judged) -> String {
+        let each = judged.scores.iter().zip(&self.objectives).map(|(score, objective)| objective.said(score));
+        each.collect::<Vec<_>>().join(" and ")
     }
 }
 

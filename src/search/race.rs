@@ -28,14 +28,8 @@ pub struct Exit {
 /// Decides the eliminations after a round. `objectives` holds the gains by candidate and stratum, with items in the
 /// same order for all candidates. Larger gains are better. `level` bounds the probability of a wrong elimination.
 pub fn judge<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level: f64) -> Option<Verdict> {
-    let mean = |objective: &Vec<Vec<S>>, candidate: usize| mean_of_means(&objective[candidate]);
-    let best = |objective: &Vec<Vec<S>>| {
-        // On a tie, the first one wins.
-        let better = |best, other| if mean(objective, other) > mean(objective, best) { other } else { best };
-        alive.iter().copied().reduce(better)
-    };
     let first = objectives.first()?;
-    let leader = best(first)?;
+    let leader = best(alive, first)?;
     let rivals = if objectives.len() == 1 { vec![leader] } else { front(alive, objectives) };
     let others = alive.iter().copied().filter(|racer| objectives.len() > 1 || *racer != leader);
     let exits: Vec<Exit> = others
@@ -51,6 +45,14 @@ pub fn judge<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level
     let rejected = holm(&exits.iter().map(|exit| exit.p).collect::<Vec<_>>(), level);
     let out = exits.into_iter().zip(rejected).filter(|(_, out)| *out).map(|(exit, _)| exit).collect();
     Some(Verdict { leader, out })
+}
+
+/// Returns the candidate with the largest mean.
+fn best<S: AsRef<[f64]>>(alive: &[usize], objective: &[Vec<S>]) -> Option<usize> {
+    // On a tie, the first one wins.
+    let means = alive.iter().map(|&candidate| (candidate, mean_of_means(&objective[candidate])));
+    let best = means.reduce(|best, other| if other.1 > best.1 { other } else { best });
+    best.map(|(candidate, _)| candidate)
 }
 
 pub fn mean_of_means<S: AsRef<[f64]>>(strata: &[S]) -> f64 {
@@ -74,12 +76,16 @@ fn worse<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<
 /// Computes McNemar's exact p-value for correct/wrong answers, for which a t-test is too optimistic with few
 /// differences. Returns 0 for other gains, so that the t-test decides.
 fn exact<S: AsRef<[f64]>>(rival: &[S], candidate: &[S]) -> f64 {
-    let pairs = || rival.iter().zip(candidate).flat_map(|(a, b)| a.as_ref().iter().zip(b.as_ref()));
-    if !pairs().all(|(a, b)| [a, b].into_iter().all(|gain| *gain == 0.0 || *gain == 1.0)) {
-        return 0.0;
+    let mut only_rival = 0;
+    let mut only_candidate = 0;
+    for (&a, &b) in rival.iter().zip(candidate).flat_map(|(a, b)| a.as_ref().iter().zip(b.as_ref())) {
+        if ![a, b].into_iter().all(|gain| gain == 0.0 || gain == 1.0) {
+            return 0.0;
+        }
+        only_rival += u64::from(a > b);
+        only_candidate += u64::from(a < b);
     }
-    let only = |compare: fn(&f64, &f64) -> bool| pairs().filter(|(a, b)| compare(a, b)).count() as u64;
-    mcnemar_exact(only(|a, b| a > b), only(|a, b| a < b))
+    mcnemar_exact(only_rival, only_candidate)
 }
 
 /// Returns the Pareto front: the candidates that no other one beats in every objective.

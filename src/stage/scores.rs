@@ -189,12 +189,12 @@ pub(super) fn bytes(values: &[f64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
 }
 
-/// A variant that is being scored.
+/// Variant whose scores are being computed.
 pub(crate) struct ScoredVariant {
     pub(crate) key: Arc<Key>,
-    /// From the first chunk on that is computed here: operators are large.
+    /// Loaded when the first chunk is computed here, because operators are large.
     pub(super) program: Option<Program>,
-    /// Indexed by chunk.
+    /// Values by chunk; `None` where missing.
     pub(crate) chunks: Vec<Option<Vec<f64>>>,
     pub(super) seconds: f64,
     /// Whether the variant needs no more work: another process stored it, or it has no program.

@@ -145,7 +145,7 @@ fn tell(run: &Context<'_>, backbone: &BackbonePlan, index: usize, variants: &[&V
                     100.0 * answered(&read(&object)?, solutions)?.result.column().value
                 }
                 (Subject::Task(task), Some(AnswerKey::Defined(documents))) => {
-                    let definition = run.grid.definition(task)?;
+                    let definition = run.grid.task(task).definition()?;
                     let (answers, _) = documents.answered(definition, &object)?;
                     let judged = documents.judge(definition, &answers, &|_, _| Ok(None))?;
                     let Some(first) = judged.first() else { continue };

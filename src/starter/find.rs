@@ -89,7 +89,7 @@ pub(super) fn own_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
 
 /// Returns the last component of a directory's absolute path.
 fn name_of(folder: &Path) -> String {
-    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let absolute = files::absolute(folder);
     let last = absolute.components().rev().find_map(|part| match part {
         std::path::Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
         _ => None,

@@ -14,6 +14,7 @@ pub use split::{SplitText, WrittenParts};
 
 use crate::corpus::{Rule, read_rows};
 use crate::error::{Error, Result};
+use crate::files;
 use crate::files::output::Input;
 use crate::grid::{self, Grid};
 use crate::options::Described;
@@ -276,13 +277,14 @@ fn quoted(text: &str) -> String {
 
 /// Returns a path relative to the grid's directory, or an absolute path if they share only the root.
 fn relative(path: &Path, target: &Path) -> String {
-    let path = absolute(path);
+    let path = files::absolute(path);
     // Resolve only the directory: in the hub cache, the file is a link to a blob without an extension.
     let path = match (path.is_file(), path.parent(), path.file_name()) {
         (true, Some(folder), Some(name)) => canonical_or_same(folder.to_owned()).join(name),
         _ => canonical_or_same(path),
     };
-    let folder = absolute(target).parent().map(|folder| canonical_or_same(folder.to_owned())).unwrap_or_default();
+    let folder =
+        files::absolute(target).parent().map(|folder| canonical_or_same(folder.to_owned())).unwrap_or_default();
     let common = path.components().zip(folder.components()).take_while(|(a, b)| a == b).count();
     // Paths that share only the root are unrelated.
     if path.components().take(common).filter(|part| matches!(part, Component::Normal(_))).count() == 0 {
@@ -291,10 +293,6 @@ fn relative(path: &Path, target: &Path) -> String {
     let up = std::iter::repeat_n(Component::ParentDir, folder.components().count() - common);
     let way: PathBuf = up.chain(path.components().skip(common)).collect();
     if way.as_os_str().is_empty() { ".".to_owned() } else { way.display().to_string() }
-}
-
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn canonical_or_same(path: PathBuf) -> PathBuf {
@@ -334,9 +332,10 @@ mod tests {
     fn paths_start_from_the_grids_folder() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("a/b")).unwrap();
-        let path = |text: &str| folder.path().join(text);
-        assert_eq!(relative(&path("a/b"), &path("grid.yaml")), "a/b");
-        assert_eq!(relative(&path("a"), &path("a/b/grid.yaml")), "..");
-        assert_eq!(relative(&path("a/b"), &path("a/b/grid.yaml")), ".");
+        for (path, grid, expected) in
+            [("a/b", "grid.yaml", "a/b"), ("a", "a/b/grid.yaml", ".."), ("a/b", "a/b/grid.yaml", ".")]
+        {
+            assert_eq!(relative(&folder.path().join(path), &folder.path().join(grid)), expected);
+        }
     }
 }

@@ -38,8 +38,8 @@ impl SplitText {
         };
         let folder = target.parent().unwrap_or(Path::new(""));
         let stem = find::stem(text);
-        let file = |part: &str| folder.join(format!("{stem}-{part}.jsonl"));
-        let parts = [(file("calibration"), json_lines(&calibration)), (file("scored"), json_lines(&scored))];
+        let parts = [("calibration", calibration), ("scored", scored)]
+            .map(|(part, rows)| (folder.join(format!("{stem}-{part}.jsonl")), json_lines(&rows)));
         Ok(Self { text: text.to_owned(), parts })
     }
 
@@ -116,14 +116,17 @@ fn has_words(part: &[&str]) -> bool {
 /// Returns the best split position within a row that starts at byte `before`. Prefers a blank line, then a line end,
 /// then whitespace.
 fn cut_within(row: &str, before: usize, bytes: usize) -> Option<usize> {
-    let place = |share: f64| ((share * bytes as f64) as usize).saturating_sub(before).min(row.len());
-    let floor = |place: usize| (0..=place).rev().find(|place| row.is_char_boundary(*place)).unwrap_or(0);
-    let [first, ideal, last] = [SHARES[0], CALIBRATION_SHARE, SHARES[1]].map(|share| floor(place(share)));
-    let near = |pattern: &str| {
+    let [first, ideal, last] = [SHARES[0], CALIBRATION_SHARE, SHARES[1]].map(|share| {
+        let offset = ((share * bytes as f64) as usize).saturating_sub(before).min(row.len());
+        (0..=offset).rev().find(|offset| row.is_char_boundary(*offset)).unwrap_or(0)
+    });
+    for pattern in [BETWEEN_ROWS, "\n", " "] {
         let earlier = row[first..ideal].rfind(pattern).map(|offset| first + offset);
-        earlier.or_else(|| row[ideal..last].find(pattern).map(|offset| ideal + offset))
-    };
-    [BETWEEN_ROWS, "\n", " "].into_iter().find_map(near).or_else(|| row.rfind(char::is_whitespace))
+        if let Some(cut) = earlier.or_else(|| row[ideal..last].find(pattern).map(|offset| ideal + offset)) {
+            return Some(cut);
+        }
+    }
+    row.rfind(char::is_whitespace)
 }
 
 #[cfg(test)]

@@ -233,14 +233,11 @@ fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Chec
     };
     grid.backbones.retain(|name, backbone| is_here("backbone", name, &mut backbone.path));
     grid.corpora.retain(|name, corpus| is_here("text", name, &mut corpus.path));
-    grid.tasks.retain(|name, task| is_here("task", name, &mut task.path));
-    grid.definitions.retain(|name, definition| {
-        let mut here = true;
-        for file in definition.rows.splits.values_mut().flatten() {
-            here &= is_here("rows of the task", name, file);
-        }
-        here
-    });
+    for (what, tasks) in [("task", &mut grid.tasks), ("rows of the task", &mut grid.definitions)] {
+        tasks.retain(|name, task| {
+            task.paths_mut().into_iter().fold(true, |here, path| here & is_here(what, name, path))
+        });
+    }
     let Grid { backbones, corpora, tasks, definitions, cells, evaluate, .. } = grid;
     cells.retain(|cell| {
         let text = cell.calibration.as_ref().is_none_or(|calibration| corpora.contains_key(&calibration.corpus));

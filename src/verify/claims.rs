@@ -83,7 +83,7 @@ fn rest_of_line(line: &str) -> String {
 
 /// Returns the folders of all artifacts in the same results directory and profile.
 fn around(folder: &Path) -> Vec<PathBuf> {
-    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let absolute = files::absolute(folder);
     let (Some(name), Some(results)) = (absolute.file_name(), absolute.parent().and_then(Path::parent)) else {
         return vec![absolute];
     };

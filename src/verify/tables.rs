@@ -87,10 +87,6 @@ fn both_alike(one: Option<f64>, two: Option<f64>) -> bool {
     one.zip(two).map_or(one.is_none() && two.is_none(), |(one, two)| alike(one, two))
 }
 
-/// Heading of the uncertainty column in older versions.
-const OLD_SPREAD: &str = "±";
-const OLD_TIDY_SPREAD: &str = "std";
-
 fn spread(record: &Record) -> Spread {
     Metric::find(&record.metric).ok().and_then(|metric| metric.spread).unwrap_or(Spread::StandardError)
 }
@@ -120,7 +116,6 @@ fn tidy(table: &PrintedTable, recorded: &Recorded, metric: usize, cell: usize, c
     let kinds: Vec<(usize, Spread)> =
         Spread::ALL.into_iter().filter_map(|kind| Some((table.place(kind.column())?, kind))).collect();
     let seeds = table.place("n");
-    let old = table.place(OLD_TIDY_SPREAD).filter(|_| seeds.is_none());
     for row in 0..table.rows.len() {
         let (Some(cells), Some(metric)) = (table.rows[row].get(cell), table.rows[row].get(metric)) else { continue };
         let cells: Vec<&str> = cells.split("; ").collect();
@@ -154,9 +149,6 @@ fn tidy(table: &PrintedTable, recorded: &Recorded, metric: usize, cell: usize, c
         for &(column, kind) in &kinds {
             compare(column, expected.iter().map(|record| record.error(kind)).collect(), false);
         }
-        if let Some(column) = old {
-            compare(column, expected.iter().map(|record| record.error.map(|(_, error)| error)).collect(), false);
-        }
     }
 }
 
@@ -167,7 +159,6 @@ fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
         let columns = cells.entry(&number.cell).or_default();
         columns.insert(number.column.clone(), number.record.value);
         columns.insert(spread_head(&number.column, spread(&number.record)), number.record.error);
-        columns.insert(format!("{} {OLD_SPREAD}", number.column), number.record.error);
     }
     let heads = table.heads.iter().enumerate();
     let heads = heads.filter(|(_, head)| cells.values().any(|cell| cell.contains_key(*head)));
@@ -348,14 +339,14 @@ fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Che
     Ok(())
 }
 
-/// Shading of LaTeX rows, and of cells in older versions.
-const SHADES: [&str; 2] = ["\\rowcolor{gray!15}", "\\cellcolor{gray!15}"];
+/// Shading of LaTeX rows.
+const SHADE: &str = "\\rowcolor{gray!15}";
 
 /// Returns the cells whose numbers appear in none of `texts`. Each text matches at most one cell.
 fn strangers(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec<String> {
     let mut strange = Vec::new();
     for cell in cells {
-        let bare = SHADES.iter().fold(cell.clone(), |cell, shade| cell.replace(shade, ""));
+        let bare = cell.replace(SHADE, "");
         if numbers(&bare).is_empty() {
             continue;
         }
@@ -446,7 +437,7 @@ mod tests {
     fn a_printed_cell_shows_the_numbers_of_its_text_and_no_others() {
         for (cell, text) in [
             ("**97.33**⁺", "97.33"),
-            ("\\cellcolor{gray!15} \\underline{97.33}$^{+}$", "97.33"),
+            ("\\rowcolor{gray!15} \\underline{97.33}$^{+}$", "97.33"),
             ("$-$1.20 $\\pm$ 0.30", "−1.20 ± 0.30"),
             ("\\shortstack[r]{12.5\\\\{\\tiny 13.1; $-$0.6}}", "12.5"),
             ("failed", "failed"),
@@ -463,7 +454,7 @@ mod tests {
 
     #[test]
     fn printed_row_has_exactly_its_own_numbers() {
-        let row = ["\\cellcolor{gray!15} 16.7", "\\underline{84.1}", "$\\sim$29.3 $\\pm$ 1.9", "failed"];
+        let row = ["\\rowcolor{gray!15} 16.7", "\\underline{84.1}", "$\\sim$29.3 $\\pm$ 1.9", "failed"];
         assert_eq!(strange(&row), Vec::<String>::new());
         assert_eq!(strange(&row[1..2]), Vec::<String>::new(), "the paper's columns alone");
         assert_eq!(strange(&["84.2", "16.7"]), ["84.2"]);

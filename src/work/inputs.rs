@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::{ChatTemplate, native};
 use rayon::prelude::*;
 use serde_json::{Value, json};
@@ -13,11 +12,11 @@ use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
 use crate::files::{parts, regular, sha256};
 use crate::generate::{GENERATION_CONFIG, GenerationConfig};
-use crate::grid::{Corpus, EvalTask, Grid, TaskDefinition};
+use crate::grid::{Corpus, EvalTask, Grid};
 use crate::model::weights::Weights;
 use crate::model::{self, Config};
 use crate::sandbox::{self, Probe};
-use crate::tasks::{DocumentLimit, Task};
+use crate::tasks::DocumentLimit;
 use ghostlab_store::{Input, Store};
 
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -61,18 +60,16 @@ impl Inputs {
             files.extend(Weights::files(&backbone.path)?);
             files.extend(Some(parts::beside(&backbone.path, TOKENIZER_CONFIG)).filter(|file| file.exists()));
             files.extend(corpus::files_beside(&parts::tokenizer(&backbone.path)));
-            if grid.definitions.values().any(|definition| definition.definition.output == Output::Generate) {
+            if grid.task_data().any(|(_, data)| data.generates()) {
                 files.extend(Some(parts::beside(&backbone.path, GENERATION_CONFIG)).filter(|file| file.exists()));
             }
             if grid.evaluate.tasks.iter().any(|task| task.how.chat.is_some()) {
                 files.extend(Some(backbone.path.join("chat_template.jinja")).filter(|file| file.exists()));
             }
         }
-        files.extend(grid.definitions.values().flat_map(TaskDefinition::all_files).cloned());
         files.extend(grid.corpora.values().flat_map(Corpus::files));
-        for (name, data) in &grid.tasks {
-            let task = Task::find(data.task.as_deref().unwrap_or(name))?;
-            files.extend(task.files(&data.path)?);
+        for (_, data) in grid.task_data() {
+            files.extend(data.rows()?.splits.values().flatten().cloned());
         }
         let files: Vec<PathBuf> = files.into_iter().collect();
         let by_path =
@@ -179,12 +176,13 @@ impl Inputs {
         tasks
             .into_par_iter()
             .map(|task| {
-                let definition = grid.definition(task)?;
-                let files = grid.rows(task)?;
+                let data = grid.task(task);
+                let definition = data.definition()?;
+                let files = data.rows()?;
                 let files = files.evaluated(definition);
                 let paths: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
                 let rows = self.guarded(&paths, || {
-                    sandbox::check(grid.probe(task, Path::new(""))?)?;
+                    sandbox::check(data.probe(&task.how, Path::new(""))?)?;
                     native::rows(definition, files)
                 })?;
                 Ok((task.name.clone(), rows.len()))

@@ -11,6 +11,7 @@
 
 #[path = "../../crates/core/tests/common/mod.rs"]
 mod of_core;
+pub mod output;
 pub mod pairs;
 pub mod seen;
 pub mod world;

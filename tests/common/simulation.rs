@@ -111,15 +111,15 @@ pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated
     let everyone: Vec<usize> = (0..known.paths.len()).collect();
     let gains: Vec<_> = known.objectives.iter().map(|objective| objective.gains.clone()).collect();
     let best = front(&everyone, &gains);
-    let merit = |candidate: usize| mean_of_means(&known.objectives[0].gains[candidate]);
-    let most = everyone.iter().map(|&candidate| merit(candidate)).fold(f64::NEG_INFINITY, f64::max);
+    let merits: Vec<f64> = known.objectives[0].gains.iter().map(|gains| mean_of_means(gains)).collect();
+    let most = merits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     // Any of several tied candidates counts as the best.
     Ok(Simulated {
         cover: share(&|race: &Race| match known.objectives.len() {
-            1 => race.alive.iter().any(|&candidate| merit(candidate) >= most),
+            1 => race.alive.iter().any(|&candidate| merits[candidate] >= most),
             _ => best.iter().all(|candidate| race.alive.contains(candidate)),
         }),
-        near: share(&|race| merit(race.leader) >= most - known.objectives[0].near),
+        near: share(&|race| merits[race.leader] >= most - known.objectives[0].near),
         items: median_of(&races, &|race| race.items),
         layers: median_of(&races, &|race| race.layers),
         survivors: mean_of(&races, &|race| race.alive.len() as f64),
@@ -228,9 +228,9 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
 /// item decides which of the two gets which score.
 fn plant(known: &KnownScores, random: &mut PythonRandom) -> Result<(KnownScores, [usize; 2])> {
     let mut planted = known.clone();
-    let merit = |candidate: &usize| mean_of_means(&known.objectives[0].gains[*candidate]);
+    let merits: Vec<f64> = known.objectives[0].gains.iter().map(|gains| mean_of_means(gains)).collect();
     let mut order: Vec<usize> = (0..known.paths.len()).collect();
-    order.sort_by(|a, b| merit(b).total_cmp(&merit(a)));
+    order.sort_by(|a, b| merits[*b].total_cmp(&merits[*a]));
     let pair = [order[0], order[1]];
     for objective in &mut planted.objectives {
         for stratum in 0..objective.gains[0].len() {

@@ -62,7 +62,7 @@ fn stored_artifacts(world: &World, kind: &str) -> usize {
 fn collect_garbage(world: &World, more: &[&str]) -> String {
     let output = world.ghostlab(&[&["cache", "gc", "--keep", "grid.yaml", "--yes"], more].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    said(&output)
+    stdout(&output)
 }
 
 /// A fresh clone lacks the models of the profile `paper`.
@@ -125,7 +125,7 @@ fn objects_of_older_programs_stay_until_named() {
     let older = world.path("data/store/scores-v1");
     fs::rename(now, &older).unwrap();
     let all = files_in(&older);
-    let list = said(&world.ghostlab(&["cache", "ls"]));
+    let list = stdout(&world.ghostlab(&["cache", "ls"]));
     assert!(list.contains("in an older format, kept"), "{list}");
     let log = world.runs(&["--store-limit", "0.000001"]);
     assert!(log.contains("9 stored artifacts are in an older format and kept"), "{log}");
@@ -133,7 +133,7 @@ fn objects_of_older_programs_stay_until_named() {
         world.ghostlab(&[&["cache", "gc", "--yes"], arguments].concat());
         assert_eq!(files_in(&older), all, "{arguments:?}");
     }
-    let gone = said(&world.ghostlab(&["cache", "gc", "--stage", "scores-v1", "--yes"]));
+    let gone = stdout(&world.ghostlab(&["cache", "gc", "--stage", "scores-v1", "--yes"]));
     assert!(gone.contains("deleted") && files_in(&older).is_empty(), "{gone}");
 }
 

@@ -221,7 +221,7 @@ fn clearing_up_beside_a_run_takes_nothing_from_it() {
     assert!(rounds > 1 && world.tables() == undisturbed.tables());
     // Recreate scores that the last round may have deleted. Without a running process nothing protects them.
     world.runs(&[]);
-    let gone = said(&world.ghostlab(&["cache", "gc", "--kind", "scores", "--yes"]));
+    let gone = stdout(&world.ghostlab(&["cache", "gc", "--kind", "scores", "--yes"]));
     assert!(gone.contains("deleted"), "{gone}");
     assert!(!stage_exists(&world, "scores"));
 }
@@ -258,7 +258,7 @@ fn a_grid_whose_path_is_no_text_is_run_to_its_end() {
     let output = world.command(&["run"]).arg(name).output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(0) && !log.contains("panicked"), "{log}");
-    assert!(said(&world.ghostlab(&["status"])).contains("complete"));
+    assert!(stdout(&world.ghostlab(&["status"])).contains("complete"));
 }
 
 #[test]

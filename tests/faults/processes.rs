@@ -87,7 +87,7 @@ fn waiting_for_a_process_is_shown_and_stops_on_signal() {
         wait_for(&mut child, "tokenising: waiting for process 5");
         signal(&child, name);
         assert_eq!(ended(child).status.code(), Some(130), "{name}");
-        let status = said(&world.ghostlab(&["status"]));
+        let status = stdout(&world.ghostlab(&["status"]));
         assert!(status.contains("): interrupted"), "{name}: {status}");
     }
 }

@@ -91,14 +91,14 @@ fn leftovers_of_dead_processes_are_shown_and_swept() {
     fs::write(done, record.to_string()).unwrap();
 
     assert!(status_of_all(&world).contains("): running"), "{}", status_of_all(&world));
-    let list = said(&world.ghostlab(&["cache", "ls"]));
+    let list = stdout(&world.ghostlab(&["cache", "ls"]));
     assert!(list.contains("drafts: 1, 3.0 MB, being written"), "in doubt they live: {list}");
     assert!(list.contains("drafts: 1, 3.0 MB, left by dead processes"), "{list}");
     [&far, &half, &results].iter().for_each(|path| age(path));
     assert!(status_of_all(&world).contains("): died"), "{}", status_of_all(&world));
-    let list = said(&world.ghostlab(&["cache", "ls"]));
+    let list = stdout(&world.ghostlab(&["cache", "ls"]));
     assert!(list.contains("drafts: 2, 6.0 MB, left by dead processes"), "{list}");
-    let shown = said(&world.ghostlab(&["cache", "gc"]));
+    let shown = stdout(&world.ghostlab(&["cache", "gc"]));
     assert!(shown.contains("drafts of dead processes") && shown.contains("6.0 MB"), "{shown}");
     fs::remove_dir_all(stage(&world, "scores")).unwrap();
     world.runs(&[]);
@@ -113,5 +113,5 @@ fn leftovers_of_dead_processes_are_shown_and_swept() {
 }
 
 fn status_of_all(world: &World) -> String {
-    said(&world.ghostlab(&["status", "--all"]))
+    stdout(&world.ghostlab(&["status", "--all"]))
 }

@@ -26,7 +26,7 @@ fn undefined_names_are_read_from_neighbouring_files() {
     folder.write("a/b/c/grid.yaml", &format!("{axes}  tasks: [easy, {{name: easy, bos: never}}]\n"));
     let grid = load(&folder, "a/b/c/grid.yaml").unwrap();
     assert_eq!((grid.entries.len(), grid.backbones["english"].layers), (4, 16));
-    assert_eq!(grid.tasks["easy"].task.as_deref(), Some("arc_easy"));
+    assert_eq!(grid.tasks["easy"].native().map(|task| task.name), Some("arc_easy"));
     folder.write("a/b/c/d/grid.yaml", axes);
     assert!(load(&folder, "a/b/c/d/grid.yaml").is_err(), "four levels are too many");
     // The nearest file wins.

@@ -32,7 +32,7 @@ fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
     run(&world, &server, &["run", "grid.yaml"], 0);
     let scored = || {
         let output = ghostlab(&world, &server.address, &score, &[]);
-        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", both(&output));
         serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["hub"][0].clone()
     };
     let hub = scored();
@@ -70,21 +70,20 @@ fn the_lock_of_the_experiments_in_use_is_written() {
     write_experiments(&world, "others");
     world.write("experiments/hub.lock", "{\"version\": 1, \"repositories\": {}}\n");
     let before = fs::read(world.path("experiments/hub.lock")).unwrap();
-    let run = |arguments: &[&str], more: &[(&str, &str)]| {
-        ended(&world, &ghostlab(&world, &server.address, arguments, more), 0)
-    };
     for (target, named, more) in [
         ("table3", &["--experiments", "others"][..], &[][..]),
         ("table3", &[], &[("GHOSTLAB_EXPERIMENTS", "others")]),
         (MODEL, &["--experiments", "others"], &[]),
     ] {
         fs::remove_file(world.path("others/hub.lock")).ok();
-        let log = run(&[&["fetch", target, "--lock"], named].concat(), more);
+        let arguments = [&["fetch", target, "--lock"], named].concat();
+        let log = ended(&world, &ghostlab(&world, &server.address, &arguments, more), 0);
         assert!(log.contains("written: others/hub.lock"), "{target} {named:?}: {log}");
         assert!(fs::read_to_string(world.path("others/hub.lock")).unwrap().contains(COMMIT));
         assert_eq!(fs::read(world.path("experiments/hub.lock")).unwrap(), before);
     }
-    assert!(run(&["fetch", "table3", "--lock"], &[]).contains("written: experiments/hub.lock"));
+    let log = ended(&world, &ghostlab(&world, &server.address, &["fetch", "table3", "--lock"], &[]), 0);
+    assert!(log.contains("written: experiments/hub.lock"));
 }
 
 fn write_experiments(world: &World, name: &str) {

@@ -85,7 +85,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
         ("corpora.test.shards=sideways", "sideways"),
         ("corpora.test.shards_read=0", "a stream needs at least one shard"),
     ] {
-        let log = said(&ghostlab(&world, &server.address, &["run", "grid.yaml", "--set", set], &[]));
+        let log = both(&ghostlab(&world, &server.address, &["run", "grid.yaml", "--set", set], &[]));
         assert!(log.contains(found) && log.contains("error:"), "{set}: {log}");
     }
 }

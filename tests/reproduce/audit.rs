@@ -54,7 +54,7 @@ fn the_audit_checks_anybodys_table() {
     ] {
         world.write(name, text);
         let output = world.ghostlab(&["audit", name, "--tasks", "ARC-e=arc_easy"]);
-        assert_eq!(output.status.code(), Some(2), "{}", self::text(&output));
-        assert!(words.iter().all(|word| self::text(&output).contains(word)), "{}", self::text(&output));
+        assert_eq!(output.status.code(), Some(2), "{}", self::both(&output));
+        assert!(words.iter().all(|word| self::both(&output).contains(word)), "{}", self::both(&output));
     }
 }

@@ -25,8 +25,8 @@ fn as_in_the_paper(length: usize) -> World {
 fn dense_backbone_off_the_papers_numbers_stops_its_cells() {
     let world = as_in_the_paper(2048);
     let output = world.ghostlab(&["reproduce", "table3"]);
-    assert_eq!(output.status.code(), Some(4), "{}", text(&output));
-    let log = text(&output);
+    assert_eq!(output.status.code(), Some(4), "{}", both(&output));
+    let log = both(&output);
     assert!(log.contains("the paper has 5.47") && log.contains("--no-gate"), "{log}");
     let csv = world.path("results/table3/tiny/table3.csv");
     let rows = table(&csv);
@@ -38,8 +38,8 @@ fn dense_backbone_off_the_papers_numbers_stops_its_cells() {
     );
     // A figure shows no perplexity, but its backbone must still match the paper's.
     let output = world.ghostlab(&["reproduce", "figure1"]);
-    assert_eq!(output.status.code(), Some(4), "{}", text(&output));
-    assert!(text(&output).contains("the paper has 5.47"), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(4), "{}", both(&output));
+    assert!(both(&output).contains("the paper has 5.47"), "{}", both(&output));
     made(&world, &["reproduce", "figure1", "--no-gate"]);
 }
 
@@ -86,8 +86,8 @@ fn a_text_that_is_calibrated_on_and_evaluated_on_is_warned_of() {
     );
     let run = world.run(&["--set", "depth=1"]);
     let warning = "`train` and `test` are the same file, calibrated on and evaluated on";
-    assert!(String::from_utf8_lossy(&run.stderr).contains(warning), "{}", text(&run));
-    assert!(String::from_utf8_lossy(&run.stdout).contains(warning), "{}", text(&run));
+    assert!(String::from_utf8_lossy(&run.stderr).contains(warning), "{}", both(&run));
+    assert!(String::from_utf8_lossy(&run.stdout).contains(warning), "{}", both(&run));
 }
 
 #[test]
@@ -100,18 +100,11 @@ fn limit_above_all_documents_is_the_unlimited_cell() {
         )
     }).collect::<String>());
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
-    let with = |task: &str| {
-        let scored = "evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n";
-        let grid =
-            grid.replace(scored, &format!("tasks:\n  copa: {{path: copa.jsonl}}\nevaluate: {{tasks: [{task}]}}\n"));
-        world.write("grid.yaml", grid);
-        text(&world.run(&["--set", "depth=1", "--set", "recovery=none", "--set", "name=limited"]))
-    };
-    with("copa");
-    let same = with("{name: copa, limit: 12}");
+    run_with_task(&world, &grid, "copa");
+    let same = run_with_task(&world, &grid, "{name: copa, limit: 12}");
     assert!(same.contains("2 of 2 cells are stored already"), "{same}");
     assert!(same.contains("all 12 documents (a limit of 12 leaves none out)"), "{same}");
-    let fewer = with("{name: copa, limit: 11}");
+    let fewer = run_with_task(&world, &grid, "{name: copa, limit: 11}");
     assert!(!fewer.contains("2 of 2 cells are stored already") && fewer.contains("11 of 12 documents"), "{fewer}");
 }
 
@@ -143,4 +136,11 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
 fn judged(output: &str) -> String {
     let line = output.lines().find(|line| line.starts_with("tableA7-corpus")).unwrap();
     line.split_once("ours (tiny) ").unwrap().1.to_owned()
+}
+
+fn run_with_task(world: &World, grid: &str, task: &str) -> String {
+    let scored = "evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n";
+    let grid = grid.replace(scored, &format!("tasks:\n  copa: {{path: copa.jsonl}}\nevaluate: {{tasks: [{task}]}}\n"));
+    world.write("grid.yaml", grid);
+    both(&world.run(&["--set", "depth=1", "--set", "recovery=none", "--set", "name=limited"]))
 }

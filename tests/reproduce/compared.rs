@@ -15,7 +15,7 @@ fn two_runs_are_compared_by_setting_and_by_value() {
     let same = made(&world, &["compare", "one/mini/tiny", "one/mini/tiny"]);
     assert!(same.contains("settings: the same") && same.contains("are the same"), "{same}");
     let output = world.ghostlab(&["compare", "one/mini/tiny", "nowhere"]);
-    assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(3), "{}", both(&output));
 }
 
 #[test]
@@ -30,9 +30,9 @@ fn another_text_under_the_same_name_is_told_and_not_paired() {
     assert!(log.contains("settings: the same") && log.contains("corpora.test"), "{log}");
     assert!(log.contains("not the same items") && !log.contains("p ="), "{log}");
     let output = world.ghostlab(&["compare", "one/mini", "twi/mini/tiny"]);
-    assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(3), "{}", both(&output));
     let output = world.ghostlab(&["compare", "one/mini/tiny", "one/mini/tony"]);
-    assert!(text(&output).contains("did you mean `one/mini/tiny`?"), "{}", text(&output));
+    assert!(both(&output).contains("did you mean `one/mini/tiny`?"), "{}", both(&output));
 }
 
 #[test]
@@ -62,5 +62,5 @@ fn two_backbones_stand_side_by_side_where_they_are_mapped() {
     let log = made(&world, &["compare", "results/mini", "results/mono", "--map", "mine=yours"]);
     assert!(log.contains("values that differ") && !log.contains("only in"), "{log}");
     let output = world.ghostlab(&["compare", "results/mini", "results/mono", "--map", "mime=yours"]);
-    assert!(text(&output).contains("did you mean `mine`?"), "{}", text(&output));
+    assert!(both(&output).contains("did you mean `mine`?"), "{}", both(&output));
 }

@@ -29,7 +29,7 @@ fn run_artifact_has_its_own_folder_and_page_lists_gaps() {
     let before = fs::read(world.path("results/mini/tiny/mini.csv")).unwrap();
     // The table is complete; the additional text of `run` is not stored.
     let output = world.ghostlab(&["run", "experiments/mini.yaml", "--stored"]);
-    assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(3), "{}", both(&output));
     let [plain, named] = names_in_mini(&world).try_into().unwrap();
     assert!(plain == "tiny" && named.starts_with("tiny+run-"), "{plain} {named}");
     let rows = table(&world.path("results/mini").join(&named).join("results.csv"));
@@ -99,8 +99,11 @@ fn folders_in_mini(world: &World) -> Vec<String> {
 }
 
 fn tables_of(files: &std::collections::BTreeMap<String, Vec<u8>>) -> Vec<(String, Vec<u8>)> {
-    let is_table = |name: &str| [".csv", ".md", "numbers.json"].iter().any(|end| name.ends_with(end));
-    files.iter().filter(|(name, _)| is_table(name)).map(|(name, content)| (name.clone(), content.clone())).collect()
+    files
+        .iter()
+        .filter(|(name, _)| [".csv", ".md", "numbers.json"].iter().any(|end| name.ends_with(end)))
+        .map(|(name, content)| (name.clone(), content.clone()))
+        .collect()
 }
 
 #[test]
@@ -110,8 +113,8 @@ fn a_page_of_a_users_own_is_not_replaced() {
     world.write("reports/index.html", "mine");
     for command in [&["reproduce", "mini"][..], &["report", "--results", "experiments"]] {
         let output = world.ghostlab(command);
-        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-        assert!(text(&output).contains("reports/index.html"), "{}", text(&output));
+        assert_eq!(output.status.code(), Some(2), "{}", both(&output));
+        assert!(both(&output).contains("reports/index.html"), "{}", both(&output));
     }
     assert!(!world.path("results").exists(), "nothing was run");
     assert_eq!(fs::read_to_string(world.path("reports/index.html")).unwrap(), "mine");

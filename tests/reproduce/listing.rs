@@ -53,11 +53,11 @@ fn listed_line(world: &World, prefix: &str) -> String {
 fn an_unknown_artifact_and_a_misspelt_description_are_named() {
     let world = experiments("mine");
     let output = world.ghostlab(&["reproduce", "mimi"]);
-    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-    assert!(text(&output).contains("did you mean `mini`?"), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", both(&output));
+    assert!(both(&output).contains("did you mean `mini`?"), "{}", both(&output));
     let broken = TABLE.replace("metrics:", "metric:");
     world.write("experiments/mini.yaml", format!("{broken}{}", GRID.replace("NAME", "mine")));
     let output = world.ghostlab(&["reproduce", "mini"]);
-    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-    assert!(text(&output).contains("mini.yaml:8") && text(&output).contains("`metric`"), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", both(&output));
+    assert!(both(&output).contains("mini.yaml:8") && both(&output).contains("`metric`"), "{}", both(&output));
 }

@@ -29,8 +29,8 @@ fn all_skips_artifacts_without_the_profile() {
     // Neither an explicitly named artifact nor an unknown profile is skipped silently.
     for arguments in [["reproduce", "figure1", "--profile", "other"], ["reproduce", "all", "--profile", "none"]] {
         let output = world.ghostlab(&arguments);
-        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-        assert!(text(&output).contains("profile `"), "{}", text(&output));
+        assert_eq!(output.status.code(), Some(2), "{}", both(&output));
+        assert!(both(&output).contains("profile `"), "{}", both(&output));
     }
 }
 
@@ -41,15 +41,14 @@ fn page_notes_who_made_each_number_when_and_from_what() {
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
     let dense = cell_note(&page, "mine.dense");
     let note = cell_note(&page, "mine.streamline");
-    let value = |name: &str| part(&note, &format!("<dt>{name}</dt><dd>"), "</dd>");
-    assert_eq!(value("program"), format!("ghostlab {}", env!("CARGO_PKG_VERSION")));
-    assert!(value("command").contains("reproduce mini"), "{note}");
-    assert!(value("machine").contains("threads"), "{note}");
+    assert_eq!(value(&note, "program"), format!("ghostlab {}", env!("CARGO_PKG_VERSION")));
+    assert!(value(&note, "command").contains("reproduce mini"), "{note}");
+    assert!(value(&note, "machine").contains("threads"), "{note}");
     // Outside a checkout, no commit is recorded.
     let record: serde_json::Value =
         serde_json::from_slice(&fs::read(world.path("results/mini/tiny/run.json")).unwrap()).unwrap();
     if let Some(commit) = record["commit"].as_str() {
-        assert!(value("commit").starts_with(commit), "{note}");
+        assert!(value(&note, "commit").starts_with(commit), "{note}");
     }
     let year = &record["finished"].as_str().unwrap()[..5];
     assert!(note.contains(&format!("</code></td><td>{year}")), "when each part was finished: {note}");
@@ -84,4 +83,8 @@ fn every_profile_that_has_results_is_on_the_page() {
     }
     let claims = part(&page, "<section id=\"claims\"", "</section>");
     assert!(claims.contains("Table 2, deeper"), "claims are asked of every profile: {claims}");
+}
+
+fn value<'a>(note: &'a str, name: &str) -> &'a str {
+    part(note, &format!("<dt>{name}</dt><dd>"), "</dd>")
 }

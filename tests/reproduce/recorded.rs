@@ -116,8 +116,8 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
 
     // Only artifacts without overrides can be recorded.
     let output = world.ghostlab(&["reproduce", "mini", "--record", "--dtype", "bf16"]);
-    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-    assert!(text(&output).contains("only an artifact with its default settings can be recorded"), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", both(&output));
+    assert!(both(&output).contains("only an artifact with its default settings can be recorded"), "{}", both(&output));
 }
 
 fn results_and_reports(world: &World) -> std::collections::BTreeMap<String, Vec<u8>> {
@@ -221,7 +221,7 @@ fn git_keeps_what_a_record_keeps_and_nothing_else() {
 
 fn git(folder: &Path, arguments: &[&str]) -> String {
     let output = std::process::Command::new("git").args(arguments).current_dir(folder).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output));
+    assert!(output.status.success(), "{}", both(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -259,9 +259,9 @@ fn altered_verdict_and_figure_value_are_detected() {
 fn verified(world: &World, folder: &str) -> (Option<i32>, serde_json::Value, serde_json::Value, String) {
     let output = world.ghostlab(&["verify", folder, "--share", "1%", "--json"]);
     let answer: serde_json::Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", both(&output)));
     let checks = answer["answer"]["folders"][0]["checks"].as_array().unwrap().clone();
-    (output.status.code(), check_of_kind(&checks, "claims"), check_of_kind(&checks, "tables"), text(&output))
+    (output.status.code(), check_of_kind(&checks, "claims"), check_of_kind(&checks, "tables"), both(&output))
 }
 
 fn check_of_kind(checks: &[serde_json::Value], kind: &str) -> serde_json::Value {

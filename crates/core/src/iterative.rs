@@ -101,8 +101,9 @@ impl<'a> ShrinkingModel<'a> {
             let mut stats = CalibrationStats::new(&similarities, None, &mut no_trials).without(self.removed.clone());
             let chosen = rule.select(&one, &mut stats)?;
             let score = chosen.scores.iter().find(|(candidate, _)| removal(cut.unit, *candidate) == chosen.removed);
-            let missing = || Error::job("a selected layer has no score").at(chosen.removed.to_string());
-            scores.push(*score.ok_or_else(missing)?);
+            let score =
+                score.ok_or_else(|| Error::job("a selected layer has no score").at(chosen.removed.to_string()))?;
+            scores.push(*score);
             removed.extend(&chosen.removed);
             if self.recovery.repairs() && scores.len() < cut.depth {
                 self.remove(&chosen.removed, progress)?;

@@ -83,16 +83,14 @@ pub fn sign_flips(tasks: &[Discordant], draws: usize, seed: u64) -> f64 {
         return counted(&piles, 0.0, 1.0, &pile_weight, &|difference| is_as_far(difference, observed)).min(1.0);
     }
     let mut random = Mt64::new(seed);
-    let mut drawn = || {
-        piles
-            .iter()
-            .map(|pile| {
-                let flips = pile.only_a + pile.only_b;
-                pile_weight(pile) * (2.0 * whole(heads(&mut random, flips)) - whole(flips))
-            })
-            .sum::<f64>()
-    };
-    let hits = (0..draws).filter(|_| is_as_far(drawn(), observed)).count();
+    let mut hits = 0;
+    for _ in 0..draws {
+        let drawn = piles.iter().map(|pile| {
+            let flips = pile.only_a + pile.only_b;
+            pile_weight(pile) * (2.0 * whole(heads(&mut random, flips)) - whole(flips))
+        });
+        hits += usize::from(is_as_far(drawn.sum(), observed));
+    }
     (to_f64(hits) + 1.0) / (to_f64(draws) + 1.0)
 }
 
@@ -129,16 +127,6 @@ fn heads(random: &mut Mt64, count: u64) -> u64 {
     let whole_words = (0..count / 64).map(|_| u64::from(random.next_u64().count_ones())).sum::<u64>();
     let rest = random.next_u64() & ((1 << (count % 64)) - 1);
     whole_words + u64::from(rest.count_ones())
-}
-
-/// Computes the probability of `correct` or more correct answers out of `total` when guessing with probability
-/// `chance`, which is the exact one-sided p-value of being above chance. Returns NaN for invalid arguments.
-pub fn binomial_above_chance(correct: u64, total: u64, chance: f64) -> f64 {
-    if correct > total || !(0.0..=1.0).contains(&chance) {
-        return f64::NAN;
-    }
-    // At least `correct` successes is the same as at most `total - correct` failures.
-    at_most(total - correct, total, 1.0 - chance)
 }
 
 /// Computes the difference of the mean losses, mean(a) − mean(b), of two variants on the same windows, with its 95 %

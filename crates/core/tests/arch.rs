@@ -250,24 +250,16 @@ fn untied_head_is_used_whatever_the_config_says() {
     let mut config = common::json(&plain.join("config.json"));
     config["tie_word_embeddings"] = true.into();
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    let logits = |weights: &std::collections::HashMap<String, Tensor>| -> (Config, Vec<Vec<f64>>) {
-        candle_core::safetensors::save(weights, folder.path().join("model.safetensors")).unwrap();
-        let config = Config::read(folder.path()).unwrap();
-        (
-            config,
-            common::engines(folder.path()).iter().map(|engine| forward(&**engine, &batch("llama-gqa").0).1).collect(),
-        )
-    };
-    let (config, both) = logits(&weights);
+    let (config, both) = saved_logits(folder.path(), &weights);
     assert!(!config.tied_embeddings && config.notes.iter().any(|note| note.contains("lm_head.weight")), "{config:?}");
     assert_eq!(both, expected);
     let head = weights.remove("lm_head.weight").unwrap();
-    let (config, embedding) = logits(&weights);
+    let (config, embedding) = saved_logits(folder.path(), &weights);
     assert!(config.tied_embeddings && embedding != expected);
     // File with the single table under the head's name.
     let table = weights.remove("model.embed_tokens.weight").unwrap();
     weights.insert("lm_head.weight".into(), table);
-    let (config, alone) = logits(&weights);
+    let (config, alone) = saved_logits(folder.path(), &weights);
     assert!(config.tied_embeddings);
     assert_eq!(alone, embedding);
     drop(head);
@@ -281,4 +273,14 @@ fn an_index_that_names_an_absent_shard_is_refused() {
     let error = Decoder::load(folder.path()).err().unwrap();
     assert_eq!(error.exit_code(), 3);
     assert!(error.to_string().contains("model-1.safetensors"), "{error}");
+}
+
+/// Saves the weights and returns the configuration and the logits of each engine.
+fn saved_logits(
+    folder: &std::path::Path,
+    weights: &std::collections::HashMap<String, Tensor>,
+) -> (Config, Vec<Vec<f64>>) {
+    candle_core::safetensors::save(weights, folder.join("model.safetensors")).unwrap();
+    let config = Config::read(folder).unwrap();
+    (config, common::engines(folder).iter().map(|engine| forward(&**engine, &batch("llama-gqa").0).1).collect())
 }

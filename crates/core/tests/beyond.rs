@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::common::stories::recovery;
-use crate::common::{assert_close, checkout, engines, flat, json, numbers, relative_error, shared, tensors};
+use crate::common::{assert_close, checkout, engines, flat, json, no_trials, numbers, relative_error, shared, tensors};
 use crate::official::setting::{Calibrated, calibrate, layers, losses, pruned, spans};
 use candle_core::Tensor;
 use ghostlab_core::calibrate::PassRequest;
 use ghostlab_core::checkpoint::Layout;
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
-use ghostlab_core::criterion::{self, CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection, TrialMetric};
+use ghostlab_core::criterion::{self, CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection};
 use ghostlab_core::evaluate::damage::{Damage, Damages, Stretch, damages};
 use ghostlab_core::model::{CPU, Cut, Decoder, Engine, Operator, Program, deployed};
 use ghostlab_core::recovery::{Recovery, Solution, Span};
@@ -49,14 +49,13 @@ impl OracleWorld {
         let texts = ["calibration", "evaluation"].map(|part| input(&settings[part]["path"]));
         let [Some(calibration_text), Some(evaluation_text)] = texts else { return None };
         let tokenizer = Tokenizer::load(backbone.join("tokenizer.json")).unwrap();
-        let number = |part: &str, key: &str| settings[part][key].as_u64().unwrap() as usize;
-        let [sequences, length] = ["sequences", "length"].map(|key| number("calibration", key));
+        let [sequences, length] = ["sequences", "length"].map(|key| number(settings, "calibration", key));
         let rows = read_rows(&calibration_text, None).unwrap();
-        let seed = number("calibration", "seed") as u64;
+        let seed = number(settings, "calibration", "seed") as u64;
         let calibration = calibration(Rule::Wikitext2, &rows, &tokenizer, sequences, length, seed).unwrap();
         let rows = read_rows(&evaluation_text, None).unwrap();
-        let limit = number("evaluation", "limit");
-        let length = number("evaluation", "length");
+        let limit = number(settings, "evaluation", "limit");
+        let length = number(settings, "evaluation", "length");
         let evaluation = evaluation(Rule::Wikitext2, &rows, &tokenizer, length, Some(limit)).unwrap();
         let expected = json(&folder.join("numbers.json"))[name].take();
         let starts: Vec<f64> = calibration.starts.iter().map(|start| start.token as f64).collect();
@@ -75,16 +74,18 @@ impl OracleWorld {
     fn cuts(&self, engine: &dyn Engine) -> Vec<(&str, &Value)> {
         let variants: Vec<(&str, &Value)> =
             self.expected["variants"].as_object().unwrap().iter().map(|(name, value)| (name.as_str(), value)).collect();
-        let first = |kind: &str| {
+        let prefixes = ["cut:", "lorp:"].map(|kind| {
+            if engine.id() == CPU {
+                return kind.to_owned();
+            }
             let (name, _) = variants.iter().find(|(name, _)| name.starts_with(kind)).unwrap();
             name[..=name.rfind(':').unwrap()].to_owned()
-        };
-        let prefixes = match engine.id() == CPU {
-            true => ["cut:".to_owned(), "lorp:".to_owned()],
-            false => [first("cut:"), first("lorp:")],
-        };
-        let is_cut = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()));
-        variants.into_iter().filter(|(name, _)| is_cut(name) && !name.ends_with(":unit-normed-bias")).collect()
+        });
+        let mut cuts = variants;
+        cuts.retain(|(name, _)| {
+            prefixes.iter().any(|prefix| name.starts_with(prefix.as_str())) && !name.ends_with(":unit-normed-bias")
+        });
+        cuts
     }
 
     /// Compares operators, selections and perplexities on one engine.
@@ -241,7 +242,7 @@ fn lorp(clusters: Option<u64>) -> Box<dyn Criterion> {
 fn select(rule: &dyn Criterion, engine: &dyn Engine, calibrated: &Calibrated, depth: usize) -> Selection {
     let cut = PruneSpec { backbone: "", layers: engine.config().layers, depth, unit: DepthUnit::Layers };
     rule.check(&cut).unwrap();
-    let mut none = |_: TrialMetric, _: &[Cut]| panic!("no trial is asked for");
+    let mut none = no_trials;
     let mut stats = CalibrationStats::new(&calibrated.similarities, None, &mut none);
     rule.select(&cut, &mut stats).unwrap()
 }
@@ -298,4 +299,8 @@ fn tiny_olmo2_equals_the_oracle() {
 #[ignore = "slow: 35 variants of 14 million parameters"]
 fn english_backbone_equals_the_oracle() {
     compare("real", |backbone| vec![Box::new(Decoder::load(backbone).unwrap())]);
+}
+
+fn number(settings: &Value, part: &str, key: &str) -> usize {
+    settings[part][key].as_u64().unwrap() as usize
 }

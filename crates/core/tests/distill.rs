@@ -117,13 +117,13 @@ fn the_gradient_by_the_matrix_is_that_of_finite_differences() {
                 (0..c * c).map(|index| ((index * 7 + seed * 13) as f32 * 12.9898).sin()).collect();
             let length = direction.iter().map(|d| d * d).sum::<f32>().sqrt();
             direction.iter_mut().zip(&gradient).for_each(|(d, g)| *d = *d / length + g);
-            let moved = |step: f32| {
-                let moved = matrix.iter().zip(&direction).map(|(w, d)| w + step * d).collect();
-                training_at(moved).loss_and_gradient(&stream, &teacher).unwrap().0
-            };
             let size = direction.iter().map(|d| d * d).sum::<f32>().sqrt();
             let step = 2e-2 / size;
-            let difference = (moved(step) - moved(-step)) / (2.0 * f64::from(step));
+            let [forward, back] = [step, -step].map(|step| {
+                let moved = matrix.iter().zip(&direction).map(|(w, d)| w + step * d).collect();
+                training_at(moved).loss_and_gradient(&stream, &teacher).unwrap().0
+            });
+            let difference = (forward - back) / (2.0 * f64::from(step));
             let exact: f64 = gradient.iter().zip(&direction).map(|(g, d)| f64::from(g * d)).sum();
             assert!((difference - exact).abs() <= 1e-2 * exact.abs(), "{name}: {difference} {exact}");
         }

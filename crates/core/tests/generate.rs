@@ -230,14 +230,10 @@ fn small_cache_gives_same_results_and_none_is_refused() {
     let engine = decoder("llama-gqa");
     let prompts = prompts();
     let expected = run(&engine, &prompts, &settings());
-    let refused = |cache_bytes| {
-        let settings = Settings { cache_bytes, ..settings() };
-        generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &Digits, &mut ()).err()
-    };
     // The cache is too small for the longest prompt.
-    let error = refused(1000).unwrap();
+    let error = refusal(&engine, 1000).unwrap();
     assert_eq!(error.exit_code(), 3, "{error}");
-    let least = (1..40).map(|step| step << 14).find(|&bytes| refused(bytes).is_none()).unwrap();
+    let least = (1..40).map(|step| step << 14).find(|&bytes| refusal(&engine, bytes).is_none()).unwrap();
     assert_eq!(run(&engine, &prompts, &Settings { cache_bytes: least, batch: 64, ..settings() }), expected);
 }
 
@@ -362,8 +358,8 @@ fn the_candle_engine_generates_the_same_tokens() {
 #[test]
 fn chunks_that_run_together_give_what_each_gives_alone() {
     let engine = decoder("qwen3");
-    let ids = |index: u32| ids(index, 3 + index as usize % 5);
-    let prompts: Vec<Prompt> = (0..70).map(|index| Prompt { identity: index.to_string(), ids: ids(index) }).collect();
+    let prompts: Vec<Prompt> =
+        (0..70).map(|index| Prompt { identity: index.to_string(), ids: short_ids(index) }).collect();
     let eval = GenerationEval::new(&prompts, Settings { batch: 1, ..Settings::greedy(3, 64) }, &Digits);
     let trie = Trie::new(&programs(&engine));
     let run_chunks = |chunks: &[usize]| eval.run(&engine, &trie, chunks, &mut vec![0.0; trie.len()]).unwrap();
@@ -441,4 +437,13 @@ fn cached_keys_of_another_regime_are_refused_where_a_text_runs_anew() {
         let error = run(&[5], 0).unwrap_err();
         assert!(error.exit_code() == 2 && error.to_string().contains("at most 24 tokens"), "{error}");
     }
+}
+
+fn refusal(engine: &Decoder, cache_bytes: u64) -> Option<Error> {
+    let settings = Settings { cache_bytes, ..settings() };
+    generate(engine, &Trie::new(&programs(engine)), &prompts(), &settings, &Digits, &mut ()).err()
+}
+
+fn short_ids(index: u32) -> Vec<u32> {
+    ids(index, 3 + index as usize % 5)
 }

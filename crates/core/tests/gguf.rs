@@ -326,16 +326,15 @@ fn tokenizer_survives_a_round_trip_through_its_entries() {
         ["", " ", "a  b\n\n c", "don't 12345 I'LL x\u{301}é\u{1F600}", "<|endoftext|>x", "\t\r\n tab"]
             .map(str::to_owned),
     );
-    let sequence = |first: serde_json::Value, regex: bool| serde_json::json!({"type": "Sequence", "pretokenizers": [first, byte_level(regex)]});
     let digits = serde_json::json!({"type": "Digits", "individual_digits": true});
     let llama3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
     let qwen2 = llama3.replace(r"\p{N}{1,3}", r"\p{N}");
     for (pre, pre_tokenizer, ignore, nfc) in [
         ("gpt-2", byte_level(true), false, false),
-        ("smollm", sequence(digits, true), false, false),
-        ("llama-bpe", sequence(split_pattern(llama3), false), true, false),
-        ("dbrx", sequence(split_pattern(llama3), false), false, false),
-        ("qwen2", sequence(split_pattern(&qwen2), false), false, true),
+        ("smollm", sequence(&digits, true), false, false),
+        ("llama-bpe", sequence(&split_pattern(llama3), false), true, false),
+        ("dbrx", sequence(&split_pattern(llama3), false), false, false),
+        ("qwen2", sequence(&split_pattern(&qwen2), false), false, true),
     ] {
         let mut description = tokenizer_json.clone();
         description["pre_tokenizer"] = pre_tokenizer;
@@ -410,4 +409,8 @@ fn gguf_end_tokens_are_one_list_main_one_first() {
             "{more:?}"
         );
     }
+}
+
+fn sequence(first: &serde_json::Value, regex: bool) -> serde_json::Value {
+    serde_json::json!({"type": "Sequence", "pretokenizers": [first, byte_level(regex)]})
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::common;
 use crate::common::stories::{Calibrated, calibrated, perplexities};
-use crate::common::{engines_of_all_types, fixture, numbers, relative_error};
+use crate::common::{engines_of_all_types, fixture, no_trials, numbers, relative_error};
 use candle_core::Device;
 use ghostlab_core::calibrate::{HookPoint, Similarities};
 use ghostlab_core::corpus::{Start, Windows};
@@ -146,9 +146,10 @@ impl Case<'_> {
         let mut training = Training::new(&tail, Checkpoint::start(identity.clone())).unwrap();
         for index in 0..self.calibration.count() {
             let rows = index * self.calibration.length..(index + 1) * self.calibration.length;
-            let stream = |layer| activations.rows(HookPoint::Stream(layer), rows.clone()).unwrap();
-            let teacher = top_tokens(&tail.project_rows(stream(config.layers)).unwrap(), Finetune::TOP_TOKENS).unwrap();
-            training.step(stream(start), &teacher).unwrap();
+            let [input, output] =
+                [start, config.layers].map(|layer| activations.rows(HookPoint::Stream(layer), rows.clone()).unwrap());
+            let teacher = top_tokens(&tail.project_rows(output).unwrap(), Finetune::TOP_TOKENS).unwrap();
+            training.step(input, &teacher).unwrap();
         }
         let trained = &training.state().matrix;
         let change: Vec<f64> =
@@ -279,7 +280,7 @@ fn released_orders_need_no_calibration() {
         };
         rule.check(&cut).unwrap();
         assert!(rule.pairs(&cut).is_empty() && rule.sites(&cut).is_empty() && rule.trials(&cut).is_empty());
-        let mut none = |_: TrialMetric, _: &[Cut]| panic!("nothing is measured");
+        let mut none = no_trials;
         let similarities = Similarities::default();
         let mut stats = CalibrationStats::new(&similarities, None, &mut none);
         let found = rule.select(&cut, &mut stats).unwrap();

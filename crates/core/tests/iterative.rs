@@ -33,18 +33,21 @@ struct Variant<'a> {
 
 impl<'a> Variant<'a> {
     fn parse(world: &str, name: &'a str, expected: &'a Value) -> Option<Self> {
-        let none = || recovery("none", json!({}));
         let (criterion, options, recovery, unit, depth) = match name.split(':').collect::<Vec<_>>()[..] {
             ["iterative-pc", depth, granularity, axis] => {
                 let options = json!({"cosine": axis, "iterative": true});
                 let repair = recovery("prune-and-comp", json!({"granularity": granularity}));
                 ("shortgpt", options, repair, DepthUnit::Layers, depth)
             }
-            ["iterative-none", depth, axis] => {
-                ("shortgpt", json!({"cosine": axis, "iterative": true}), none(), DepthUnit::Layers, depth)
-            }
+            ["iterative-none", depth, axis] => (
+                "shortgpt",
+                json!({"cosine": axis, "iterative": true}),
+                recovery("none", json!({})),
+                DepthUnit::Layers,
+                depth,
+            ),
             ["half-iterative", "joint", depth] => {
-                ("llm-drop", json!({"iterative": true}), none(), DepthUnit::Sublayers, depth)
+                ("llm-drop", json!({"iterative": true}), recovery("none", json!({})), DepthUnit::Sublayers, depth)
             }
             _ => return None,
         };

@@ -5,11 +5,11 @@
 use std::collections::HashMap;
 
 use crate::common::stories::{perplexities, recovery};
-use crate::common::{assert_close, engines_of_all_types, flat, numbers, relative_error, shared, tensors};
+use crate::common::{assert_close, engines_of_all_types, flat, no_trials, numbers, relative_error, shared, tensors};
 use crate::sublayers::{PERPLEXITY, SCORE, TINY, World};
 use candle_core::Tensor;
 use ghostlab_core::calibrate::{self, Activations, HookPoint, Similarities};
-use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, TrialMetric};
+use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection};
 use ghostlab_core::model::{CPU, Cut, Engine, Operator, Program, Repairs, Sublayer, Tolerance};
 use ghostlab_core::recovery::{Boundary, spans};
 use serde_json::{Value, json};
@@ -74,11 +74,10 @@ impl<'a> Setting<'a> {
         let layers = self.engine.config().layers;
         let cut = PruneSpec { backbone: "", layers, depth: variant.depth, unit: DepthUnit::Attention };
         criterion::check("nbl", &*rule, &cut).unwrap();
-        let mut none = |_: TrialMetric, _: &[Cut]| panic!("no trial is asked for");
-        let norms = |layer: usize| self.engine.stream_norm(layer);
+        let mut none = no_trials;
         let similarities = Similarities::default();
         let stats = CalibrationStats::new(&similarities, Some(&self.activations), &mut none);
-        rule.select(&cut, &mut stats.with_norms(&norms)).unwrap()
+        rule.select(&cut, &mut stats.with_norms(&|layer| self.engine.stream_norm(layer))).unwrap()
     }
 
     /// Compares the selected attentions and their bounds.

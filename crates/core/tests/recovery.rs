@@ -8,7 +8,7 @@ use crate::common::{assert_close, fixture, flat, numbers, relative_error, tensor
 use ghostlab_core::calibrate::HookPoint;
 use ghostlab_core::corpus::{Start, Windows};
 use ghostlab_core::model::{
-    Batch, Cut, Decoder, Engine, Model, Operator, Program, Repairs, RmsNorm, Step, Sublayer, Trie, elements,
+    Batch, Cut, Decoder, Model, Operator, Program, Repairs, RmsNorm, Step, Sublayer, Trie, elements,
 };
 use ghostlab_core::recovery::{Boundary, Repair, RepairMetrics, Solution, Span};
 use serde_json::{Value, json};
@@ -156,12 +156,13 @@ fn layerwise_repairs_of_regions_equal_the_reference() {
 /// Returns pseudorandom windows for a fixture backbone.
 fn windows(sequences: usize, length: usize, vocab: usize) -> Windows {
     let mut state = 12345u64;
-    let mut next = || {
+    let mut ids = Vec::with_capacity(sequences * length);
+    for _ in 0..sequences * length {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((state >> 33) % vocab as u64) as u32
-    };
+        ids.push(((state >> 33) % vocab as u64) as u32);
+    }
     let starts = (0..sequences).map(|i| Start { document: 0, token: i * length }).collect();
-    Windows { ids: (0..sequences * length).map(|_| next()).collect(), length, starts, corpus_tokens: 0, bytes: 0 }
+    Windows { ids, length, starts, corpus_tokens: 0, bytes: 0 }
 }
 
 struct World {
@@ -181,11 +182,7 @@ fn no_linear_map_of_the_stream_leaves_less_than_ghosted() {
         let world = world(name, 8, 64);
         for (start, end) in [(0, 1), (1, 3), (2, 4), (0, 3)] {
             let boundary = world.calibration.boundary(&world.decoder, start, end);
-            let residual = |name: &str, options: Value| {
-                let solution = recovery(name, options).solve(&boundary).unwrap();
-                RepairMetrics::of(&boundary, &solution.repair).unwrap().relative_residual
-            };
-            let ghosted = residual("ghosted", json!({}));
+            let ghosted = residual(&boundary, "ghosted", json!({}));
             for (other, options) in [
                 ("none", json!({})),
                 ("linearpatch-diag", json!({})),
@@ -193,7 +190,7 @@ fn no_linear_map_of_the_stream_leaves_less_than_ghosted() {
                 ("linearpatch-rotate", json!({"boundary": "layer"})),
                 ("prune-and-comp", json!({"granularity": "scalar"})),
             ] {
-                let theirs = residual(other, options);
+                let theirs = residual(&boundary, other, options);
                 assert!(
                     ghosted <= theirs * (1.0 + 1e-9),
                     "{name} [{start}, {end}): ghosted {ghosted}, {other} {theirs}"
@@ -208,9 +205,8 @@ fn both_solvers_of_ghosted_agree_when_the_rank_is_full() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let world = world(name, 8, 64);
         let boundary = world.calibration.boundary(&world.decoder, 1, 3);
-        let solve_by = |solver: &str| recovery("ghosted", json!({"solver": solver})).solve(&boundary).unwrap();
-        let normal = solve_by("normal");
-        let svd = solve_by("svd");
+        let [normal, svd] =
+            ["normal", "svd"].map(|solver| recovery("ghosted", json!({"solver": solver})).solve(&boundary).unwrap());
         assert_eq!(normal.system.unwrap().rank, world.decoder.config().hidden);
         assert_eq!(svd.system.unwrap().rank, normal.system.unwrap().rank);
         assert_close("condition", normal.system.unwrap().condition, svd.system.unwrap().condition, 1e-2);
@@ -278,16 +274,14 @@ fn before_a_norm_only_channel_proportions_matter() {
     std::fs::copy(fixture("arch/olmo2/model.safetensors"), folder.path().join("model.safetensors")).unwrap();
     let decoder = Decoder::load(folder.path()).unwrap();
     let channels = decoder.config().hidden;
-    let folded = |factors: Vec<f32>| {
-        let factors = Operator::diagonal(factors).unwrap();
-        decoder.folded(Sublayer::Attention, 1, &factors).unwrap().folded(Sublayer::Mlp, 1, &factors).unwrap()
-    };
     let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice()]);
     let dense = Program::dense(4);
     let plain = run(&decoder, &dense, &batch);
-    assert!(relative_error(&run(&folded(vec![3.0; channels]), &dense, &batch), &plain) <= 1e-5);
-    let once = run(&folded(scale_by_channel(1.0, channels)), &dense, &batch);
-    assert!(relative_error(&run(&folded(scale_by_channel(3.0, channels)), &dense, &batch), &once) <= 1e-5);
+    assert!(relative_error(&run(&folded_twice(&decoder, vec![3.0; channels]), &dense, &batch), &plain) <= 1e-5);
+    let once = run(&folded_twice(&decoder, scale_by_channel(1.0, channels)), &dense, &batch);
+    assert!(
+        relative_error(&run(&folded_twice(&decoder, scale_by_channel(3.0, channels)), &dense, &batch), &once) <= 1e-5
+    );
     assert!(relative_error(&once, &plain) > 1e-2, "unequal factors do something");
     // The original method's factor would be cancelled by the norms, so the solution keeps it as a step, with a note.
     let calibration = calibrated(&decoder, &windows(8, 64, decoder.config().vocab));
@@ -326,11 +320,11 @@ fn scalar_prune_and_comp_only_scales_earlier_layers() {
     let operator = solution.repair.operator().unwrap().clone();
     let factor = operator.to_dense().unwrap()[0];
     // The factor is defined as the ratio of mean magnitudes.
-    let mean = |site| -> f64 {
-        let rows = world.calibration.activations.rows(site, 0..512).unwrap();
-        rows.iter().map(|&v| f64::from(v.abs())).sum::<f64>()
-    };
-    assert_close("factor", factor.into(), mean(HookPoint::Stream(3)) / mean(HookPoint::Stream(2)), 1e-6);
+    let [before, after] = [2, 3].map(|stream| -> f64 {
+        let rows = world.calibration.activations.rows(HookPoint::Stream(stream), 0..512).unwrap();
+        rows.iter().map(|&v| f64::from(v.abs())).sum()
+    });
+    assert_close("factor", factor.into(), after / before, 1e-6);
     // The original method scales these weights of the preceding layers: embedding, o_proj and down_proj.
     let scalar = Operator::diagonal(vec![factor; 64]).unwrap();
     let mut folded = world.decoder.clone();
@@ -428,7 +422,7 @@ fn sequential_repair_lowers_the_error_of_its_last_boundary() {
     let removed = [1, 3];
     let batch = Batch::windows(windows(8, 64, world.decoder.config().vocab).iter());
     let post = world.calibration.activations.rows(HookPoint::Stream(4), 0..512).unwrap();
-    let left = |name: &str| {
+    let [sequential, ghosted] = ["sequential", "ghosted"].map(|name| {
         let mut solutions: Vec<(usize, Solution)> = Vec::new();
         let mut earlier: Vec<(Span, Repair)> = Vec::new();
         for start in removed {
@@ -440,9 +434,7 @@ fn sequential_repair_lowers_the_error_of_its_last_boundary() {
         }
         let given = run(&world.decoder, &program(4, &removed, &solutions), &batch);
         given.iter().zip(post).map(|(a, b)| (a - f64::from(*b)).powi(2)).sum::<f64>()
-    };
-    let sequential = left("sequential");
-    let ghosted = left("ghosted");
+    });
     assert!(sequential < 0.999 * ghosted, "{sequential} {ghosted}");
 }
 
@@ -462,12 +454,11 @@ fn maps_agree_on_engines_and_weights_absorb_no_bias() {
         let branches = [((1, Sublayer::Mlp), operator.clone())].into();
         let on_branch = Program::repaired(4, &Cut::layers([2]), &Repairs { branches, ..Repairs::default() });
         let trie = Trie::new(&[on_stream, on_branch, Program::pruned(4, &[2], |_| None)]);
-        let values_of = |engine: &dyn Engine| -> Vec<Vec<f64>> {
-            let outputs = engine.run(&trie, &batch, &mut ()).unwrap();
+        let [own_values, candle] = [0, 1].map(|index| -> Vec<Vec<f64>> {
+            let outputs = engines[index].run(&trie, &batch, &mut ()).unwrap();
             let values = outputs.into_iter().flatten();
             values.map(|predictions| predictions.iter().map(|p| f64::from(p.log_probability)).collect()).collect()
-        };
-        let [own_values, candle] = [values_of(&*engines[0]), values_of(&*engines[1])];
+        });
         for (own_values, candle) in own_values.iter().zip(&candle) {
             assert!(relative_error(own_values, candle) <= 1e-5);
         }
@@ -492,12 +483,9 @@ fn noise(count: usize, seed: usize) -> Vec<f32> {
 fn a_shuffled_replaceme_depends_on_its_seed_alone() {
     let world = world("llama-gqa", 4, 32);
     let boundary = world.calibration.boundary(&world.decoder, 2, 3);
-    let map_of = |options: Value| {
-        matrix(recovery("replaceme-cos", options).solve(&boundary).unwrap().repair.operator().unwrap())
-    };
-    let first = map_of(json!({"batch": 50}));
-    assert_eq!(first, map_of(json!({"batch": 50})));
-    assert_ne!(first, map_of(json!({"batch": 50, "seed": 1})));
+    let first = replaceme_map(&boundary, json!({"batch": 50}));
+    assert_eq!(first, replaceme_map(&boundary, json!({"batch": 50})));
+    assert_ne!(first, replaceme_map(&boundary, json!({"batch": 50, "seed": 1})));
 }
 
 #[test]
@@ -516,4 +504,19 @@ fn options_that_make_no_sense_are_refused_with_what_would() {
         assert!(error.to_string().contains(words), "{name}: {error}");
         assert_eq!(error.exit_code(), 2);
     }
+}
+
+fn residual(boundary: &Boundary<'_>, name: &str, options: Value) -> f64 {
+    let solution = recovery(name, options).solve(boundary).unwrap();
+    RepairMetrics::of(boundary, &solution.repair).unwrap().relative_residual
+}
+
+/// Folds the factors into both sublayers of layer 1.
+fn folded_twice(decoder: &Decoder, factors: Vec<f32>) -> Decoder {
+    let factors = Operator::diagonal(factors).unwrap();
+    decoder.folded(Sublayer::Attention, 1, &factors).unwrap().folded(Sublayer::Mlp, 1, &factors).unwrap()
+}
+
+fn replaceme_map(boundary: &Boundary<'_>, options: Value) -> Vec<f64> {
+    matrix(recovery("replaceme-cos", options).solve(boundary).unwrap().repair.operator().unwrap())
 }

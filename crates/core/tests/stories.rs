@@ -7,12 +7,12 @@ use crate::common::stories::{LAYERS, oracle, perplexities};
 use crate::common::{assert_close, flat, numbers, relative_error, tensors};
 use ghostlab_core::calibrate::{Pair, SimilarityAxis};
 use ghostlab_core::corpus::{PythonRandom, Rule, Tokenizer, calibration};
-use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, TrialMetric};
+use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection};
 use ghostlab_core::error::Result;
 use ghostlab_core::linalg::hadamard;
 use ghostlab_core::linalg::solve::NormalEquations;
 use ghostlab_core::linalg::streaming_qr::StreamingQr;
-use ghostlab_core::model::{Batch, Cut, Engine, HostRows, Observer, Program, ResidualStream, Trie};
+use ghostlab_core::model::{Batch, Engine, HostRows, Observer, Program, ResidualStream, Trie};
 use serde_json::{Value, json};
 
 #[test]
@@ -85,12 +85,15 @@ fn select(witness: &Witness<'_>, name: &str, options: &Value, depth: usize) -> S
     let criterion = criterion::build(name, options.as_object().unwrap()).unwrap();
     let cut = PruneSpec { backbone: "stories", layers: LAYERS, depth, unit: DepthUnit::Layers };
     criterion.check(&cut).unwrap();
-    let mut measure = |_: TrialMetric, cuts: &[Cut]| {
-        let programs: Vec<Program> = cuts.iter().map(|cut| Program::without(LAYERS, cut)).collect();
-        Ok(perplexities(witness.engine, &programs, &witness.oracle.calibration_windows()))
-    };
     let similarities = &witness.calibrated.similarities;
-    criterion.select(&cut, &mut CalibrationStats::new(similarities, None, &mut measure)).unwrap()
+    let selection = criterion.select(
+        &cut,
+        &mut CalibrationStats::new(similarities, None, &mut |_, cuts| {
+            let programs: Vec<Program> = cuts.iter().map(|cut| Program::without(LAYERS, cut)).collect();
+            Ok(perplexities(witness.engine, &programs, &witness.oracle.calibration_windows()))
+        }),
+    );
+    selection.unwrap()
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! (`shared/oracles/beyond`, whose README documents formulas and tolerances).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::common::stories::perplexities;
 use crate::common::{assert_close, checkout, engines, json, numbers, shared};
@@ -49,9 +49,9 @@ impl World {
     fn read(name: &'static str, folder: PathBuf, corpora: &[PathBuf; 2]) -> Option<Self> {
         let numbers = json(&shared("oracles/beyond/numbers.json")?)[name].clone();
         let tokenizer = Tokenizer::load(folder.join("tokenizer.json")).unwrap();
-        let rows = |path: &Path| read_rows(path, None).unwrap();
-        let calibration = calibration(Rule::Wikitext2, &rows(&corpora[0]), &tokenizer, 16, 256, 0).unwrap();
-        let evaluation = evaluation(Rule::Wikitext2, &rows(&corpora[1]), &tokenizer, 256, Some(40)).unwrap();
+        let [train, test] = corpora.each_ref().map(|path| read_rows(path, None).unwrap());
+        let calibration = calibration(Rule::Wikitext2, &train, &tokenizer, 16, 256, 0).unwrap();
+        let evaluation = evaluation(Rule::Wikitext2, &test, &tokenizer, 256, Some(40)).unwrap();
         let world = Self { name, folder, calibration, evaluation, numbers };
         for (key, windows) in [("calibration", &world.calibration), ("evaluation", &world.evaluation)] {
             let sum: u64 = windows.ids.iter().map(|&id| u64::from(id)).sum();
@@ -83,9 +83,11 @@ impl World {
         let rule = criterion::build(name, &options).unwrap();
         let cut = PruneSpec { backbone: self.name, layers: engine.config().layers, depth, unit };
         criterion::check(name, &*rule, &cut).unwrap();
-        let mut trials = |metric: TrialMetric, cuts: &[Cut]| self.measure(engine, metric, cuts);
-        let mut stats = CalibrationStats::new(similarities, None, &mut trials);
-        rule.select(&cut, &mut stats).unwrap()
+        let selection = rule.select(
+            &cut,
+            &mut CalibrationStats::new(similarities, None, &mut |metric, cuts| self.measure(engine, metric, cuts)),
+        );
+        selection.unwrap()
     }
 
     fn measure(

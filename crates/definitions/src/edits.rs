@@ -25,18 +25,15 @@ pub fn ter(pairs: &[(&str, &str)]) -> f64 {
     let mut edits = 0usize;
     let mut length = 0usize;
     for (reference, text) in pairs {
-        let reference = reference.to_lowercase();
-        let text = text.to_lowercase();
         let mut numbers = HashMap::new();
-        let mut numbered = |text: &str| {
-            let ids = words(text).map(|word| {
+        let [reference, text] = [reference, text].map(|text| {
+            let text = text.to_lowercase();
+            let ids = words(&text).map(|word| {
                 let next = numbers.len();
                 *numbers.entry(word.to_owned()).or_insert(next)
             });
             ids.collect::<Vec<usize>>()
-        };
-        let reference = numbered(&reference);
-        let text = numbered(&text);
+        });
         edits += rate(&text, &reference);
         length += reference.len();
     }

@@ -258,24 +258,30 @@ fn choice(
     let by_letter = Pattern::new(&format!(r":[\s]*({letters})"))?;
     each(answers, |answer| {
         let answer = answer.as_text().unwrap_or("");
-        let named = |part: String, places: &dyn Fn(&str) -> Option<usize>| match places(&part) {
-            Some(index) if !part.is_empty() => format!("({})", choice_letter(index)),
-            _ => part,
-        };
         let mut part = extraction.find(answer)?.map_or(String::new(), |(part, _)| part);
         if part.is_empty() {
             let found = chosen(&by_text.find_all(&cleaned(answer)?)?, extraction.select)?
                 .map_or(String::new(), |(part, _)| part);
             // The last of equal choices wins.
-            part = named(found, &|part| texts.iter().rposition(|text| text == part));
+            let index = texts.iter().rposition(|text| *text == found);
+            part = lettered(found, index);
         }
         if part.is_empty() {
             let found =
                 chosen(&by_letter.find_all(answer)?, extraction.select)?.map_or(String::new(), |(part, _)| part);
-            part = named(found, &|part| (0..texts.len()).find(|index| choice_letter(*index) == part));
+            let index = (0..texts.len()).find(|index| choice_letter(*index) == found);
+            part = lettered(found, index);
         }
         Ok(Value::Text(if part.is_empty() { extraction.fallback.clone() } else { part }))
     })
+}
+
+/// Replaces a non-empty text that means a choice by the letter of the choice in parentheses.
+fn lettered(text: String, choice: Option<usize>) -> String {
+    match choice {
+        Some(index) if !text.is_empty() => format!("({})", choice_letter(index)),
+        _ => text,
+    }
 }
 
 fn choice_letter(index: usize) -> String {

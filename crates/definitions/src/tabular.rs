@@ -47,11 +47,10 @@ impl Numbers {
     /// Returns the numbers of a named field. Fields nearly always have the same order in all rows, so tries `index`
     /// first.
     fn field(&mut self, index: usize, name: &Value) -> &mut Self {
-        let is_name = |(known, _): &(Value, Self)| known == name;
-        let found = if self.fields.get(index).is_some_and(is_name) {
+        let found = if self.fields.get(index).is_some_and(|(known, _)| known == name) {
             Some(index)
         } else {
-            self.fields.iter().position(is_name)
+            self.fields.iter().position(|(known, _)| known == name)
         };
         let found = found.unwrap_or_else(|| {
             self.fields.push((name.clone(), Self::default()));

@@ -37,8 +37,9 @@ impl Hub {
             // One excess byte is enough to reject the content.
             let mut from = from.take(bytes + 1);
             loop {
-                let failed = |error| Error::damaged("cannot read the content").at(&name).found(error);
-                let read = from.read(&mut buffer).map_err(|error: std::io::Error| failed(error))?;
+                let read = from
+                    .read(&mut buffer)
+                    .map_err(|error| Error::damaged("cannot read the content").at(&name).found(error))?;
                 if read == 0 {
                     break;
                 }

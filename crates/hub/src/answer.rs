@@ -71,9 +71,8 @@ impl Asked<'_> {
         if status == StatusCode::RANGE_NOT_SATISFIABLE {
             return Err(RequestFailure::Range);
         }
-        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(|text| self.quoted(text));
-        let code = header("x-error-code");
-        let why = match (&code, header("x-error-message")) {
+        let code = self.header(headers, "x-error-code");
+        let why = match (&code, self.header(headers, "x-error-message")) {
             (_, Some(message)) => format!("{status}: {message}"),
             (Some(code), None) => format!("{status}: {code}"),
             (None, None) => status.to_string(),
@@ -88,6 +87,10 @@ impl Asked<'_> {
         let of_all = matches!(status.as_u16(), 401 | 403)
             || matches!(code.as_deref(), Some("RepoNotFound" | "RevisionNotFound"));
         Err(if at_hub && of_all { RequestFailure::Closed(error) } else { RequestFailure::Final(error) })
+    }
+
+    fn header(&self, headers: &HeaderMap, name: &str) -> Option<String> {
+        headers.get(name).and_then(|value| value.to_str().ok()).map(|text| self.quoted(text))
     }
 
     fn refusal(&self, status: StatusCode, code: Option<&str>, why: &str) -> Error {

@@ -223,14 +223,14 @@ impl Hub {
         };
         *tries += 1;
         let patience = &self.settings.patience;
-        let gave_up = || Error::missing("the hub could not be reached").at(asked.place()).found(&why);
+        let gave_up = Error::missing("the hub could not be reached").at(asked.place()).found(&why);
         if *tries >= patience.attempts {
-            let error = gave_up().expected(format!("an answer within {} attempts", patience.attempts));
+            let error = gave_up.expected(format!("an answer within {} attempts", patience.attempts));
             return Err(error.hint("received data is kept: run the same command to resume"));
         }
         if let Some(after) = after.filter(|after| *after > patience.asked) {
             let expected = format!("a wait of at most {} s", patience.asked.as_secs());
-            let error = gave_up().expected(expected).found(format!("{why}; requested wait: {} s", after.as_secs()));
+            let error = gave_up.expected(expected).found(format!("{why}; requested wait: {} s", after.as_secs()));
             return Err(error.hint("try again later; a token raises the rate limit"));
         }
         let time = patience.first.saturating_mul(1 << (*tries - 1).min(16)).min(patience.longest);

@@ -298,22 +298,18 @@ fn useless_part(what: &str, expected: u64, found: u64) -> Unfit {
 fn expected(repo: &PlannedRepo, file: &PlannedFile, head: &FileHead) -> Result<Expected> {
     let of_hub = Expected::of(&head.etag, head.bytes);
     let pinned = if repo.locked { "as it is pinned" } else { "as it is listed" };
-    let differs = |expected: String, found: String| {
-        Error::damaged("the file on the hub differs from the expected one")
-            .at(format!("{}, {} at {}", repo.source, file.name, repo.commit))
-            .expected(format!("{expected}, {pinned}"))
-            .found(found)
-            .hint("commits never change; check the mirror and hub.lock")
-    };
+    let differs = Error::damaged("the file on the hub differs from the expected one")
+        .at(format!("{}, {} at {}", repo.source, file.name, repo.commit))
+        .hint("commits never change; check the mirror and hub.lock");
     if let (Some(expected), Some(found)) = (file.bytes, of_hub.bytes)
         && expected != found
     {
-        return Err(differs(format!("{expected} bytes"), format!("{found} bytes")));
+        return Err(differs.expected(format!("{expected} bytes, {pinned}")).found(format!("{found} bytes")));
     }
     if let (Some(expected), Some(found)) = (&file.sha256, &of_hub.sha256)
         && expected != found
     {
-        return Err(differs(format!("SHA-256 {expected}"), format!("SHA-256 {found}")));
+        return Err(differs.expected(format!("SHA-256 {expected}, {pinned}")).found(format!("SHA-256 {found}")));
     }
     Ok(Expected { bytes: file.bytes.or(of_hub.bytes), sha256: file.sha256.clone().or(of_hub.sha256), git: of_hub.git })
 }

@@ -160,28 +160,30 @@ impl Hub {
         if let Some((_, error)) = fetched.failures.into_iter().next() {
             return Err(error);
         }
-        let locked = |repo: &PlannedRepo, file: &PlannedFile| -> Result<LockedFile> {
-            if let (Some(bytes), Some(sha256)) = (file.bytes, &file.sha256) {
-                return Ok(LockedFile { bytes, sha256: sha256.clone() });
-            }
-            let path = self.cache.file(&repo.source.repo, &repo.commit, &file.name, file.bytes).ok_or_else(|| {
-                Error::missing("a downloaded file is missing from the cache").at(shown(&repo.source, &file.name))
-            })?;
-            let (sha256, bytes) =
-                ghostlab_core::files::sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?;
-            Ok(LockedFile { bytes, sha256: ContentHash::new(&sha256)? })
-        };
         plan.repos
             .iter()
             .map(|repo| {
                 let files = repo
                     .files
                     .iter()
-                    .map(|file| -> Result<_> { Ok((file.name.clone(), locked(repo, file)?)) })
+                    .map(|file| -> Result<_> { Ok((file.name.clone(), self.lock_entry(repo, file)?)) })
                     .collect::<Result<_>>()?;
                 Ok((repo.source.clone(), LockedRepo { commit: repo.commit.clone(), files }))
             })
             .collect()
+    }
+
+    /// Returns the size and hash of a planned file, which is hashed in the cache if the plan has none.
+    fn lock_entry(&self, repo: &PlannedRepo, file: &PlannedFile) -> Result<LockedFile> {
+        if let (Some(bytes), Some(sha256)) = (file.bytes, &file.sha256) {
+            return Ok(LockedFile { bytes, sha256: sha256.clone() });
+        }
+        let path = self.cache.file(&repo.source.repo, &repo.commit, &file.name, file.bytes).ok_or_else(|| {
+            Error::missing("a downloaded file is missing from the cache").at(shown(&repo.source, &file.name))
+        })?;
+        let (sha256, bytes) =
+            ghostlab_core::files::sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?;
+        Ok(LockedFile { bytes, sha256: ContentHash::new(&sha256)? })
     }
 }
 

@@ -73,23 +73,13 @@ impl HubSettings {
     /// # Errors
     /// Fails in the same cases as [`from_env`](Self::from_env).
     pub fn of(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
-        let path = |name: &str| variable_text(name, variable).map(|value| expanded(&value, variable));
-        let home = path("HF_HOME").unwrap_or_else(|| {
-            (path("XDG_CACHE_HOME").unwrap_or_else(|| expanded("~/.cache", variable))).join("huggingface")
+        let home = path_variable(variable, "HF_HOME").unwrap_or_else(|| {
+            (path_variable(variable, "XDG_CACHE_HOME").unwrap_or_else(|| expanded("~/.cache", variable)))
+                .join("huggingface")
         });
-        let cache = path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE")).unwrap_or_else(|| home.join("hub"));
-        let seconds =
-            |name: &str, default: Duration| match variable_text(name, variable).filter(|value| !value.is_empty()) {
-                None => Ok(default),
-                Some(value) => match value.parse::<u32>() {
-                    // 0 selects the default, as in `huggingface_hub`.
-                    Ok(0) => Ok(default),
-                    Ok(seconds) => Ok(Duration::from_secs(u64::from(seconds))),
-                    Err(_) => {
-                        Err(Error::bad_input(format!("{name} is not a number of seconds")).found(format!("`{value}`")))
-                    }
-                },
-            };
+        let cache = path_variable(variable, "HF_HUB_CACHE")
+            .or_else(|| path_variable(variable, "HUGGINGFACE_HUB_CACHE"))
+            .unwrap_or_else(|| home.join("hub"));
         let offline = variable_text("HF_HUB_OFFLINE", variable)
             .filter(|value| !value.is_empty())
             .or_else(|| variable_text("TRANSFORMERS_OFFLINE", variable));
@@ -103,19 +93,35 @@ impl HubSettings {
                 true => None,
                 false => token(
                     &|name| variable_text(name, variable),
-                    &path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token")),
+                    &path_variable(variable, "HF_TOKEN_PATH").unwrap_or_else(|| home.join("token")),
                 )?,
             },
             offline: offline.as_deref().is_some_and(is_true),
             symlinks: !variable_text("HF_HUB_DISABLE_SYMLINKS", variable).as_deref().is_some_and(is_true),
             patience: Patience {
-                answer: seconds("HF_HUB_ETAG_TIMEOUT", patience.answer)?,
-                stall: seconds("HF_HUB_DOWNLOAD_TIMEOUT", patience.stall)?,
+                answer: seconds(variable, "HF_HUB_ETAG_TIMEOUT", patience.answer)?,
+                stall: seconds(variable, "HF_HUB_DOWNLOAD_TIMEOUT", patience.stall)?,
                 ..patience
             },
             parallel: 4,
         })
     }
+}
+
+fn seconds(variable: &dyn Fn(&str) -> Option<OsString>, name: &str, default: Duration) -> Result<Duration> {
+    match variable_text(name, variable).filter(|value| !value.is_empty()) {
+        None => Ok(default),
+        Some(value) => match value.parse::<u32>() {
+            // 0 selects the default, as in `huggingface_hub`.
+            Ok(0) => Ok(default),
+            Ok(seconds) => Ok(Duration::from_secs(u64::from(seconds))),
+            Err(_) => Err(Error::bad_input(format!("{name} is not a number of seconds")).found(format!("`{value}`"))),
+        },
+    }
+}
+
+fn path_variable(variable: &dyn Fn(&str) -> Option<OsString>, name: &str) -> Option<PathBuf> {
+    variable_text(name, variable).map(|value| expanded(&value, variable))
 }
 
 fn variable_text(name: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> Option<String> {

@@ -459,10 +459,9 @@ fn offline_pinned_files_work_and_the_rest_is_an_error() {
 #[test]
 fn a_hub_that_has_other_content_than_is_pinned_is_refused() {
     for big in [true, false] {
-        let file = |content| Served { name: "f".into(), content, large: big };
-        let server = FakeHub::start(REPO, vec![file(content(100))], no_fault());
+        let server = FakeHub::start(REPO, vec![served(content(100), big)], no_fault());
         let cache = TempDir::new().unwrap();
-        let pinned = file(content(100).into_iter().rev().collect());
+        let pinned = served(content(100).into_iter().rev().collect(), big);
         let outcome = fetch(&server, cache.path(), &["f"], &lock(&[pinned]));
         assert_eq!(outcome.error().unwrap().exit_code(), 5, "{:?}", outcome.fetched);
         assert_eq!(cached(cache.path(), "f"), None);
@@ -670,4 +669,8 @@ fn unwritable_cache_is_named_and_still_read() {
     fetch(&server, cache.path(), &["f"], &Lock::default()).fetched.unwrap();
     let Some(output) = in_own_file_system(mount, &server, cache.path()) else { return };
     assert!(output.contains("ENDED 0"), "{output}");
+}
+
+fn served(content: Vec<u8>, large: bool) -> Served {
+    Served { name: "f".into(), content, large }
 }

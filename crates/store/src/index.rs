@@ -202,21 +202,24 @@ pub(super) fn remembered<T: Serialize + DeserializeOwned>(
         return find();
     };
     let fact_path = folder.join(format!("{}.{what}.json", input.sha256));
-    let check = |found: &Value| sha256::of_bytes(format!("{} {what} {}", input.sha256, canonical(found)));
     let known = disk.read(&fact_path).ok().and_then(|text| serde_json::from_slice::<Remembered>(&text).ok());
     let known = known
-        .filter(|remembered| remembered.check == check(&remembered.found))
+        .filter(|remembered| remembered.check == checksum(input, what, &remembered.found))
         .and_then(|remembered| serde_json::from_value(remembered.found).ok());
     if let Some(known) = known {
         return Ok(known);
     }
     let value = find()?;
     if let Ok(found) = serde_json::to_value(&value) {
-        let entry = Remembered { check: check(&found), found };
+        let entry = Remembered { check: checksum(input, what, &found), found };
         let text = serde_json::to_vec(&entry).unwrap_or_default();
         disk.make_folder(folder).and_then(|()| disk.replace(&fact_path, &text)).ok();
     }
     Ok(value)
+}
+
+fn checksum(input: &Input, what: &str, found: &Value) -> String {
+    sha256::of_bytes(format!("{} {what} {}", input.sha256, canonical(found)))
 }
 
 /// Returns the path of an index entry. The name includes the inode number, because each machine may have its own disk

@@ -167,14 +167,14 @@ impl Store {
 
     /// Reads the objects of a pack. Unreadable members are reported as one damaged item.
     fn of_many(&self, stage: &str, file: &Path, entries: &mut Vec<InventoryItem>) {
-        let item = |hash: String, found| self.item(stage, hash, file.to_owned(), found);
         let pack = packed::all(&*self.disk, file);
         if let Err(found) = pack
             .as_ref()
             .map_err(Clone::clone)
             .and_then(|(_, sound)| if *sound { Ok(()) } else { Err("a line of its list is damaged".to_owned()) })
         {
-            entries.push(item(name_of(file), Found::Damaged(damaged(file).found(found))));
+            let found = Found::Damaged(damaged(file).found(found));
+            entries.push(self.item(stage, name_of(file), file.to_owned(), found));
         }
         for (member, meta) in pack.map(|(members, _)| members).unwrap_or_default() {
             let opened = meta.map_err(|found| damaged(file).found(found));
@@ -182,7 +182,7 @@ impl Store {
             let opened = opened
                 .map(|meta| StoredObject::packed(Arc::clone(&self.disk), file.to_owned(), member.at, meta, packs));
             let found = Found::of(opened, &member.hash, file);
-            entries.push(item(member.hash, found));
+            entries.push(self.item(stage, member.hash, file.to_owned(), found));
         }
     }
 

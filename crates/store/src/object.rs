@@ -92,30 +92,33 @@ impl StoredObject {
                 Ok(())
             });
         }
-        let same = |(name, stored): (&String, &StoredFile)| {
-            let path = self.folder().join(name);
-            let found = StoredFile::of(&*self.disk, &path).map_err(|error| damaged(&path).found(error))?;
-            same(&path, stored, &found)
-        };
         // Hashing a few bytes is faster than waking another thread.
         if self.meta.bytes() < 1 << 20 {
-            return self.meta.payloads.iter().try_for_each(same);
+            return self.meta.payloads.iter().try_for_each(|(name, stored)| self.verify_file(name, stored));
         }
         let payloads: Vec<(&String, &StoredFile)> = self.meta.payloads.iter().collect();
-        payloads.into_par_iter().try_for_each(same)
+        payloads.into_par_iter().try_for_each(|(name, stored)| self.verify_file(name, stored))
+    }
+
+    fn verify_file(&self, name: &str, stored: &StoredFile) -> Result<()> {
+        let path = self.folder().join(name);
+        let found = StoredFile::of(&*self.disk, &path).map_err(|error| damaged(&path).found(error))?;
+        same(&path, stored, &found)
     }
 
     /// Applies `parse` to payload bytes in a file. Looks the object up again if it moved.
     fn in_file<T>(&self, start: u64, bytes: u64, parse: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
-        let read = |file: &Path, offset: u64| {
-            let read = self.disk.read_part(file, offset.saturating_add(start), bytes);
-            parse(&read.map_err(|error| damaged(file).found(error))?)
-        };
         let ObjectPlace::File(file, offset, packs) = &self.place else { return parse(&[]) };
-        read(file, *offset).or_else(|error| {
+        self.part(file, offset.saturating_add(start), bytes, &parse).or_else(|error| {
             let moved = packs.as_ref().and_then(|packs| packs.find_again(&Key::hash_of(&self.meta.key)));
-            moved.map_or(Err(error), |(file, member)| read(&file, member.at))
+            moved.map_or(Err(error), |(file, member)| self.part(&file, member.at.saturating_add(start), bytes, &parse))
         })
+    }
+
+    /// Reads and parses bytes of a file.
+    fn part<T>(&self, file: &Path, start: u64, bytes: u64, parse: &impl Fn(&[u8]) -> Result<T>) -> Result<T> {
+        let read = self.disk.read_part(file, start, bytes);
+        parse(&read.map_err(|error| damaged(file).found(error))?)
     }
 
     pub fn meta(&self) -> &Meta {

@@ -144,8 +144,9 @@ struct PackPart {
 
 impl PackPart {
     fn get(&self, start: u64, bytes: u64) -> Option<&[u8]> {
-        let position = |offset: u64| usize::try_from(offset.checked_sub(self.start)?).ok();
-        self.bytes.get(position(start)?..position(start.checked_add(bytes)?)?)
+        let first = usize::try_from(start.checked_sub(self.start)?).ok()?;
+        let end = first.checked_add(usize::try_from(bytes).ok()?)?;
+        self.bytes.get(first..end)
     }
 
     fn record(&self, member: &PackMember) -> Result<Meta, String> {
@@ -169,15 +170,14 @@ pub(super) fn record(disk: &dyn Disk, path: &Path, member: &PackMember) -> Resul
 pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(PackMember, Meta), String>> {
     let near = PackPart { start: 0, bytes: disk.read_part(path, 0, NEAR)? };
     let is_complete = (near.bytes.len() as u64) < NEAR;
-    let read = || match index(&near.bytes)? {
+    Ok(index(&near.bytes).and_then(|found| match found {
         (members, true) if members.len() == 1 => {
             let member = members[0].clone();
             let meta = if is_complete { near.record(&member) } else { record(disk, path, &member) };
             meta.map(|meta| (member, meta))
         }
         _ => Err("its first lines do not describe an artifact".to_owned()),
-    };
-    Ok(read())
+    }))
 }
 
 /// Member with its record, or a description of the record's damage.

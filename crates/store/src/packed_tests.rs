@@ -117,11 +117,7 @@ fn operator_key(depth: u32) -> Key {
 fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
     let (folder, store) = store();
     let single = Key::new(SELECTION, json!({"depth": 1}), []);
-    let write = || {
-        put(&store, 0..3);
-        store.put(&single, 1.5, &[("selection.json", b"[1, 2]")]).unwrap();
-    };
-    write();
+    write_both(&store, &single);
     for path in [packs(folder.path()).remove(0), store.place(&single)] {
         let sound = fs::read(&path).unwrap();
         let spoilt = |bytes: &[u8]| {
@@ -145,15 +141,15 @@ fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
             spoilt(&sound[..length]);
         }
         // Check a store with a cached index and a new store.
-        for store in [&store, &look_at(folder.path())] {
+        for reader in [&store, &look_at(folder.path())] {
             let mut bytes = sound.clone();
             let last = bytes.len() - 9;
             bytes[last] ^= 4;
             fs::write(&path, &bytes).unwrap();
             assert!(
-                matches!(store.get(&key(2)), Lookup::Damaged(_)) || matches!(store.get(&single), Lookup::Damaged(_))
+                matches!(reader.get(&key(2)), Lookup::Damaged(_)) || matches!(reader.get(&single), Lookup::Damaged(_))
             );
-            write();
+            write_both(&store, &single);
             assert_eq!(damaged(&look_at(folder.path())), 0);
             assert!(
                 (0..3).all(|value| whole(&look_at(folder.path()), value))
@@ -163,8 +159,8 @@ fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
                 continue;
             }
             // The other members of the pack have moved to a new file.
-            store.remove_all(&store.entries()).unwrap();
-            write();
+            reader.remove_all(&reader.entries()).unwrap();
+            write_both(&store, &single);
         }
     }
 }
@@ -255,4 +251,9 @@ fn separately_stored_older_scores_are_used_and_removed() {
     assert!((0..4).all(|value| whole(&store, value)) && damaged(&store) == 0 && store.entries().len() == 4);
     store.discard(&key(0)).unwrap();
     assert!(!store.has(&key(0)) && store.has(&key(1)));
+}
+
+fn write_both(store: &Store, single: &Key) {
+    put(store, 0..3);
+    store.put(single, 1.5, &[("selection.json", b"[1, 2]")]).unwrap();
 }

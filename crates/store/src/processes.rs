@@ -28,17 +28,7 @@ pub(super) struct KnownProcess {
 /// is older than the timeout.
 pub(super) fn all(disk: &dyn Disk, root: &Path) -> Vec<KnownProcess> {
     let folder = root.join("processes");
-    let read = |name: String| {
-        let id = name.strip_suffix(".json").filter(|id| Process::is_id(id))?;
-        let record = folder.join(&name);
-        let text = disk.read(&record);
-        if text.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-            return None;
-        }
-        let process = text.as_ref().ok().and_then(|text| Process::parse(text)).filter(|process| process.id == id);
-        Some((process.unwrap_or_else(|| Process::unknown(id)), record, text.is_ok()))
-    };
-    let read: Vec<_> = disk.list(&folder).into_iter().filter_map(read).collect();
+    let read: Vec<_> = disk.list(&folder).into_iter().filter_map(|name| read_record(disk, &folder, &name)).collect();
     let far = read.iter().any(|(process, ..)| process.owner.lives().is_none());
     let now = far.then(|| disk.clock(&folder));
     read.into_iter()
@@ -51,4 +41,16 @@ pub(super) fn all(disk: &dyn Disk, root: &Path) -> Vec<KnownProcess> {
             KnownProcess { record, process, dead, is_file }
         })
         .collect()
+}
+
+/// Reads the record of a process, and whether it is readable.
+fn read_record(disk: &dyn Disk, folder: &Path, name: &str) -> Option<(Process, PathBuf, bool)> {
+    let id = name.strip_suffix(".json").filter(|id| Process::is_id(id))?;
+    let record = folder.join(name);
+    let text = disk.read(&record);
+    if text.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        return None;
+    }
+    let process = text.as_ref().ok().and_then(|text| Process::parse(text)).filter(|process| process.id == id);
+    Some((process.unwrap_or_else(|| Process::unknown(id)), record, text.is_ok()))
 }

@@ -262,15 +262,14 @@ fn what_is_cleared_away_is_nobody_else_s() {
     let again = store.pin([key(2), key(3)]);
     drop(again);
     store.discard_unused(&keys).unwrap();
-    let there = || keys.iter().map(|key| store.has(key)).collect::<Vec<_>>();
     assert_eq!(
-        there(),
+        present(&store, &keys),
         [true, true, false, true],
         "two other processes, and another part of this one, read three of them"
     );
     drop((pin, other, third));
     store.discard_unused(&keys).unwrap();
-    assert_eq!(there(), [false; 4]);
+    assert_eq!(present(&store, &keys), [false; 4]);
 }
 
 #[test]
@@ -311,4 +310,8 @@ fn process_presumed_dead_restores_its_record_and_roots() {
         assert!(began.elapsed() < Duration::from_secs(30), "no reader keeps its content");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+fn present(store: &Store, keys: &[Key]) -> Vec<bool> {
+    keys.iter().map(|key| store.has(key)).collect()
 }

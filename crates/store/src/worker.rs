@@ -296,20 +296,24 @@ impl Worker {
 
     /// Links this process's record at the path of a lease, which must not exist.
     fn mark(&self, path: &Path) -> io::Result<()> {
-        let link = || match fault::set("no-links") {
-            true => Err(ErrorKind::Unsupported.into()),
-            false => self.disk.link(&self.record, path),
-        };
-        let mut linked = link();
+        let mut linked = self.link(path);
         if linked.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             // A lease of a process without a record would count as dead.
             revive(&*self.disk, &self.record, &self.process, &self.uses);
-            linked = link();
+            linked = self.link(path);
         }
         match linked {
             Ok(()) if fault::set("link-made-and-denied") => Err(ErrorKind::AlreadyExists.into()),
             Err(error) if !is_taken(&error) => self.disk.create(path, &self.process.record()),
             linked => linked,
+        }
+    }
+
+    /// Links the record of this process to the path of a lease.
+    fn link(&self, path: &Path) -> io::Result<()> {
+        match fault::set("no-links") {
+            true => Err(ErrorKind::Unsupported.into()),
+            false => self.disk.link(&self.record, path),
         }
     }
 

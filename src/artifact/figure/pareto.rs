@@ -8,14 +8,14 @@ use super::scene::{Anchor, Scene, ScenePoint};
 use crate::error::{Error, Result};
 use crate::style::Dash;
 
-/// A variant of a model.
+/// Variant of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParetoPoint {
     /// Size; smaller is better.
     pub x: f64,
     /// Quality in each panel; `None` if it is missing.
     pub values: Vec<Option<f64>>,
-    /// Text next to the point where it is on the frontier.
+    /// Label, drawn if the point is on the frontier.
     pub label: String,
 }
 
@@ -49,7 +49,10 @@ const LABEL_GAP: f64 = 2.0;
 /// Gap between two panels, in points.
 const PANEL_GAP: f64 = 8.0;
 
-/// A rectangle that is taken: its upper left and its lower right corner.
+/// Distance within which one label serves for several points, in points (1/72 inch).
+const SAME_LABEL: f64 = 14.0;
+
+/// Occupied rectangle, by its upper left and lower right corners.
 type Taken = (ScenePoint, ScenePoint);
 
 /// Returns the indices of the points that no other point dominates, by ascending x. Smaller is better in both numbers.
@@ -128,18 +131,19 @@ impl Pareto {
             let y = frame.y(level);
             scene.line(&[(frame.left, y), (frame.right, y)], look.colour, 0.8, look.dash);
         }
-        self.draw_points(number, &points, (&frame, xs), scene);
+        let line = level.map(|value| around_line((frame.left, frame.y(value)), (frame.right, frame.y(value))));
+        self.draw_points(number, &points, (&frame, xs, line), scene);
         let is_last = number + 1 == self.panels.len();
         let title = if is_last { self.x.clone() } else { Axis { scale: self.x.scale, ..Axis::default() } };
         Ok(frame.x_axis(scene, &title, &xs.ticks(10), xs))
     }
 
-    /// Draws the frontier, the markers over it, and labels on the frontier where there is room.
+    /// Draws the frontier, the markers over it, and labels on the frontier where there is room. `line` is taken.
     fn draw_points(
         &self,
         number: usize,
         points: &[(usize, &ParetoPoint, f64)],
-        (frame, xs): (&Frame, &Range),
+        (frame, xs, line): (&Frame, &Range, Option<Taken>),
         scene: &mut Scene,
     ) {
         let sign = if self.panels[number].is_higher_better { -1.0 } else { 1.0 };
@@ -154,9 +158,16 @@ impl Pareto {
             scene.marker(*place, look.marker, look.colour, MARKER);
         }
         let mut taken: Vec<Taken> = places.iter().map(|(x, y)| around_point(*x, *y)).collect();
+        taken.extend(line);
         taken.extend(stairs.windows(2).map(|pair| around_line(pair[0], pair[1])));
-        for at in best {
+        for (rank, &at) in best.iter().enumerate() {
             let label = &points[at].1.label;
+            let is_labelled = best[..rank]
+                .iter()
+                .any(|&other| points[other].1.label == *label && distance(places[other], places[at]) < SAME_LABEL);
+            if is_labelled {
+                continue;
+            }
             if let Some((corner, anchor)) = free_place(label, places[at], frame, &taken) {
                 scene.text(corner, label, anchor, TEXT);
                 taken.push(label_box(label, corner, anchor));
@@ -169,7 +180,7 @@ fn nothing() -> Error {
     Error::bad_input("a Pareto figure has nothing to draw").expected("a variant with a size and a value in each panel")
 }
 
-/// Returns the line of what is attainable: each value up to the size at which the next one is attainable.
+/// Returns the step line through the frontier: each value extends to the next point.
 fn stairs(places: &[ScenePoint]) -> Vec<ScenePoint> {
     let mut line: Vec<ScenePoint> = Vec::new();
     for place in places {
@@ -177,6 +188,10 @@ fn stairs(places: &[ScenePoint]) -> Vec<ScenePoint> {
         line.push(*place);
     }
     line
+}
+
+fn distance(one: ScenePoint, other: ScenePoint) -> f64 {
+    (one.0 - other.0).hypot(one.1 - other.1)
 }
 
 fn around_point(x: f64, y: f64) -> Taken {
@@ -198,7 +213,7 @@ fn overlaps(one: Taken, other: Taken) -> bool {
     one.0.0 < other.1.0 && other.0.0 < one.1.0 && one.0.1 < other.1.1 && other.0.1 < one.1.1
 }
 
-/// Finds a place for a label near a point that overlaps nothing, within the frame.
+/// Finds a position within the frame for the label of a point, where it overlaps nothing.
 fn free_place(label: &str, (x, y): ScenePoint, frame: &Frame, taken: &[Taken]) -> Option<(ScenePoint, Anchor)> {
     let aside = MARKER + LABEL_GAP;
     let heights = [aside + font::ABOVE * font::SIZE, HALF, -aside, 2.0 * aside + font::LINE, -aside - font::LINE];

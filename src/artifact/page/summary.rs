@@ -17,9 +17,8 @@ pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
         count_words(page, |artifact| artifact.tables.is_empty(), "figure", "figures"),
         if profiles.is_empty() { String::new() } else { format!(", profile {}", profiles.join(", ")) },
     );
-    // Pages of earlier versions use other names.
-    let first = provenance_values(page, WRITING_STARTED).into_iter().chain(provenance_values(page, "started")).min();
-    let last = provenance_values(page, WRITING_FINISHED).into_iter().chain(provenance_values(page, "finished")).max();
+    let first = provenance_values(page, WRITING_STARTED).into_iter().min();
+    let last = provenance_values(page, WRITING_FINISHED).into_iter().max();
     let written = match first.zip(last) {
         Some((first, last)) => by(&format!("{first} to {last}"), provenance_values(page, "commit").into_iter()),
         None => String::new(),
@@ -76,10 +75,7 @@ fn made_by<'p>(page: &'p Page, what: &str) -> BTreeSet<&'p str> {
     let computed = page.artifacts.iter().flat_map(|artifact| &artifact.computed);
     let computed =
         computed.map(|computed| if what == "commit" { computed.commit.as_str() } else { computed.machine.as_str() });
-    // Pages of earlier versions only list the origins of individual cells.
-    let of_cells = page.cells.values().flat_map(|note| &note.makers).flatten();
-    let of_cells = of_cells.filter(|(name, _)| name == what).map(|(_, value)| value.as_str());
-    computed.chain(of_cells).filter(|value| !value.is_empty()).collect()
+    computed.filter(|value| !value.is_empty()).collect()
 }
 
 /// Formats `WHEN, by commit 0123456789ab`.

@@ -486,8 +486,8 @@ fn a_text_that_is_an_address_is_a_link_and_nothing_else_is() {
 #[test]
 fn page_begins_with_answer_figure_table_and_claims() {
     let mut page = large_page(2);
-    page.artifacts[0].provenance = vec![entry("machine", "a machine"), entry("started", "2026-01-01T00:00:00Z")];
-    page.artifacts[0].provenance.push(entry("finished", "2026-01-01T00:10:00Z"));
+    page.artifacts[0].provenance = vec![entry("machine", "a machine"), entry(WRITING_STARTED, "2026-01-01T00:00:00Z")];
+    page.artifacts[0].provenance.push(entry(WRITING_FINISHED, "2026-01-01T00:10:00Z"));
     let other = PageArtifact { name: "table1".into(), title: "Table 1: it".into(), ..PageArtifact::default() };
     // A list appears among the artifacts of the first profile.
     page.artifacts[0].profile = "tiny".into();

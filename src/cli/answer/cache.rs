@@ -127,11 +127,11 @@ impl Files {
 impl Listing {
     pub(crate) fn of(store: &Store) -> Self {
         let entries = store.entries();
-        let states = |stage: &str| {
-            let states = entries.iter().filter(|entry| entry.stage == stage).map(State::of);
-            states.collect::<std::collections::BTreeSet<State>>().into_iter().collect()
-        };
-        let stages = KindSum::of(&entries).into_iter().map(|sum| ListedStage { states: states(&sum.stage), sum });
+        let stages = KindSum::of(&entries).into_iter().map(|sum| {
+            let states = entries.iter().filter(|entry| entry.stage == sum.stage).map(State::of);
+            let states = states.collect::<std::collections::BTreeSet<State>>().into_iter().collect();
+            ListedStage { states, sum }
+        });
         let (dead, living): (Vec<LeftDraft>, Vec<LeftDraft>) =
             store.drafts_left().into_iter().partition(|draft| draft.dead);
         Self {

@@ -279,13 +279,13 @@ fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, sto
     let stored = match state.of(key) {
         ObjectState::Whole(artifact) => {
             let meta = artifact.meta();
-            let by = |field: &str| meta.made[field].as_str().map(str::to_owned);
+            let [ghostlab, commit] = ["ghostlab", "commit"].map(|field| meta.made[field].as_str().map(str::to_owned));
             let words = meta.made["command"].as_array().into_iter().flatten();
             Some(Creation {
                 bytes: meta.bytes(),
                 seconds: meta.seconds,
-                ghostlab: by("ghostlab"),
-                commit: by("commit"),
+                ghostlab,
+                commit,
                 dirty: meta.made["dirty"] == true,
                 command: words.filter_map(Value::as_str).map(str::to_owned).collect(),
             })

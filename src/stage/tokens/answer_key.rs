@@ -46,7 +46,7 @@ impl AnswerKey {
     /// Reads the answer key of an evaluation. `None` for a text, or a task that is not stored.
     ///
     /// # Errors
-    /// Damage.
+    /// Fails if the object is damaged.
     pub(crate) fn read(evaluation: &Evaluation, store: &Store) -> Result<Option<Self>> {
         let (Subject::Task(task), Lookup::Whole(object)) = (&evaluation.subject, store.look(&evaluation.tokens)) else {
             return Ok(None);

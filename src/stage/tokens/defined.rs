@@ -26,8 +26,9 @@ use ghostlab_store::{Key, Store};
 /// # Errors
 /// Fails if rows are missing or do not fit the definition.
 pub(crate) fn task(given: Given<'_>, used: &EvalTask) -> Result<Task> {
-    let definition = given.grid.definition(used)?;
-    let rows = given.grid.rows(used)?;
+    let data = given.grid.task(used);
+    let definition = data.definition()?;
+    let rows = data.rows()?;
     let files: Vec<_> = rows.evaluated(definition).iter().map(AsRef::as_ref).collect();
     let limit = used.how.limit.map(DocumentLimit::new).transpose()?;
     given.inputs.guarded(&files, || Task::limited(definition.clone(), &*rows, limit))
@@ -44,7 +45,7 @@ pub(crate) fn requests(
     task: &Task,
 ) -> Result<Vec<Request>> {
     let how = &used.how;
-    let rows = given.grid.rows(used)?;
+    let rows = given.grid.task(used).rows()?;
     let chat = how.chat.map(|_| given.inputs.chat(&backbone.folder)).transpose()?;
     let setting = Setting {
         shots: how.shots,
@@ -82,7 +83,7 @@ pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds:
     let requests = requests(to.given, to.backbone, used, task)?;
     let (encoder, length) = to.reader(used.how.max_length)?;
     let all = tokenised(task, &requests, &encoder, used.how.bos, length)?;
-    let native = to.given.grid.native(used)?;
+    let native = to.given.grid.task(used).native();
     let windows = task.definition.output == Output::Rolling;
     let mut ids = Vec::new();
     let mut lengths = Vec::new();

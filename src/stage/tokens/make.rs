@@ -98,7 +98,7 @@ pub(crate) fn text(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject
 pub(crate) fn whole(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
     tokens(run, backbone, key, |artifact: &StoredObject| match subject {
         Subject::Windows(_) => read_windows(artifact).map(Text::Windows),
-        Subject::Task(task) if run.grid.generates(task) => {
+        Subject::Task(task) if run.grid.task(task).generates() => {
             let tokenizer = tokenizer(Given { grid: run.grid, inputs: run.inputs }, backbone)?;
             Prompts::read(artifact, tokenizer, run.settings.cache_bytes())
                 .map(|prompts| Text::Generation(Box::new(prompts)))
@@ -198,7 +198,7 @@ impl Sources {
                     let entry = sources.tasks.entry(source_name(task));
                     // The child process tries each chat template, and everything else once.
                     if task.how.chat.is_some() || matches!(entry, Entry::Vacant(_)) {
-                        sandbox::check(given.grid.probe(task, &backbone.folder)?)?;
+                        sandbox::check(given.grid.task(task).probe(&task.how, &backbone.folder)?)?;
                     }
                     if let Entry::Vacant(free) = entry {
                         free.insert(defined::task(given, task)?);

@@ -102,7 +102,7 @@ impl Similarities {
             .par_iter()
             .map(|pair| {
                 let [x, y] = pair.ends().map(&streams);
-                let of_segment = |rows: &Range<usize>| {
+                let sums = segments.iter().map(|rows| {
                     let range = rows.start * channels..rows.end * channels;
                     let x = &x[range.clone()];
                     let y = &y[range];
@@ -113,8 +113,8 @@ impl Similarities {
                         }
                         SimilarityAxis::LastTokenAngle => last_token_angle(x, y, channels),
                     }
-                };
-                segments.iter().map(of_segment).sum()
+                });
+                sums.sum()
             })
             .collect();
         for (pair, sum) in pairs.iter().zip(sums) {

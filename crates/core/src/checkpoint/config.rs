@@ -198,17 +198,16 @@ mod tests {
         // transformers' default applies windows from layer 28 on.
         assert_eq!(unpruned.windows.iter().filter(|window| window.is_some()).count(), 6);
         let kept: Vec<usize> = (0..34).filter(|layer| !(5..25).contains(layer) && *layer != 30).collect();
-        let cut = |mut config: Map<String, Value>| {
-            count_layers(&mut config, &unpruned, &kept);
-            read_written(&config, folder.path()).windows
-        };
+        let mut config = entries.clone();
+        count_layers(&mut config, &unpruned, &kept);
         let expected: Vec<Option<usize>> = kept.iter().map(|&layer| unpruned.windows[layer]).collect();
-        assert_eq!(cut(entries.clone()), expected);
+        assert_eq!(read_written(&config, folder.path()).windows, expected);
         let kinds: Vec<&str> =
             (0..34).map(|layer| if layer % 3 == 0 { "sliding_attention" } else { "full_attention" }).collect();
         entries.insert("layer_types".into(), json!(kinds));
         let expected: Vec<Option<usize>> = kept.iter().map(|&layer| (layer % 3 == 0).then_some(40)).collect();
-        assert_eq!(cut(entries), expected);
+        count_layers(&mut entries, &unpruned, &kept);
+        assert_eq!(read_written(&entries, folder.path()).windows, expected);
     }
 
     fn read_written(config: &Map<String, Value>, folder: &std::path::Path) -> Config {

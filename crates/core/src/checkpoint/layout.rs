@@ -100,7 +100,7 @@ impl Layout {
         };
         add(EMBEDDING.to_owned(), vec![vocab, c], TensorContent::Stored(EMBEDDING.to_owned()));
         for (index, &layer) in kept.iter().enumerate() {
-            let of_layer = || attached.iter().filter(|attached| attached.layer == index);
+            let of_layer: Vec<&Attached> = attached.iter().filter(|attached| attached.layer == index).collect();
             for part in stored(config, layer) {
                 if dropped.contains(index, sublayer_of(config.architecture, &part.holds[0].0)) {
                     continue;
@@ -111,12 +111,13 @@ impl Layout {
                     None => TensorContent::Stored(tensor),
                 };
                 // An operator after a norm is stored together with the norm, under a different name.
-                let mapped =
-                    of_layer().any(|attached| matches!(attached.place, BranchPlace::Norm(norm) if norm == part.name));
+                let mapped = of_layer
+                    .iter()
+                    .any(|attached| matches!(attached.place, BranchPlace::Norm(norm) if norm == part.name));
                 let new = if mapped { norm_name(index, &part.name) } else { name(index, &part.name) };
                 add(new, part.shape, content);
             }
-            for Attached { place: branch, operator, .. } in of_layer() {
+            for Attached { place: branch, operator, .. } in of_layer {
                 let module = branch.module();
                 let form = AttachedForm::of(operator)?;
                 if operator.has_bias() {

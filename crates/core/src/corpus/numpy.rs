@@ -123,12 +123,10 @@ impl SeedSequence {
     /// Implements `generate_state(4, uint64)`.
     fn words(&self) -> [u64; 4] {
         let mut hasher = Hasher { constant: 0x8b51_f9dd, multiplier: 0x58f3_8ded };
-        let mut word = 0;
-        let mut next = || {
-            word += 1;
-            u64::from(hasher.hash(self.0[(word - 1) % 4]))
-        };
-        std::array::from_fn(|_| next() | next() << 32)
+        std::array::from_fn(|word| {
+            let low = u64::from(hasher.hash(self.0[2 * word % 4]));
+            low | u64::from(hasher.hash(self.0[(2 * word + 1) % 4])) << 32
+        })
     }
 }
 

@@ -392,9 +392,10 @@ mod tests {
     #[test]
     fn a_stream_that_ends_too_early_says_what_it_had() {
         let shards = Shards { count: 2, order: ShardOrder::ByTurns, open: &open_five_rows };
-        let draw = |count| draw_windows(&shards, 0, &sample::words(), (count, 4), &mut PythonRandom::new(0));
-        assert_eq!(draw(10).unwrap().count(), 10);
-        let error = draw(11).unwrap_err();
+        let [fits, fails] =
+            [10, 11].map(|count| draw_windows(&shards, 0, &sample::words(), (count, 4), &mut PythonRandom::new(0)));
+        assert_eq!(fits.unwrap().count(), 10);
+        let error = fails.unwrap_err();
         assert!(error.to_string().contains("10 of 10 documents, the longest of 9 tokens"), "{error}");
         let shards = Shards { count: 2, order: ShardOrder::OneByOne, open: &open_missing };
         assert_eq!(

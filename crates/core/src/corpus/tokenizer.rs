@@ -43,7 +43,7 @@ impl Tokenizer {
             return Err(malformed_tokenizer(complaint, path));
         }
         drop(file);
-        let read = || {
+        let read = caught::catch(|| {
             let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)?;
             inner.with_truncation(None)?;
             inner.with_padding(None);
@@ -54,9 +54,8 @@ impl Tokenizer {
                 .map(|(_, id)| id)
                 .max();
             Ok::<_, tokenizers::Error>((inner, highest))
-        };
-        let read =
-            caught::catch(read).map_err(|panic| malformed_tokenizer(format!("the reader panicked: {panic}"), path))?;
+        });
+        let read = read.map_err(|panic| malformed_tokenizer(format!("the reader panicked: {panic}"), path))?;
         let (inner, highest) = read.map_err(|error| malformed_tokenizer(error.to_string(), path))?;
         let Some(highest) = highest else {
             return Err(malformed_tokenizer("a vocabulary without any token".to_owned(), path));
@@ -103,23 +102,24 @@ impl Tokenizer {
     }
 
     fn checked(&self, text: &str, encode: impl FnOnce() -> tokenizers::Result<Encoding>) -> Result<Encoding> {
-        let refused = |found: String| {
-            Error::bad_input("cannot tokenize the text")
-                .at(self.path.display())
-                .expected("a token for every part of the text")
-                .found(found)
-        };
         let encoding = caught::catch(encode)
-            .map_err(|panic| refused(format!("the tokenizer panicked: {panic}")))?
-            .map_err(|error| refused(error.to_string()))?;
+            .map_err(|panic| self.encoding_error(&format!("the tokenizer panicked: {panic}")))?
+            .map_err(|error| self.encoding_error(&error.to_string()))?;
         let ids = encoding.get_ids();
         if ids.len() > text.len().saturating_mul(MAX_TOKENS_PER_BYTE).saturating_add(MAX_EXTRA_TOKENS) {
-            return Err(refused(format!("{} tokens for {} bytes", ids.len(), text.len())));
+            return Err(self.encoding_error(&format!("{} tokens for {} bytes", ids.len(), text.len())));
         }
         match ids.iter().find(|id| **id as usize >= self.id_limit) {
-            Some(id) => Err(refused(format!("the id {id}, beyond the vocabulary's {}", self.id_limit))),
+            Some(id) => Err(self.encoding_error(&format!("the id {id}, beyond the vocabulary's {}", self.id_limit))),
             None => Ok(encoding),
         }
+    }
+
+    fn encoding_error(&self, found: &str) -> Error {
+        Error::bad_input("cannot tokenize the text")
+            .at(self.path.display())
+            .expected("a token for every part of the text")
+            .found(found)
     }
 
     pub fn id(&self, token: &str) -> Option<u32> {
@@ -131,15 +131,16 @@ impl Tokenizer {
     /// # Errors
     /// Fails if the id is not in the vocabulary or the decoder fails.
     pub fn decode(&self, id: u32) -> Result<String> {
-        let refused = |found: String| {
-            Error::bad_input("cannot decode a token").at(self.path.display()).found(format!("id {id}: {found}"))
-        };
         if self.inner.id_to_token(id).is_none() {
-            return Err(refused("no token".to_owned()).expected("an id of the vocabulary"));
+            return Err(self.decoding_error(id, "no token").expected("an id of the vocabulary"));
         }
         caught::catch(|| self.inner.decode(&[id], false))
-            .map_err(|panic| refused(format!("the decoder panicked: {panic}")))?
-            .map_err(|error| refused(error.to_string()))
+            .map_err(|panic| self.decoding_error(id, &format!("the decoder panicked: {panic}")))?
+            .map_err(|error| self.decoding_error(id, &error.to_string()))
+    }
+
+    fn decoding_error(&self, id: u32, found: &str) -> Error {
+        Error::bad_input("cannot decode a token").at(self.path.display()).found(format!("id {id}: {found}"))
     }
 
     /// Decodes ids, with or without special tokens.

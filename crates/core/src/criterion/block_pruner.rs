@@ -56,14 +56,20 @@ mod tests {
         let first = (1, Sublayer::Mlp);
         // Individually, the MLP of layer 1 costs least and its attention second-least, but not after the MLP is
         // removed.
-        let perplexity = |removed: &Cut| match (removed.contains(1, Sublayer::Mlp), removed.len()) {
-            (true, 1) => 1.0,
-            (true, _) if removed.contains(1, Sublayer::Attention) => 99.0,
-            (true, _) => 4.0,
-            _ if removed.contains(1, Sublayer::Attention) => 2.0,
-            _ => 9.0,
-        };
-        let selection = select(&super::ENTRY, &json!({}), &cut, |_| 0.0, perplexity).unwrap();
+        let selection = select(
+            &super::ENTRY,
+            &json!({}),
+            &cut,
+            |_| 0.0,
+            |removed| match (removed.contains(1, Sublayer::Mlp), removed.len()) {
+                (true, 1) => 1.0,
+                (true, _) if removed.contains(1, Sublayer::Attention) => 99.0,
+                (true, _) => 4.0,
+                _ if removed.contains(1, Sublayer::Attention) => 2.0,
+                _ => 9.0,
+            },
+        )
+        .unwrap();
         // Both remaining candidates cost 4, so the first one, the attention, is removed.
         assert_eq!(selection.removed, Cut::sublayers([first, (0, Sublayer::Attention)]));
         assert_eq!(selection.scores, [(3, 1.0), (0, 4.0)]);

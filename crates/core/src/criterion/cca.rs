@@ -150,8 +150,8 @@ mod tests {
 
     use super::*;
     use crate::calibrate::{ActivationShape, InMemory, Similarities, Spool};
-    use crate::criterion::{DepthUnit, TrialMetric};
-    use crate::model::Cut;
+    use crate::criterion::DepthUnit;
+    use crate::criterion::rule::tests::no_trials;
     use crate::options::Options;
 
     /// Mean-zero patterns that are orthogonal to each other.
@@ -183,7 +183,7 @@ mod tests {
         let cut = PruneSpec { backbone: "b", layers: 4, depth, unit: DepthUnit::Layers };
         let criterion = ENTRY.build(options.as_object().unwrap()).unwrap();
         let similarities = Similarities::default();
-        let mut none = |_: TrialMetric, _: &[Cut]| Ok(Vec::new());
+        let mut none = no_trials;
         let mut stats = CalibrationStats::new(&similarities, Some(&activations), &mut none);
         let selection = criterion.select(&cut, &mut stats).unwrap();
         assert!(selection.regions().iter().all(|region| criterion.regions(&cut).contains(region)));
@@ -218,7 +218,7 @@ mod tests {
     fn without_activations_it_says_what_it_lacks() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 1, unit: DepthUnit::Layers };
         let similarities = Similarities::default();
-        let mut none = |_: TrialMetric, _: &[Cut]| Ok(Vec::new());
+        let mut none = no_trials;
         let mut stats = CalibrationStats::new(&similarities, None, &mut none);
         let error = ENTRY.build(&Options::new()).unwrap().select(&cut, &mut stats).unwrap_err();
         assert!(error.to_string().contains("activations"), "{error}");

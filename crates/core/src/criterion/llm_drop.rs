@@ -75,10 +75,14 @@ mod tests {
         ] {
             let cut = PruneSpec { backbone: "b", layers: 3, depth, unit };
             let cosines = [[0.8, 0.5], [0.1, 0.9], [0.9, 0.7]];
-            let similarity = |pair: crate::calibrate::Pair| {
-                cosines[pair.from][usize::from(pair.axis == crate::calibrate::SimilarityAxis::Mlp)]
-            };
-            let selection = select(&super::ENTRY, &json!({}), &cut, similarity, |_| 0.0).unwrap();
+            let selection = select(
+                &super::ENTRY,
+                &json!({}),
+                &cut,
+                |pair| cosines[pair.from][usize::from(pair.axis == crate::calibrate::SimilarityAxis::Mlp)],
+                |_| 0.0,
+            );
+            let selection = selection.unwrap();
             assert_eq!(serde_json::to_string(&selection.removed).unwrap(), expected, "{unit} {depth}");
         }
     }

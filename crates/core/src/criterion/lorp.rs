@@ -98,8 +98,10 @@ struct Clusters<'a> {
 impl<'a> Clusters<'a> {
     fn new(similarity: &'a [f64], labels: &[usize], clusters: usize) -> Self {
         let layers = labels.len();
-        let members = |cluster: usize| (0..layers).filter(move |&layer| labels[layer] == cluster);
-        let left: Vec<Vec<usize>> = (0..clusters).map(|cluster| members(cluster).collect()).collect();
+        let mut left = vec![Vec::new(); clusters];
+        for (layer, &cluster) in labels.iter().enumerate() {
+            left[cluster].push(layer);
+        }
         let queues = left.iter().map(|members| {
             let candidates = members.iter().filter(|&&layer| layer > 0 && layer + 1 < layers);
             let mut queue: Vec<(usize, Option<f64>)> = candidates

@@ -400,6 +400,12 @@ pub(super) mod tests {
     use crate::corpus::Start;
     use crate::criterion::build;
 
+    /// Measures nothing, for criteria that need no trials.
+    #[expect(clippy::unnecessary_wraps, reason = "it has the signature of trials")]
+    pub(crate) fn no_trials(_: TrialMetric, _: &[Cut]) -> Result<Vec<f64>> {
+        Ok(Vec::new())
+    }
+
     /// Runs a selection with similarities and perplexities given by functions.
     pub(crate) fn select(
         entry: &CriterionEntry,
@@ -426,7 +432,7 @@ pub(super) mod tests {
     fn missing_similarity_is_refused_with_its_layers() {
         let mut similarities = Similarities::new(&[pair_to_last(1), pair_to_last(2)].into());
         similarities.add_sums(&[f64::NAN, 0.5], 1);
-        let mut none = |_: TrialMetric, _: &[Cut]| Ok(Vec::new());
+        let mut none = no_trials;
         let stats = CalibrationStats::new(&similarities, None, &mut none);
         assert_eq!(stats.similarity(pair_to_last(2)).unwrap(), 0.5);
         for (from, found) in [(0, "None"), (1, "NaN")] {

@@ -175,8 +175,9 @@ impl Criterion for ShortenedLlama {
 mod tests {
     use super::{RELEASED, released};
     use crate::criterion::DepthUnit;
-    use crate::criterion::rule::PruneSpec;
     use crate::criterion::rule::tests::select;
+    use crate::criterion::rule::{PruneSpec, Selection};
+    use crate::error::Result;
     use crate::model::Cut;
     use serde_json::json;
 
@@ -201,12 +202,11 @@ mod tests {
     #[test]
     fn released_order_is_found_by_backbone_name_or_option() {
         let cut = PruneSpec { backbone: "LLaMA-3-8B", layers: 32, depth: 3, unit: DepthUnit::Layers };
-        let order = |options| select(&super::ENTRY, &options, &cut, |_| 0.0, |_| 0.0);
         // Expected: the first three layers of the file's row.
-        assert_eq!(order(json!({"order": "released"})).unwrap().removed, [8, 9, 23]);
+        assert_eq!(order(&cut, &json!({"order": "released"})).unwrap().removed, [8, 9, 23]);
         let named = json!({"order": "released", "backbone": "llama-2-7b", "score": "ppl"});
-        assert_eq!(order(named).unwrap().removed, [8, 11, 24]);
-        let text = order(json!({"order": "released", "backbone": "gpt-2"})).unwrap_err().to_string();
+        assert_eq!(order(&cut, &named).unwrap().removed, [8, 11, 24]);
+        let text = order(&cut, &json!({"order": "released", "backbone": "gpt-2"})).unwrap_err().to_string();
         assert!(text.contains("llama-2-7b (taylor)") && text.contains("`gpt-2`"), "{text}");
         let small = PruneSpec { layers: 16, ..cut };
         let text = select(&super::ENTRY, &json!({"order": "released"}), &small, |_| 0.0, |_| 0.0).unwrap_err();
@@ -226,5 +226,9 @@ mod tests {
         .unwrap();
         assert_eq!(selection.removed, [1, 3]);
         assert_eq!(selection.scores, [(0, 9.0), (1, 2.0), (2, 4.0), (3, 3.0)]);
+    }
+
+    fn order(cut: &PruneSpec<'_>, options: &serde_json::Value) -> Result<Selection> {
+        select(&super::ENTRY, options, cut, |_| 0.0, |_| 0.0)
     }
 }

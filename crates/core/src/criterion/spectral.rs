@@ -43,8 +43,8 @@ fn embed(affinity: &[f64], layers: usize, dimensions: usize) -> Result<Vec<Vec<f
         Error::job("the layers cannot be clustered: their similarities have no eigenvectors")
             .expected("finite similarities above −1")
     })?;
-    let point = |i: usize| (0..dimensions).map(|j| eigen.vectors[i * layers + j] / roots[i]).collect();
-    Ok((0..layers).map(point).collect())
+    let rows = eigen.vectors.chunks_exact(layers).zip(&roots);
+    Ok(rows.map(|(row, root)| row[..dimensions].iter().map(|value| value / root).collect()).collect())
 }
 
 /// Returns the labels of the partition into `clusters` runs with the smallest sum of squared distances to the runs'

@@ -154,11 +154,15 @@ impl<'a> MultipleChoiceEval<'a> {
                 choices += 1;
             }
         }
-        let flat = || targets.iter().flat_map(|(&row, of_row)| of_row.iter().map(move |target| (row, *target)));
-        batch.targets = flat().map(|(row, (token, _))| ScoredRow { row, token }).collect();
         // Choice of each target, in target order.
-        let of_target: Vec<usize> = flat().map(|(_, (_, choice))| choice).collect();
-        let values = move |predictions: &[Prediction]| {
+        let mut of_target = Vec::new();
+        for (&row, of_row) in &targets {
+            for &(token, choice) in of_row {
+                batch.targets.push(ScoredRow { row, token });
+                of_target.push(choice);
+            }
+        }
+        let values = Box::new(move |predictions: &[Prediction]| {
             let mut values = [0.0, 1.0].repeat(choices);
             for (choice, prediction) in of_target.iter().zip(predictions) {
                 values[2 * choice] += f64::from(prediction.log_probability);
@@ -167,8 +171,8 @@ impl<'a> MultipleChoiceEval<'a> {
                 }
             }
             values
-        };
-        EvalPart { batch, values: Box::new(values) }
+        });
+        EvalPart { batch, values }
     }
 }
 
@@ -183,9 +187,10 @@ impl EvalSet for MultipleChoiceEval<'_> {
 
     fn load(&self, chunks: &[usize]) -> Load {
         let tokens = chunks.iter().map(|&chunk| self.tokens(chunk)).sum();
-        let members = || chunks.iter().flat_map(|&chunk| &self.batches[chunk]);
-        let scored = members().flat_map(|&document| &self.documents[document]).map(|c| c.continuation.len()).sum();
-        Load { tokens, scored, length: tokens / members().count().max(1) }
+        let members = chunks.iter().flat_map(|&chunk| &self.batches[chunk]);
+        let count = members.clone().count();
+        let scored = members.flat_map(|&document| &self.documents[document]).map(|c| c.continuation.len()).sum();
+        Load { tokens, scored, length: tokens / count.max(1) }
     }
 
     fn count(&self, chunk: usize) -> usize {

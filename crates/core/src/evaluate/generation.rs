@@ -122,17 +122,19 @@ impl EvalSet for GenerationEval<'_> {
 
     /// Counts each prompt once, plus the average number of generated tokens per program.
     fn ran(&self, chunk: usize, of_programs: &[&[f64]]) -> Option<usize> {
-        let new = |values: &&[f64]| parts(values).map(|parts| parts.iter().map(|(_, ids)| ids.len()).sum::<usize>());
-        let new: usize = of_programs.iter().map(new).sum::<Option<usize>>()?;
+        let mut new = 0;
+        for values in of_programs {
+            new += parts(values)?.iter().map(|(_, ids)| ids.len()).sum::<usize>();
+        }
         let most = self.settings.max_new_tokens;
         let prompts: usize = self.prompts[self.members(chunk)].iter().map(|prompt| self.size(prompt) - most).sum();
         Some(prompts + new / of_programs.len().max(1))
     }
 
     fn load(&self, chunks: &[usize]) -> Load {
-        let members = || chunks.iter().flat_map(|&chunk| self.members(chunk));
-        let count = members().count();
-        let tokens = members().map(|member| self.size(&self.prompts[member])).sum::<usize>();
+        let members = chunks.iter().flat_map(|&chunk| self.members(chunk));
+        let count = members.clone().count();
+        let tokens = members.map(|member| self.size(&self.prompts[member])).sum::<usize>();
         Load { tokens, scored: count * self.settings.max_new_tokens, length: tokens / count.max(1) }
     }
 

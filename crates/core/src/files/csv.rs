@@ -20,23 +20,30 @@ pub fn rows<T: DeserializeOwned>(file: &str, head: &[&str], text: &str) -> Resul
             .expected(head.join(","))
             .found(found.iter().collect::<Vec<_>>().join(",")));
     }
-    let row = |record: csv::Result<StringRecord>| {
-        let record = record.map_err(|error| broken(file, &error))?;
-        let line = record.position().map_or(0, |position| position.line() as usize);
-        let row = record.deserialize(Some(&found)).map_err(|error| {
-            let ErrorKind::Deserialize { err, .. } = error.kind() else { return broken(file, &error) };
-            // Errors from a custom deserializer have no column.
-            let Some(field) = err.field().map(|field| field as usize) else {
-                let found = record.iter().collect::<Vec<_>>().join(",");
-                let error = Error::damaged("invalid line").expected(reason(err.kind())).found(found);
-                return error.at(format!("{file}:{line}"));
-            };
-            wrong(head.get(field).unwrap_or(&""), &reason(err.kind()), record.get(field).unwrap_or_default())
-                .at(format!("{file}:{line}"))
-        })?;
-        Ok((line, row))
-    };
-    reader.records().map(row).collect()
+    reader.records().map(|record| row(file, head, &found, record)).collect()
+}
+
+/// Reads one record with the number of its line.
+fn row<T: DeserializeOwned>(
+    file: &str,
+    head: &[&str],
+    found: &StringRecord,
+    record: csv::Result<StringRecord>,
+) -> Result<(usize, T)> {
+    let record = record.map_err(|error| broken(file, &error))?;
+    let line = record.position().map_or(0, |position| position.line() as usize);
+    let row = record.deserialize(Some(found)).map_err(|error| {
+        let ErrorKind::Deserialize { err, .. } = error.kind() else { return broken(file, &error) };
+        // Errors from a custom deserializer have no column.
+        let Some(field) = err.field().map(|field| field as usize) else {
+            let found = record.iter().collect::<Vec<_>>().join(",");
+            let error = Error::damaged("invalid line").expected(reason(err.kind())).found(found);
+            return error.at(format!("{file}:{line}"));
+        };
+        wrong(head.get(field).unwrap_or(&""), &reason(err.kind()), record.get(field).unwrap_or_default())
+            .at(format!("{file}:{line}"))
+    })?;
+    Ok((line, row))
 }
 
 fn reason(kind: &DeserializeErrorKind) -> String {

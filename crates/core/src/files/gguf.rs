@@ -226,11 +226,11 @@ impl Gguf {
     /// Fails if the file cannot be read or the type is not supported.
     pub fn values(&self, name: &str) -> Result<Option<Vec<f32>>> {
         let Some(tensor) = self.tensors.get(name) else { return Ok(None) };
-        let io = |error: std::io::Error| Error::io("read", &self.path, &error);
         let mut file = regular::open(&self.path)?;
-        file.seek(SeekFrom::Start(tensor.start)).map_err(io)?;
         let mut blocks = Blocks::new(tensor.dtype, tensor.shape.iter().product());
-        file.read_exact(blocks.bytes()).map_err(io)?;
+        file.seek(SeekFrom::Start(tensor.start))
+            .and_then(|_| file.read_exact(blocks.bytes()))
+            .map_err(|error| Error::io("read", &self.path, &error))?;
         blocks.values().map(Some)
     }
 }

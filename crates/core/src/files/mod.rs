@@ -38,6 +38,11 @@ pub mod stamp;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// Returns the absolute path, or the path itself if the current folder is unknown.
+pub fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 /// Lists the paths in a folder, sorted.
 ///
 /// # Errors

@@ -34,11 +34,10 @@ pub fn read<T>(
     choose: impl FnOnce(&ArrowSchema) -> Result<Vec<String>>,
     take: impl FnOnce(&DataFrame, &ArrowSchema) -> Result<T>,
 ) -> Result<T> {
-    let columns = || {
-        let broken = |error: PolarsError| broken(path, &error);
+    caught::catch(|| {
         let mut reader = ParquetReader::new(file);
-        let metadata = reader.get_metadata().map_err(broken)?.clone();
-        let schema = infer_schema(&metadata).map_err(broken)?;
+        let metadata = reader.get_metadata().map_err(|error| broken(path, &error))?.clone();
+        let schema = infer_schema(&metadata).map_err(|error| broken(path, &error))?;
         let wanted = choose(&schema)?;
         // Decompressed size of the selected columns according to the footer.
         let parts = metadata
@@ -48,9 +47,9 @@ pub fn read<T>(
         let bytes = parts.map(|part| u64::try_from(part.uncompressed_size()).unwrap_or(u64::MAX));
         limit.check(path, bytes.fold(0, u64::saturating_add))?;
         reader.set_metadata(Arc::new(as_stored(&metadata)));
-        take(&reader.with_columns(Some(wanted)).finish().map_err(broken)?, &schema)
-    };
-    caught::catch(columns).unwrap_or_else(|_| Err(unreadable(path, "an invalid table")))
+        take(&reader.with_columns(Some(wanted)).finish().map_err(|error| broken(path, &error))?, &schema)
+    })
+    .unwrap_or_else(|_| Err(unreadable(path, "an invalid table")))
 }
 
 /// Returns the footer with logical types removed, except text and unsigned integers.

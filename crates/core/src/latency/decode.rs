@@ -75,8 +75,13 @@ pub fn decoded(
     after: &mut dyn FnMut(bool) -> Result<()>,
 ) -> Result<Session> {
     let tries = alone(programs);
-    let mut pass = |index: usize| steps(engine, &tries[index], prompt, tokens).map(|(took, _)| took);
-    in_rounds(tries.len(), rounds, patience, &mut pass, after)
+    in_rounds(
+        tries.len(),
+        rounds,
+        patience,
+        &mut |index| steps(engine, &tries[index], prompt, tokens).map(|(took, _)| took),
+        after,
+    )
 }
 
 /// Returns the time of the new tokens in milliseconds, and the tokens by step.
@@ -111,8 +116,9 @@ fn next_of(likeliest: Vec<Vec<Option<u32>>>) -> Vec<u32> {
 /// Estimates the FLOPs of the new tokens: those of the extended prompts minus those of the prompts.
 pub fn decode_work(config: &Config, program: &Program, prompt: Prompt, tokens: usize) -> f64 {
     let trie = Trie::new(std::slice::from_ref(program));
-    let window_work = |length: usize| trie.flops(config, &Load::windows(prompt.batch * length, length)).separate;
-    window_work(prompt.length + tokens) - window_work(prompt.length)
+    let [before, after] = [prompt.length, prompt.length + tokens]
+        .map(|length| trie.flops(config, &Load::windows(prompt.batch * length, length)).separate);
+    after - before
 }
 
 #[cfg(test)]
@@ -178,11 +184,11 @@ mod tests {
         let programs = [Program::dense(layers), Program::pruned(layers, &[1], |_| None)];
         let (rounds, patience) = (Rounds { warmups: 1, timed: 2 }, Patience { rounds: 0, seconds: 0.0 });
         let mut passes = 0;
-        let mut after = |_| {
+        let session = decoded(&engine, &programs, (PROMPT, 2), rounds, patience, &mut |_| {
             passes += 1;
             Ok(())
-        };
-        let session = decoded(&engine, &programs, (PROMPT, 2), rounds, patience, &mut after).unwrap();
+        });
+        let session = session.unwrap();
         assert_eq!((session.timed.len(), passes), (2, 6));
         let error = decoded(&Adding::new(), &programs, (PROMPT, 2), rounds, patience, &mut |_| Ok(())).unwrap_err();
         assert!(error.to_string().contains("does not generate"), "{error}");

@@ -268,12 +268,12 @@ mod tests {
         let programs = [Program::dense(4), Program::pruned(4, &[1], |_| None), Program::pruned(4, &[1, 2], |_| None)];
         let mut passes = 0;
         let rounds = Rounds { warmups: 1, timed: 3 };
-        let mut after = |_| {
+        let prompt = Prompt { length: 3, batch: 2 };
+        let session = interleaved(&engine, &programs, prompt, rounds, NONE, &mut |_| {
             passes += 1;
             Ok(())
-        };
-        let prompt = Prompt { length: 3, batch: 2 };
-        let session = interleaved(&engine, &programs, prompt, rounds, NONE, &mut after).unwrap();
+        });
+        let session = session.unwrap();
         (session.timed, engine.ran.into_inner().unwrap(), passes)
     }
 
@@ -344,12 +344,12 @@ mod tests {
         let engine = Slow { inner, milliseconds: Mutex::new(milliseconds.to_vec()) };
         let rounds = Rounds { warmups: 1, timed: 3 };
         let mut beyond = 0;
-        let mut after = |asked: bool| {
+        let prompt = Prompt { length: 3, batch: 2 };
+        let session = interleaved(&engine, &[Program::dense(4)], prompt, rounds, patience, &mut |asked| {
             beyond += usize::from(!asked);
             Ok(())
-        };
-        let prompt = Prompt { length: 3, batch: 2 };
-        let session = interleaved(&engine, &[Program::dense(4)], prompt, rounds, patience, &mut after).unwrap();
+        });
+        let session = session.unwrap();
         let Timed::Milliseconds(all) = &session.timed[0] else { panic!("{session:?}") };
         (all.len(), session.first, beyond)
     }

@@ -54,12 +54,15 @@ mod tests {
     fn run(max_sessions: usize, sessions: &[[[f64; 2]; 2]]) -> (Vec<LatencyResult>, Vec<(usize, usize)>) {
         let mut left = sessions.iter();
         let mut repeated = Vec::new();
-        let mut session = || Ok(left.next().unwrap().iter().copied().map(variant).collect());
-        let mut again = |unstable, sessions| {
-            repeated.push((unstable, sessions));
-            Ok(())
-        };
-        (settled(max_sessions, &mut session, &mut again).unwrap(), repeated)
+        let results = settled(
+            max_sessions,
+            &mut || Ok(left.next().unwrap().iter().copied().map(variant).collect()),
+            &mut |unstable, sessions| {
+                repeated.push((unstable, sessions));
+                Ok(())
+            },
+        );
+        (results.unwrap(), repeated)
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::size::Savings;
+use super::savings::Savings;
 use crate::evaluate::damage::{Damage, Damages, Stretch};
 use crate::evaluate::perplexity::Losses;
 use crate::latency::{DecodeResult, LatencyResult};

@@ -16,6 +16,7 @@ mod entry;
 mod flips;
 mod latency;
 mod repair;
+mod savings;
 mod size;
 mod task;
 #[cfg(test)]
@@ -37,7 +38,8 @@ pub use entry::{
 };
 pub use latency::{DECODE, DECODE_SPEEDUP, MEMORY, MEMORY_SIZE, PREFILL, SPEEDUP};
 pub use repair::{ANTISYMMETRIC, BOUNDARY_ERROR, CHANNEL_ERROR, CHANNELS_REDUCED, SYMMETRIC};
-pub use size::{PARAMETERS_REMOVED, Savings};
+pub use savings::Savings;
+pub use size::PARAMETERS_REMOVED;
 pub use task::{ACCURACY, TASK};
 pub use text::{BITS_PER_BYTE, PERPLEXITY, TEXT};
 

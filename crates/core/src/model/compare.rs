@@ -52,11 +52,12 @@ pub(super) fn compared<M: Compare>(
         None => trie.run(&comparing, batch, &mut clock)?,
     };
     let reference = comparing.reference.into_inner().ok_or_else(missing)?;
-    let resolve = |output: Output<M>| match output {
-        Output::Compared(divergences) => Ok(divergences),
-        Output::Waiting(stream) => model.compare(batch, &reference, &stream),
-    };
-    outputs.into_iter().map(|output| output.map(resolve).transpose()).collect()
+    let divergences = outputs.into_iter().map(|output| match output {
+        Some(Output::Compared(divergences)) => Ok(Some(divergences)),
+        Some(Output::Waiting(stream)) => model.compare(batch, &reference, &stream).map(Some),
+        None => Ok(None),
+    });
+    divergences.collect()
 }
 
 /// Runs the reference program alone.

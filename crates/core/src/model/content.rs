@@ -30,19 +30,19 @@ pub fn tensor_hashes(path: &Path) -> Result<TensorHashes> {
     let shard = Shard::open(path)?;
     let tensors: Vec<(String, TensorInfo)> =
         shard.tensors.iter().map(|(name, info)| (name.clone(), info.clone())).collect();
-    let hash = |(name, info): (String, TensorInfo)| {
-        let mut bytes = Bytes { shard: &shard, name: &name, info: &info, at: 0, refused: None };
-        let hashed = sha256::of_reader(&mut bytes);
-        let (hash, _) =
-            hashed.map_err(|error| bytes.refused.take().unwrap_or_else(|| Error::io("read", path, &error)))?;
-        let turns = info.turns.map_or(String::new(), |rows| format!(" {rows} rows by turns"));
-        let more = if info.one_more { " one more" } else { "" };
-        let description = format!("{} {:?}{turns}{more} {hash}", info.held, info.shape);
-        Ok((name, description))
-    };
-    let hashes = tensors.into_par_iter().map(hash).collect::<Result<_>>()?;
+    let hashes = tensors.into_par_iter().map(|tensor| tensor_hash(path, &shard, tensor)).collect::<Result<_>>()?;
     shard.unchanged()?;
     Ok(hashes)
+}
+
+fn tensor_hash(path: &Path, shard: &Shard, (name, info): (String, TensorInfo)) -> Result<(String, String)> {
+    let mut bytes = Bytes { shard, name: &name, info: &info, at: 0, refused: None };
+    let hashed = sha256::of_reader(&mut bytes);
+    let (hash, _) = hashed.map_err(|error| bytes.refused.take().unwrap_or_else(|| Error::io("read", path, &error)))?;
+    let turns = info.turns.map_or(String::new(), |rows| format!(" {rows} rows by turns"));
+    let more = if info.one_more { " one more" } else { "" };
+    let description = format!("{} {:?}{turns}{more} {hash}", info.held, info.shape);
+    Ok((name, description))
 }
 
 /// [`Read`] over the bytes of a tensor.

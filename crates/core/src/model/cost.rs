@@ -242,8 +242,9 @@ mod tests {
         let weights = mixtral.weight_bytes(Products::F32) / 4;
         assert_eq!(weights, 46_702_526_464, "without norms");
         let load = Load { tokens: 1, scored: 1, length: 1 };
-        let work = |step: &Step| mixtral.flops(step, &load) / 2.0;
-        let work = 32.0 * (work(&Step::Attention(0)) + work(&Step::Mlp(0))) + work(&Step::Head);
+        let [attention, mlp, head] =
+            [Step::Attention(0), Step::Mlp(0), Step::Head].map(|step| mixtral.flops(&step, &load) / 2.0);
+        let work = 32.0 * (attention + mlp) + head;
         // The estimate includes the products of queries and keys, and excludes the embedding, which is a lookup.
         assert!((work - 12_748e6).abs() < 20e6, "{work}");
         // With loading on demand, a single expert is loaded at a time, not a layer of eight.

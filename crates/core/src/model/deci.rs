@@ -178,7 +178,6 @@ mod tests {
 
     /// Writes a file of three layers whose last down projection contains one given value, and reads its layers.
     fn read(heads: &[u32], widths: &[u32], number: f32) -> Result<DeciLayers> {
-        let list = |counts: &[u32]| Entry::Array(counts.iter().map(|&count| Entry::U32(count)).collect());
         let entries = [
             ("general.architecture".to_owned(), Entry::String(DECI.to_owned())),
             ("deci.block_count".to_owned(), Entry::U32(3)),
@@ -228,5 +227,9 @@ mod tests {
             let error = read(heads, widths, number).err().unwrap().to_string();
             assert!(error.contains("deci") && error.contains("a.gguf"), "{heads:?} {widths:?}: {error}");
         }
+    }
+
+    fn list(counts: &[u32]) -> Entry {
+        Entry::Array(counts.iter().map(|&count| Entry::U32(count)).collect())
     }
 }

@@ -384,11 +384,11 @@ impl Compare for Decoder {
         let head = self.parts.head(&self.config)?;
         // Possibly only one of the streams has been narrowed to the scored rows.
         let narrowed = reference.dim(0)?.min(x.dim(0)?);
-        let narrow = |x: &Tensor| match x.dim(0)? == narrowed {
+        let [reference, x] = [reference, x].map(|x| match x.dim(0)? == narrowed {
             true => Ok(x.clone()),
             false => self.narrow(batch, x.clone()),
-        };
-        let streams = [narrow(reference)?, narrow(x)?];
+        });
+        let streams = [reference?, x?];
         let targets = batch.targets_among(narrowed);
         let [reference, x] = &streams;
         let streams = [elements(reference)?, elements(x)?];

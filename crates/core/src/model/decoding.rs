@@ -274,8 +274,10 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
 
     /// Removes and returns the next step in layer order, so that weights loaded on demand are loaded once.
     fn take<'r>(&self, ready: &mut Vec<Ready<'r, M::Shared>>) -> Option<Ready<'r, M::Shared>> {
-        let order = |ready: &Ready<'_, M::Shared>| (self.trie.step(ready.node).weights(), ready.node);
-        let next = (0..ready.len()).min_by_key(|&next| order(&ready[next]))?;
+        let next = (0..ready.len()).min_by_key(|&next| {
+            let node = ready[next].node;
+            (self.trie.step(node).weights(), node)
+        })?;
         let taken = ready.remove(next);
         let now = self.trie.step(taken.node).weights();
         // Path of any program that contains the node.

@@ -28,7 +28,7 @@ pub struct Deployed {
 /// possible. If the branch ends in a norm, only a diagonal before the norm can be folded.
 pub fn deployed(program: &Program, config: &Config) -> Deployed {
     let mut folds = BTreeMap::new();
-    let mut plain = |step: &Step| -> Step {
+    let steps = program.0.iter().map(|step| {
         let Step::Edited(half, layer, operator) = step else { return step.clone() };
         // A projection can absorb neither a bias nor a norm.
         if !operator.is_linear() || (!operator.is_diagonal() && config.ends_in_norm(*half)) {
@@ -36,8 +36,8 @@ pub fn deployed(program: &Program, config: &Config) -> Deployed {
         }
         folds.insert((*layer, *half), Arc::clone(operator));
         half.step(*layer)
-    };
-    let program = Program(program.0.iter().map(&mut plain).collect());
+    });
+    let program = Program(steps.collect());
     Deployed { program, folds }
 }
 
@@ -166,27 +166,29 @@ mod tests {
         let folded =
             halves.iter().try_fold(decoder.clone(), |folded, half| folded.folded(half.1, half.0, &found.folds[half]));
         let batch = Batch::windows([[5, 250, 17, 3, 90, 41].as_slice()]);
-        let predicted = |decoder: &Decoder, program: &Program| -> Vec<f32> {
-            let programs = [program.clone()];
-            let given = decoder.run(&Trie::new(&programs), &batch, &mut ()).unwrap().remove(0).unwrap();
-            given.iter().map(|prediction| prediction.log_probability).collect()
-        };
-        let steps = predicted(&decoder, &program);
-        let weights = predicted(&folded.unwrap(), &found.program);
+        let steps = predicted(&decoder, &program, &batch);
+        let weights = predicted(&folded.unwrap(), &found.program, &batch);
         assert!(steps.iter().zip(&weights).all(|(a, b)| (a - b).abs() < 1e-5), "{steps:?} {weights:?}");
-        let plain = predicted(&decoder, &found.program);
+        let plain = predicted(&decoder, &found.program, &batch);
         assert!(steps.iter().zip(&plain).any(|(a, b)| (a - b).abs() > 1e-2), "{steps:?} {plain:?}");
     }
 
     #[test]
     fn what_the_norm_behind_would_see_stays_a_step() {
-        let stays = |name: &str, diagonal: Vec<f32>| {
-            let config = config(name);
-            let program = Program::pruned(4, &[1], |_| Operator::diagonal(diagonal.clone()).ok());
-            let found = merged(deployed(&program, &config), &config).unwrap();
-            found.program == program && found.folds.is_empty()
-        };
-        assert!(stays("llama-gqa", vec![1.0, 2.0]) && stays("llama-gqa", vec![-2.0; 2]));
-        assert!(stays("olmo2", vec![2.0; 2]) && !stays("llama-gqa", vec![2.0; 2]));
+        assert!(is_a_step("llama-gqa", &[1.0, 2.0]) && is_a_step("llama-gqa", &[-2.0; 2]));
+        assert!(is_a_step("olmo2", &[2.0; 2]) && !is_a_step("llama-gqa", &[2.0; 2]));
+    }
+
+    fn predicted(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f32> {
+        let programs = [program.clone()];
+        let given = decoder.run(&Trie::new(&programs), batch, &mut ()).unwrap().remove(0).unwrap();
+        given.iter().map(|prediction| prediction.log_probability).collect()
+    }
+
+    fn is_a_step(name: &str, diagonal: &[f32]) -> bool {
+        let config = config(name);
+        let program = Program::pruned(4, &[1], |_| Operator::diagonal(diagonal.to_vec()).ok());
+        let found = merged(deployed(&program, &config), &config).unwrap();
+        found.program == program && found.folds.is_empty()
     }
 }

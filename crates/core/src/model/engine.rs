@@ -204,8 +204,10 @@ pub(super) fn one_by_one<E: Engine + ?Sized>(
     batches: &[Batch],
     observer: &mut dyn BatchObserver,
 ) -> Result<()> {
-    let mut one = |(index, batch)| engine.run(trie, batch, &mut OfBatch(index, observer)).map(drop);
-    batches.iter().enumerate().try_for_each(&mut one)
+    for (index, batch) in batches.iter().enumerate() {
+        engine.run(trie, batch, &mut OfBatch(index, observer))?;
+    }
+    Ok(())
 }
 
 /// Runs the parts through the trie independently, in parallel.

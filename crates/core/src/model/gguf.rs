@@ -190,12 +190,15 @@ fn deci_layers(file: &Gguf, form: GgufForm) -> Result<Option<DeciLayers>> {
 }
 
 fn head_dim(file: &Gguf, form: GgufForm, deci: Option<&DeciLayers>) -> Result<u64> {
-    let key = |name: &str| format!("{}.{name}", form.name);
-    if let Some(width) = file.count(&key("attention.key_length"))? {
+    let name = form.name;
+    if let Some(width) = file.count(&format!("{name}.attention.key_length"))? {
         return Ok(width);
     }
-    let heads = deci.map_or_else(|| count(file, &key("attention.head_count")), |layers| Ok(layers.heads))?;
-    Ok(count(file, &key("embedding_length"))? / heads.max(1))
+    let heads = match deci {
+        Some(layers) => layers.heads,
+        None => count(file, &format!("{name}.attention.head_count"))?,
+    };
+    Ok(count(file, &format!("{name}.embedding_length"))? / heads.max(1))
 }
 
 /// Builds the `config.json` of a GGUF file.
@@ -381,7 +384,7 @@ fn scaling_key(name: &str, entry: &dyn Fn(&str) -> String) -> String {
 /// Computes the `llama3` divisors of `half` frequencies from factor, low and high frequency factor, and original
 /// context, like llama.cpp's converter (`conversion/llama.py`) and transformers.
 pub(crate) fn divisors_of(theta: f64, half: usize, [factor, low, high, context]: [f64; 4]) -> Vec<f64> {
-    let divisor = |i: usize| {
+    let divisors = (0..half).map(|i| {
         let wavelength = std::f64::consts::TAU * theta.powf(i as f64 / half as f64);
         if wavelength < context / high {
             1.0
@@ -391,8 +394,8 @@ pub(crate) fn divisors_of(theta: f64, half: usize, [factor, low, high, context]:
             let smooth = (context / wavelength - low) / (high - low);
             1.0 / ((1.0 - smooth) / factor + smooth)
         }
-    };
-    (0..half).map(divisor).collect()
+    });
+    divisors.collect()
 }
 
 /// Converts divisors to a config entry: `llama3` if its formula reproduces them, otherwise a list of factors.

@@ -32,13 +32,18 @@ pub(super) fn tensors(table: &RotaryTable, rows: &[usize], device: &Device) -> R
     let all: Vec<usize> = if once { (0..longest).collect() } else { Vec::new() };
     let places =
         once.then(|| Tensor::new(rows.iter().map(|&row| row as u32).collect::<Vec<_>>(), device)).transpose()?;
-    let rows_of_table = |part: fn(&RotaryTable, usize) -> &[f32]| -> Result<Tensor> {
-        let rows = if once { &all } else { rows };
-        let values: Vec<f32> = rows.iter().flat_map(|&row| part(table, row)).copied().collect();
+    let rows = if once { &all } else { rows };
+    let mut cos = Vec::with_capacity(rows.len() * table.half);
+    let mut sin = Vec::with_capacity(rows.len() * table.half);
+    for &row in rows {
+        cos.extend_from_slice(table.at(row).0);
+        sin.extend_from_slice(table.at(row).1);
+    }
+    let [cos, sin] = [cos, sin].map(|values| -> Result<Tensor> {
         let x = Tensor::from_vec(values, (rows.len(), table.half), device)?;
         Ok(places.as_ref().map_or(Ok(x.clone()), |places| x.index_select(places, 0))?)
-    };
-    Ok(Some((rows_of_table(|table, row| table.at(row).0)?, rows_of_table(|table, row| table.at(row).1)?)))
+    });
+    Ok(Some((cos?, sin?)))
 }
 
 /// Rotary embedding with tables that grow with the longest sequence seen.
@@ -155,14 +160,14 @@ impl Rotary {
     /// Returns a table and its row for each row of runs that are decoded together. Each run uses the frequencies of its
     /// current length. Cached keys keep their rotation, as in transformers.
     pub(super) fn continued(&self, runs: &[Placed<'_>]) -> (Arc<RotaryTable>, Vec<usize>) {
-        let spans = || runs.iter().map(|run| run.first..run.first + run.rows.len());
-        let longest = spans().map(|span| span.end).max().unwrap_or(0);
+        let spans = runs.iter().map(|run| run.first..run.first + run.rows.len());
+        let longest = spans.clone().map(|span| span.end).max().unwrap_or(0);
         if self.regime(longest) == 0 {
-            return (self.of_regime(0, longest), spans().flatten().collect());
+            return (self.of_regime(0, longest), spans.flatten().collect());
         }
         let mut all = RotaryTable { cos: Vec::new(), sin: Vec::new(), half: self.width / 2 };
-        spans().for_each(|span| self.extend(&mut all, self.regime(span.end), span));
-        let rows = spans().map(|span| span.len()).sum();
+        spans.clone().for_each(|span| self.extend(&mut all, self.regime(span.end), span));
+        let rows = spans.map(|span| span.len()).sum();
         (Arc::new(all), (0..rows).collect())
     }
 
@@ -250,12 +255,10 @@ fn llama3(scaling: Llama3Scaling, plain: f32) -> f32 {
 /// Implements transformers' `_compute_yarn_parameters`.
 fn yarn(scaling: Yarn, theta: f64, plain: Vec<f32>) -> Vec<f32> {
     let width = (2 * plain.len()) as f64;
-    let turns = |count: f64| {
+    let [mut low, mut high] = [scaling.beta_fast, scaling.beta_slow].map(|count| {
         let part = scaling.original_max_position_embeddings / (count * std::f64::consts::TAU);
         width * part.ln() / (2.0 * theta.ln())
-    };
-    let mut low = turns(scaling.beta_fast);
-    let mut high = turns(scaling.beta_slow);
+    });
     if scaling.truncate {
         (low, high) = (low.floor(), high.ceil());
     }

@@ -43,18 +43,14 @@ impl Shard {
 
     /// Parses the header of a safetensors file of `bytes` bytes.
     fn of_safetensors(path: &Path, file: &mut File, bytes: u64) -> Result<BTreeMap<String, TensorInfo>> {
-        let short = |error: std::io::Error| match error.kind() {
-            ErrorKind::UnexpectedEof => damaged_file(format!("{bytes} bytes"), path),
-            _ => Error::io("read", path, &error),
-        };
         let mut length = [0; 8];
-        file.read_exact(&mut length).map_err(short)?;
+        file.read_exact(&mut length).map_err(|error| read_error(&error, bytes, path))?;
         let length = u64::from_le_bytes(length);
         if length > MAX_HEADER || length + 8 > bytes {
             return Err(damaged_file(format!("a header of {length} bytes in a file of {bytes}"), path));
         }
         let mut header = vec![0; length as usize];
-        file.read_exact(&mut header).map_err(short)?;
+        file.read_exact(&mut header).map_err(|error| read_error(&error, bytes, path))?;
         let metadata: Metadata =
             serde_json::from_slice(&header).map_err(|error| damaged_file(format!("{error} ({bytes} bytes)"), path))?;
         if metadata.data_len() as u64 != bytes - 8 - length {
@@ -110,6 +106,14 @@ impl Shard {
             .expected(format!("the {} bytes from the start of the run", self.opened.0))
             .found(format!("{} bytes, changed since", now.0))
             .hint("do not change the weights during a run; download the file again"))
+    }
+}
+
+/// Describes a failed read of the header of a file with a number of bytes.
+fn read_error(error: &std::io::Error, bytes: u64, path: &Path) -> Error {
+    match error.kind() {
+        ErrorKind::UnexpectedEof => damaged_file(format!("{bytes} bytes"), path),
+        _ => Error::io("read", path, error),
     }
 }
 

@@ -370,11 +370,11 @@ mod tests {
                 let rows = weights.rows("w", [outer, inner], &[last, 0]).unwrap();
                 assert!(rows[..inner] == values[(outer - 1) * inner..] && rows[inner..] == values[..inner]);
                 let mut blocks = Vec::new();
-                let mut gather = |block: &[f32]| {
+                let gathered = weights.blocks("w", &[outer, inner], 1000, &mut |block| {
                     blocks.extend_from_slice(block);
                     Ok(())
-                };
-                weights.blocks("w", &[outer, inner], 1000, &mut gather).unwrap();
+                });
+                gathered.unwrap();
                 assert!(blocks == values, "{dtype} [{outer}, {inner}]");
                 let twice = weights.transposed(&[("w", outer), ("w", outer)], inner).unwrap();
                 assert!(

@@ -211,10 +211,10 @@ impl Weights {
         let rounded = self.rounded.get(name).copied();
         let name = self.stored_name(name);
         let stored_shape = rows.map_or(shape, |rows| rows.shape.as_slice());
-        let missing = || self.missing_tensor(name, stored_shape);
-        let index = *self.holder.get(name).ok_or_else(missing)?;
+        let found = self.holder.get(name).and_then(|&index| Some((index, self.shards[index].tensors.get(name)?)));
+        let (index, info) = found.ok_or_else(|| self.missing_tensor(name, stored_shape))?;
         let shard = &self.shards[index];
-        let mut info = shard.tensors.get(name).ok_or_else(missing)?.clone();
+        let mut info = info.clone();
         if info.shape != stored_shape {
             return Err(Error::bad_input("a tensor has the wrong shape")
                 .at(shard.place(name))

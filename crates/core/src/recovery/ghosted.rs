@@ -204,10 +204,9 @@ mod tests {
 
     #[test]
     fn options_of_the_normed_map_are_part_of_the_key_only_if_set() {
-        let options = |value: serde_json::Value| -> Options { value.as_object().unwrap().clone() };
-        let (_, plain, _) = resolved("ghosted", &options(json!({"input": "stream", "bias": false}))).unwrap();
-        assert_eq!(plain, options(json!({"boundary": "region", "solver": "normal"})));
-        let (_, normed, _) = resolved("ghosted", &options(json!({"input": "normed", "bias": true}))).unwrap();
+        let (_, plain, _) = resolved("ghosted", &options(&json!({"input": "stream", "bias": false}))).unwrap();
+        assert_eq!(plain, options(&json!({"boundary": "region", "solver": "normal"})));
+        let (_, normed, _) = resolved("ghosted", &options(&json!({"input": "normed", "bias": true}))).unwrap();
         assert_eq!((&normed["input"], &normed["bias"]), (&json!("normed"), &json!(true)));
         for (wrong, hint) in [
             (json!({"bias": true}), "affine"),
@@ -215,8 +214,12 @@ mod tests {
             (json!({"input": "normed", "ridge": "auto"}), "no `ridge`"),
             (json!({"input": "normed", "finetune": {"sequences": 1, "length": 2}}), "fine-tuning"),
         ] {
-            let text = build("ghosted", &options(wrong.clone())).err().unwrap().to_string();
+            let text = build("ghosted", &options(&wrong)).err().unwrap().to_string();
             assert!(text.contains(hint), "{wrong}: {text}");
         }
+    }
+
+    fn options(value: &serde_json::Value) -> Options {
+        value.as_object().unwrap().clone()
     }
 }

@@ -260,6 +260,8 @@ mod tests {
     use serde_json::json;
 
     use crate::corpus::Start;
+    use crate::error::Result;
+    use crate::options::Options;
     use crate::recovery::boundary::tests::{Written, near};
     use crate::recovery::{build, resolved};
 
@@ -334,15 +336,16 @@ mod tests {
 
     #[test]
     fn default_ridge_is_left_out_of_keys_and_invalid_ones_fail() {
-        let resolved = |options: serde_json::Value| {
-            resolved("ghosted", options.as_object().unwrap()).map(|(_, options, _)| options)
-        };
-        assert_eq!(resolved(json!({"ridge": 1e-6})).unwrap(), resolved(json!({})).unwrap());
-        assert_eq!(resolved(json!({"ridge": "auto"})).unwrap()["ridge"], "auto");
-        assert_eq!(resolved(json!({"ridge": 0})).unwrap()["ridge"], 0.0);
+        assert_eq!(resolved_options(&json!({"ridge": 1e-6})).unwrap(), resolved_options(&json!({})).unwrap());
+        assert_eq!(resolved_options(&json!({"ridge": "auto"})).unwrap()["ridge"], "auto");
+        assert_eq!(resolved_options(&json!({"ridge": 0})).unwrap()["ridge"], 0.0);
         for wrong in [json!({"ridge": "much"}), json!({"ridge": -1}), json!({"ridge": "auto", "solver": "svd"})] {
             let text = build("ghosted", wrong.as_object().unwrap()).err().unwrap().to_string();
             assert!(text.contains("ridge"), "{text}");
         }
+    }
+
+    fn resolved_options(options: &serde_json::Value) -> Result<Options> {
+        resolved("ghosted", options.as_object().unwrap()).map(|(_, options, _)| options)
     }
 }

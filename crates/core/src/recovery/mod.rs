@@ -256,10 +256,10 @@ mod tests {
             let message = build(name, &option_map).err().unwrap().to_string();
             assert!(message.contains("does not support fine-tuning"), "{name}: {message}");
         }
-        let resolve = |value: Value| resolved("ghosted", &option_map(&value)).unwrap().1;
-        let resolved = resolve(json!({"finetune": {"length": 16, "sequences": 8}}));
+        let [resolved, plain] = [json!({"finetune": {"length": 16, "sequences": 8}}), json!({})]
+            .map(|value| resolved("ghosted", &option_map(&value)).unwrap().1);
         assert_eq!(resolved[FINETUNE], json!({"sequences": 8, "length": 16, "seed": 0}));
-        assert_eq!(untrained(&resolved), resolve(json!({})));
+        assert_eq!(untrained(&resolved), plain);
     }
 
     fn option_map(value: &Value) -> serde_json::Map<String, Value> {

@@ -89,15 +89,14 @@ mod tests {
         // XᵀX = diag(16, 1) and M = diag(1, 3), so rows move by 4 along the first channel and by 3 along the second.
         let streams: [(usize, &[f32]); 2] = [(1, &[4.0, 0.0, 0.0, 1.0]), (2, &[8.0, 0.0, 0.0, 4.0])];
         let written = Written::new(2, 1, &streams);
-        let matrix = |rank: usize| {
+        let [(one, notes), (two, _)] = [1, 2].map(|rank| {
             let solution = written.solve((1, 2), &[], "rank", &json!({"rank": rank})).unwrap();
             let operator = solution.repair.operator().unwrap();
             assert_eq!(operator.parts().unwrap().1.len(), 4 * rank);
             (operator.to_dense().unwrap(), solution.notes)
-        };
-        let (one, notes) = matrix(1);
+        });
         near(&one, &[2.0, 0.0, 0.0, 1.0]);
         assert_eq!(notes, ["rank 1 keeps 64.0 % of ghosted's correction"]);
-        near(&matrix(2).0, &[2.0, 0.0, 0.0, 4.0]);
+        near(&two, &[2.0, 0.0, 0.0, 4.0]);
     }
 }

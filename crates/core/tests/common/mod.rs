@@ -14,8 +14,10 @@ pub mod stories;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
+use ghostlab_core::criterion::TrialMetric;
+use ghostlab_core::error::Result;
 use ghostlab_core::model::{
-    CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, KernelFamily, Placement, Products,
+    CandleEngine, Config, Cut, Decoder, DeviceName, Engine, FloatType, KernelFamily, Placement, Products,
 };
 
 /// Returns the root of the checkout.
@@ -38,6 +40,11 @@ pub fn shared(relative: &str) -> Option<PathBuf> {
         eprintln!("skipped: {} is absent", path.display());
     }
     None
+}
+
+/// Panics, for criteria that need no trials.
+pub fn no_trials(_: TrialMetric, _: &[Cut]) -> Result<Vec<f64>> {
+    panic!("no trial is asked for")
 }
 
 /// Returns the path of a committed fixture.
@@ -118,8 +125,11 @@ pub fn flat(tensor: &Tensor) -> Vec<f64> {
 /// Computes ‖a − b‖ / ‖b‖.
 pub fn relative_error(ours: &[f64], expected: &[f64]) -> f64 {
     assert_eq!(ours.len(), expected.len(), "unlike lengths");
-    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
-    norm(&mut ours.iter().zip(expected).map(|(a, b)| a - b)) / norm(&mut expected.iter().copied())
+    norm(ours.iter().zip(expected).map(|(a, b)| a - b)) / norm(expected.iter().copied())
+}
+
+fn norm(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|v| v * v).sum::<f64>().sqrt()
 }
 
 /// Fails unless two numbers agree within a relative tolerance.

@@ -10,12 +10,12 @@ use super::setting::{
     spans, text, values,
 };
 use crate::common::stories::recovery;
-use crate::common::{assert_close, engines, flat, json, numbers, python, relative_error, shared, tensors};
+use crate::common::{assert_close, engines, flat, json, no_trials, numbers, python, relative_error, shared, tensors};
 use candle_core::Tensor;
 use ghostlab_core::calibrate::PassRequest;
 use ghostlab_core::corpus::{Tokenizer, Windows, description};
-use ghostlab_core::criterion::{self, CalibrationStats, Criterion, DepthUnit, PruneSpec, TrialMetric};
-use ghostlab_core::model::{Cut, Decoder, Engine, Operator, Program};
+use ghostlab_core::criterion::{self, CalibrationStats, Criterion, DepthUnit, PruneSpec};
+use ghostlab_core::model::{Decoder, Engine, Operator, Program};
 use ghostlab_core::options::Options;
 use ghostlab_core::recovery::{Recovery, Repair, Solution, Span};
 use serde_json::{Map, Value, json};
@@ -145,7 +145,7 @@ impl Group<'_> {
     }
 
     fn selected(&self, engine: &dyn Engine, calibrated: &Calibrated, id: &str, setting: &Value) -> Vec<usize> {
-        let mut none = |_: TrialMetric, _: &[Cut]| panic!("no trial is asked for");
+        let mut none = no_trials;
         let mut stats = CalibrationStats::new(&calibrated.similarities, None, &mut none);
         let selection = rule(setting).select(&cut(engine, setting), &mut stats).unwrap();
         assert_eq!(selection.removed, layers(&setting["removed"]), "{}: {id}", engine.id().name);

@@ -9,11 +9,11 @@ use super::setting::{
     pairs_only, pruned, spans, text, values,
 };
 use crate::common::stories::recovery;
-use crate::common::{assert_close, flat, json, numbers, relative_error, shared, tensors};
+use crate::common::{assert_close, flat, json, no_trials, numbers, relative_error, shared, tensors};
 use candle_core::Tensor;
 use ghostlab_core::calibrate::{HookPoint, Pair, PassRequest, SimilarityAxis};
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, evaluation, read_rows};
-use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, TrialMetric};
+use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec};
 use ghostlab_core::model::{Cut, Decoder, Program, Repairs, Sublayer};
 use ghostlab_core::options::Options;
 use ghostlab_core::recovery::{Recovery, Repair};
@@ -78,7 +78,7 @@ impl Backbone {
         let mut request = pairs_only(rule.pairs(&cut));
         request.sites.extend(rule.sites(&cut));
         let calibrated = self.calibrated(&request);
-        let mut none = |_: TrialMetric, _: &[Cut]| panic!("no trial is asked for");
+        let mut none = no_trials;
         let mut stats = CalibrationStats::new(&calibrated.similarities, Some(&calibrated.activations), &mut none);
         let selection = rule.select(&cut, &mut stats).unwrap();
         (selection.removed.whole_layers(), selection.scores)

@@ -280,14 +280,18 @@ fn slice(tokens: &[Spanned<'_>], open: usize) -> Result<Vec<Edit>, Error> {
     }
     let start = value_start(tokens, open)?;
     let replaced = |at: usize, text: String| Edit { offset: start_of(&tokens[at].1), rank: 5, removed: 1, text };
-    let absent = |from: usize, to: usize| if from + 1 == to { "none" } else { "" };
     let mut edits = vec![Edit { offset: start_of(&tokens[start].1), rank: 1, removed: 0, text: "(".into() }];
-    edits.push(replaced(open, format!("|{SLICE}({}", absent(open, marks[0]))));
+    edits.push(replaced(open, format!("|{SLICE}({}", absent_bound(open, marks[0]))));
     let last = marks.len() - 1;
-    edits.extend(marks[..last].iter().map(|&mark| replaced(mark, format!(", {}", absent(mark, marks[last])))));
-    edits.push(replaced(marks[last], format!(", {}", absent(marks[last], close))));
+    edits.extend(marks[..last].iter().map(|&mark| replaced(mark, format!(", {}", absent_bound(mark, marks[last])))));
+    edits.push(replaced(marks[last], format!(", {}", absent_bound(marks[last], close))));
     edits.push(replaced(close, if last == 0 { ", none))".into() } else { "))".into() }));
     Ok(edits)
+}
+
+/// Returns `none` for a bound that has no token between its neighbours.
+fn absent_bound(from: usize, to: usize) -> &'static str {
+    if from + 1 == to { "none" } else { "" }
 }
 
 /// Returns the edits that reject `x.upper is defined` for a string `x`, because the method is defined in Python.

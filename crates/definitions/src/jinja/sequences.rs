@@ -143,12 +143,13 @@ fn bound(value: &Jinja) -> Result<Option<i64>, Error> {
 fn indices(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> (i64, i64) {
     let length = i64::try_from(length).unwrap_or(i64::MAX);
     let (lower, upper) = if step > 0 { (0, length) } else { (-1, length - 1) };
-    let clamped = |bound: i64| {
-        let from_start = if bound < 0 { bound.saturating_add(length) } else { bound };
-        from_start.clamp(lower, upper)
-    };
     let (first, end) = if step > 0 { (lower, upper) } else { (upper, lower) };
-    (start.map_or(first, clamped), stop.map_or(end, clamped))
+    let [start, stop] = [(start, first), (stop, end)].map(|(bound, default)| match bound {
+        Some(bound) if bound < 0 => bound.saturating_add(length).clamp(lower, upper),
+        Some(bound) => bound.clamp(lower, upper),
+        None => default,
+    });
+    (start, stop)
 }
 
 fn positions(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> Vec<usize> {

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use fancy_regex::Regex;
+use fancy_regex::{Captures, Regex};
 use ghostlab_core::tasks::python::{capitalize, strip, words};
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error, State, UndefinedBehavior, Value as Jinja};
@@ -172,13 +172,7 @@ fn unescaped(text: &str) -> Result<String, Error> {
     for found in entity.captures_iter(text) {
         let found = found.map_err(|error| refused(error.to_string()))?;
         let Some(all) = found.get(0) else { break };
-        let number = |name: &str, radix: u32| {
-            let digits = found.name(name)?;
-            // HTML remaps the code points of control characters, so reject them.
-            let code = u32::from_str_radix(digits.as_str(), radix).ok();
-            Some(code.filter(|code| (32..127).contains(code) || *code >= 160).and_then(char::from_u32))
-        };
-        let character = match number("ten", 10).or_else(|| number("hex", 16)) {
+        let character = match code_point(&found, "ten", 10).or_else(|| code_point(&found, "hex", 16)) {
             Some(character) => character,
             None => found.name("name").filter(|_| all.as_str().ends_with(';')).and_then(|name| {
                 NAMES.iter().find(|(known, _)| *known == name.as_str()).map(|(_, character)| *character)
@@ -192,6 +186,14 @@ fn unescaped(text: &str) -> Result<String, Error> {
     }
     out.push_str(&text[end..]);
     Ok(out)
+}
+
+/// Returns the character of a numeric entity, or `Some(None)` if HTML does not map its code point to itself.
+fn code_point(found: &Captures<'_, str>, name: &str, radix: u32) -> Option<Option<char>> {
+    let digits = found.name(name)?;
+    // HTML remaps the code points of control characters, so reject them.
+    let code = u32::from_str_radix(digits.as_str(), radix).ok();
+    Some(code.filter(|code| (32..127).contains(code) || *code >= 160).and_then(char::from_u32))
 }
 
 /// Implements `urlencode`: quotes a text as a path segment, and a dict or pairs as a query string.

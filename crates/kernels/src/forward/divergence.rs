@@ -169,15 +169,15 @@ impl<'a> SoftmaxPair<'a> {
         let ln_q = f64::from(self.q.greatest) + self.sums.q.ln();
         let kl_pq = self.sums.pq / self.sums.p - (ln_p - ln_q);
         let kl_qp = self.sums.qp / self.sums.q - (ln_q - ln_p);
-        let of_target = |(target, &[z, w]): (&ScoredRow, &[f32; 2])| Divergence {
+        let divergences = self.targets.iter().zip(&self.picked).map(|(target, &[z, w])| Divergence {
             prediction: self.q.predict(target.token, w),
             ln_p: f64::from(z) - ln_p,
             ln_q: f64::from(w) - ln_q,
             kl_pq,
             kl_qp,
             same_top: self.p.likeliest == self.q.likeliest,
-        };
-        self.targets.iter().zip(&self.picked).map(of_target).collect()
+        });
+        divergences.collect()
     }
 }
 

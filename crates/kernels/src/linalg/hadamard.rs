@@ -273,12 +273,14 @@ mod tests {
             let Some((base, power)) = factors(order) else { panic!("no factors of {order}") };
             let rows: Vec<&[u8]> =
                 base.map_or(vec![b"+" as &[u8]], |(_, rows)| rows.lines().map(str::as_bytes).collect());
-            let expected = |i: usize, o: usize| {
-                let base = if rows[o / power][i / power] == b'+' { 1.0 } else { -1.0 };
-                let parity = ((i % power) & (o % power)).count_ones() % 2;
-                base * (1.0 - 2.0 * f64::from(parity)) / (order as f64).sqrt()
-            };
-            let expected: Vec<f64> = (0..order * order).map(|index| expected(index / order, index % order)).collect();
+            let mut expected = Vec::new();
+            for i in 0..order {
+                for o in 0..order {
+                    let base = if rows[o / power][i / power] == b'+' { 1.0 } else { -1.0 };
+                    let parity = ((i % power) & (o % power)).count_ones() % 2;
+                    expected.push(base * (1.0 - 2.0 * f64::from(parity)) / (order as f64).sqrt());
+                }
+            }
             assert!(close(&matrix(order), &expected, 1e-6), "order {order}");
         }
     }

@@ -179,11 +179,12 @@ mod tests {
     /// Returns deterministic numbers between −1 and 1.
     fn random(count: usize, seed: u64) -> Vec<f64> {
         let mut state = seed;
-        let mut next = || {
+        let mut numbers = Vec::with_capacity(count);
+        for _ in 0..count {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as f64 / f64::from(1 << 30) - 1.0
-        };
-        (0..count).map(|_| next()).collect()
+            numbers.push((state >> 33) as f64 / f64::from(1 << 30) - 1.0);
+        }
+        numbers
     }
 
     /// Computes `a [rows, inner] · b [inner, columns]`.

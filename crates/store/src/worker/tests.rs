@@ -65,8 +65,8 @@ fn planted(worker: &Worker, process: &Process) -> PathBuf {
 #[test]
 fn the_claim_of_a_dead_process_is_taken_over_at_once() {
     let (_folder, one, _two) = workers();
-    let owner = || one.process.owner.clone();
-    for owner in [Owner { pid: 99_999_999, ..owner() }, Owner { started: Some(1), ..owner() }] {
+    let owner = &one.process.owner;
+    for owner in [Owner { pid: 99_999_999, ..owner.clone() }, Owner { started: Some(1), ..owner.clone() }] {
         planted(&one, &Process { id: "3-0123456789ab".into(), owner, beat: 0 });
         assert!(matches!(one.claim("a"), ClaimResult::Mine(_)));
     }
@@ -114,15 +114,9 @@ fn count_dead(folder: &Path) -> usize {
 #[test]
 fn the_heart_beats_in_the_record_and_a_lost_record_comes_back() {
     let (folder, one, _two) = workers();
-    let beat = || {
-        all(&SystemDisk::default(), folder.path())
-            .iter()
-            .find(|known| known.process.id == one.id())
-            .map(|k| k.process.beat)
-    };
-    wait_until("no beat", &|| beat() >= Some(1));
+    wait_until("no beat", &|| beat_of(folder.path(), one.id()) >= Some(1));
     fs::remove_file(&one.record).unwrap();
-    wait_until("no new record", &|| beat() >= Some(2));
+    wait_until("no new record", &|| beat_of(folder.path(), one.id()) >= Some(2));
 }
 
 fn wait_until(what: &str, until: &dyn Fn() -> bool) {
@@ -165,10 +159,9 @@ fn who_wakes_takes_back_that_it_is_said_to_have_died() {
     fs::write(&one.record, far.record()).unwrap();
     two.seen.lock().unwrap().insert(far.id.clone(), (0, two.disk.now() - PATIENCE * 2));
     let ClaimResult::Mine(_theirs) = two.claim(name) else { panic!("it waits for ever") };
-    let deaths = || attempts::of(&SystemDisk::default(), folder.path(), name).len();
-    assert_eq!(deaths(), 1);
+    assert_eq!(attempts::of(&SystemDisk::default(), folder.path(), name).len(), 1);
     drop(lease);
-    assert_eq!(deaths(), 0);
+    assert_eq!(attempts::of(&SystemDisk::default(), folder.path(), name).len(), 0);
 }
 
 #[test]
@@ -237,4 +230,8 @@ fn a_folder_in_the_place_of_a_claim_is_nobody_s() {
         fs::create_dir_all(one.claims.join("a/b")).unwrap();
         assert!(matches!(one.claim("a"), ClaimResult::Mine(_)));
     }
+}
+
+fn beat_of(folder: &Path, id: &str) -> Option<u64> {
+    all(&SystemDisk::default(), folder).iter().find(|known| known.process.id == id).map(|k| k.process.beat)
 }

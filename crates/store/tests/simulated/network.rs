@@ -289,13 +289,12 @@ impl Client {
 
     /// Returns the content of a file from byte `start`, as seen by this machine.
     fn look(&self, path: &Path, start: usize) -> Option<Vec<u8>> {
-        let after = |bytes: &Vec<u8>| bytes.get(start..).unwrap_or_default().to_vec();
         // A folder exists but cannot be read.
         if self.server.is_folder(path) && !self.is_down() {
             self.asked("read", path);
             return None;
         }
-        if let Some(seen) = self.known(path, |seen| seen.as_ref().map(after)) {
+        if let Some(seen) = self.known(path, |seen| seen.as_ref().map(|bytes| bytes_from(bytes, start))) {
             return seen;
         }
         if self.is_down() {
@@ -306,7 +305,7 @@ impl Client {
         if self.network.cache > 0 {
             self.saw(path, found.as_ref().map(|node| lock(node).0.clone()));
         }
-        found.map(|node| after(&lock(&node).0))
+        found.map(|node| bytes_from(&lock(&node).0, start))
     }
 }
 
@@ -571,4 +570,8 @@ impl Disk for Client {
     fn operations(&self) -> u64 {
         self.operations.load(Relaxed)
     }
+}
+
+fn bytes_from(bytes: &[u8], start: usize) -> Vec<u8> {
+    bytes.get(start..).unwrap_or_default().to_vec()
 }

@@ -168,12 +168,10 @@ impl GgufVocabulary<'_> {
         if before.is_none() && after.is_none() {
             return Ok(Value::Null);
         }
-        let token = |id: usize| json!({"SpecialToken": {"id": self.tokens[id], "type_id": 0}});
-        let around = |inner: Vec<Value>| {
-            let first = before.map(token);
-            let last = after.map(token);
-            first.into_iter().chain(inner).chain(last).collect::<Vec<_>>()
-        };
+        let [first, last] =
+            [before, after].map(|id| id.map(|id| json!({"SpecialToken": {"id": self.tokens[id], "type_id": 0}})));
+        let [single, pair] = [vec![sequence_piece("A")], vec![sequence_piece("A"), sequence_piece("B")]]
+            .map(|pieces| first.clone().into_iter().chain(pieces).chain(last.clone()).collect::<Vec<Value>>());
         let special: Map<String, Value> = [before, after]
             .into_iter()
             .flatten()
@@ -182,8 +180,7 @@ impl GgufVocabulary<'_> {
                 (token.to_owned(), json!({"id": token, "ids": [id], "tokens": [token]}))
             })
             .collect();
-        Ok(json!({"type": "TemplateProcessing", "single": around(vec![sequence_piece("A")]),
-            "pair": around(vec![sequence_piece("A"), sequence_piece("B")]), "special_tokens": special}))
+        Ok(json!({"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}))
     }
 }
 

@@ -193,14 +193,16 @@ fn read_merge(merge: &Value) -> Result<(String, String)> {
     pair.ok_or_else(|| refused("model.merges", "two tokens", merge))
 }
 
+/// Returns the steps of a sequence, or the single step.
+fn steps<'a>(value: &'a Value, key: &str) -> Vec<&'a Value> {
+    value[key].as_array().map_or_else(|| vec![value], |steps| steps.iter().collect())
+}
+
 /// Returns llama.cpp's name of a byte-level pre-tokenizer, and a note about differences.
 fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
     let pre = &tokenizer["pre_tokenizer"];
     let normalizer = &tokenizer["normalizer"];
-    let steps = match pre["pretokenizers"].as_array() {
-        Some(steps) => steps.iter().collect(),
-        None => vec![pre],
-    };
+    let steps = steps(pre, "pretokenizers");
     let mut digits = false;
     let mut pattern = None;
     let mut bytes = None;
@@ -249,11 +251,7 @@ fn unknown_splitter(pre: &Value) -> Error {
 fn space_prefix(tokenizer: &Value) -> Result<bool> {
     let normalizer = &tokenizer["normalizer"];
     let pre = &tokenizer["pre_tokenizer"];
-    let steps: Vec<&Value> = match normalizer["normalizers"].as_array() {
-        Some(steps) => steps.iter().collect(),
-        None if normalizer.is_null() => Vec::new(),
-        None => vec![normalizer],
-    };
+    let steps = steps(normalizer, "normalizers").into_iter().filter(|step| !step.is_null());
     let mut prefix = false;
     let mut spaces = false;
     for step in steps {
@@ -280,11 +278,7 @@ fn space_prefix(tokenizer: &Value) -> Result<bool> {
 /// Returns the tokens added before and after a text.
 fn around(tokenizer: &Value) -> Result<[Option<u32>; 2]> {
     let processor = &tokenizer["post_processor"];
-    let steps: Vec<&Value> = match processor["processors"].as_array() {
-        Some(steps) => steps.iter().collect(),
-        None if processor.is_null() => Vec::new(),
-        None => vec![processor],
-    };
+    let steps = steps(processor, "processors").into_iter().filter(|step| !step.is_null());
     let mut found = [None, None];
     for step in steps {
         match step["type"].as_str() {

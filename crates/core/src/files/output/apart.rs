@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::files;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Input {
@@ -57,7 +58,7 @@ pub(super) fn within(path: &Path, folder: &Path) -> bool {
 
 /// Resolves the existing part of a path, following each link before applying `..`.
 pub(super) fn real(path: &Path) -> PathBuf {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let absolute = files::absolute(path);
     let mut real = PathBuf::new();
     for part in absolute.components() {
         match part {

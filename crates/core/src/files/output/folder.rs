@@ -139,16 +139,15 @@ impl Draft {
     /// Fails with exit code 2 if a name is taken by a file that this program did not write, and with exit code 3 if the
     /// folder cannot be replaced. On failure the previous folder is kept.
     pub fn publish(mut self) -> Result<()> {
-        let failed = |error: &std::io::Error| Error::io("replace", &self.shown, error);
         let mut names = Vec::new();
-        list(&self.folder, "", &mut names).map_err(|error| failed(&error))?;
+        list(&self.folder, "", &mut names).map_err(|error| self.replace_error(&error))?;
         Manifest::of(&self.folder, &names, self.kind)?.write(&self.folder)?;
         names.push(Manifest::FILE.to_owned());
         free(&self.place, &self.shown, self.kind, &names, &self.seen)?;
         let mark = self.folder.join(swap::MARK);
         if !self.place.exists() {
-            fs::remove_file(&mark).map_err(|error| failed(&error))?;
-            fs::rename(&self.folder, &self.place).map_err(|error| failed(&error))?;
+            fs::remove_file(&mark).map_err(|error| self.replace_error(&error))?;
+            fs::rename(&self.folder, &self.place).map_err(|error| self.replace_error(&error))?;
             self.swapped = true;
             return Ok(());
         }
@@ -156,22 +155,26 @@ impl Draft {
             fs::set_permissions(&self.folder, old.permissions()).ok();
         }
         swap::take_along(&self.place, &self.folder, &self.seen);
-        fs::remove_file(&mark).map_err(|error| failed(&error))?;
+        fs::remove_file(&mark).map_err(|error| self.replace_error(&error))?;
         let old = if exchanged(&self.folder, &self.place) {
             self.folder.clone()
         } else {
             // Fallback for file systems without atomic exchange. `sweep` recovers from a crash in between.
             let aside = self.folder.with_extension(&swap::OLD[1..]);
-            fs::rename(&self.place, &aside).map_err(|error| failed(&error))?;
+            fs::rename(&self.place, &aside).map_err(|error| self.replace_error(&error))?;
             if let Err(error) = fs::rename(&self.folder, &self.place) {
                 fs::rename(&aside, &self.place).ok();
-                return Err(failed(&error));
+                return Err(self.replace_error(&error));
             }
             aside
         };
         self.swapped = true;
         swap::clear(&old, &self.place, &self.seen);
         Ok(())
+    }
+
+    fn replace_error(&self, error: &std::io::Error) -> Error {
+        Error::io("replace", &self.shown, error)
     }
 }
 

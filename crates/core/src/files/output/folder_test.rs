@@ -110,18 +110,17 @@ fn owned_names(names: &[&str]) -> Vec<String> {
 fn single_files_are_put_beside_whatever_lies_there() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("reports"), "results");
-    let put = |text: &str| output.put(&[("index.html".to_owned(), text.as_bytes().to_vec())]);
-    put("1").unwrap();
+    put(&output, "1").unwrap();
     fs::write(output.path().join("mine"), "mine").unwrap();
-    put("2").unwrap();
+    put(&output, "2").unwrap();
     assert_eq!(files(output.path()), of(&[("index.html", "2"), ("mine", "mine")]));
     // A kill between writing the manifest and the file leaves either content valid.
     let mut manifest = Manifest::read(output.path());
     manifest.add("index.html", sha256::of_bytes("3"));
     manifest.write(output.path()).unwrap();
-    put("4").unwrap();
+    put(&output, "4").unwrap();
     fs::write(output.path().join("index.html"), "changed").unwrap();
-    assert!(put("5").unwrap_err().to_string().contains("was changed since"));
+    assert!(put(&output, "5").unwrap_err().to_string().contains("was changed since"));
     assert_eq!(files(output.path())["index.html"], "changed");
 }
 
@@ -200,4 +199,8 @@ fn a_file_that_cannot_be_written_leaves_no_list_and_no_other_file() {
 
 fn owned_pages(pairs: &[(&str, &str)]) -> Vec<(String, Vec<u8>)> {
     pairs.iter().map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec())).collect::<Vec<_>>()
+}
+
+fn put(output: &OutputFolder, text: &str) -> Result<()> {
+    output.put(&[("index.html".to_owned(), text.as_bytes().to_vec())])
 }

@@ -182,8 +182,9 @@ mod tests {
         made.write(root.path()).unwrap();
         let read = Manifest::read(root.path());
         assert_eq!(read, made);
-        let has = |folder: &str| read.has_below(Path::new(folder));
-        assert!(has("lm_eval") && !has("lm") && !has("a"));
+        for (folder, expected) in [("lm_eval", true), ("lm", false), ("a", false)] {
+            assert_eq!(read.has_below(Path::new(folder)), expected, "{folder}");
+        }
         let seen = Seen::default();
         let standing = |name: &str| Manifest::read(root.path()).standing(root.path(), name, &seen);
         assert_eq!(standing("a"), Standing::Ours);

@@ -241,14 +241,15 @@ impl CandleEngine {
         })
     }
 
+    fn plain_step(&self, half: Sublayer, layer: usize, piece: &dyn Seen, x: &Tensor) -> Result<Tensor> {
+        let part = self.parts.layer(layer)?;
+        ops::sum(x, &self.branch(half, part.layer()?, piece, x, End::Branch)?)
+    }
+
     fn step(&self, step: &Step, piece: &dyn Seen, x: &Tensor) -> Result<Tensor> {
-        let plain = |half, layer: usize| {
-            let part = self.parts.layer(layer)?;
-            ops::sum(x, &self.branch(half, part.layer()?, piece, x, End::Branch)?)
-        };
         match step {
-            Step::Attention(layer) => plain(Sublayer::Attention, *layer),
-            Step::Mlp(layer) => plain(Sublayer::Mlp, *layer),
+            Step::Attention(layer) => self.plain_step(Sublayer::Attention, *layer, piece, x),
+            Step::Mlp(layer) => self.plain_step(Sublayer::Mlp, *layer, piece, x),
             Step::Edited(half, layer, operator) => {
                 let part = self.parts.layer(*layer)?;
                 let layer = part.layer()?;
@@ -349,11 +350,11 @@ impl Compare for CandleEngine {
         let weight = self.parts.head()?;
         // Possibly only one of the streams has been narrowed to the scored rows.
         let narrowed = reference.x.dim(0)?.min(stream.x.dim(0)?);
-        let narrow = |stream: &Stream| match stream.x.dim(0)? == narrowed {
+        let [reference, stream] = [reference, stream].map(|stream| match stream.x.dim(0)? == narrowed {
             true => Ok(stream.clone()),
             false => self.narrow(batch, stream.clone()),
-        };
-        let [reference, stream] = [narrow(reference)?, narrow(stream)?];
+        });
+        let [reference, stream] = [reference?, stream?];
         let targets = batch.targets_among(narrowed);
         // Use the same number of rows as without a comparison, because it may affect the bits of a product.
         let mut rows = self.numbers() / self.config.vocab;

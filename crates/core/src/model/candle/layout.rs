@@ -186,19 +186,21 @@ fn grouped(blocks: &[Block], seen: &[Sight], rows: &Range<usize>, placing: Placi
         let masks = masks.collect::<Result<Masks>>()?;
         for members in members {
             members.iter().enumerate().for_each(|(index, &block)| order[block] = (groups.len(), index));
-            let of_blocks = |range: fn(&Block) -> &Range<usize>| {
-                let ranges = members.iter().map(|&block| range(&blocks[block]));
-                Rows::new(
-                    ranges.map(|range| range.start - rows.start..range.end - rows.start).collect(),
-                    placing.device,
-                )
-            };
-            let queries = of_blocks(|block| &block.queries)?;
-            let keys = of_blocks(|block| &block.keys)?;
-            groups.push(Group { queries, keys, masks: masks.clone() });
+            let members = members.iter().map(|&block| &blocks[block]);
+            let queries = members.clone().map(|block| shifted(&block.queries, rows.start)).collect();
+            let keys = members.map(|block| shifted(&block.keys, rows.start)).collect();
+            groups.push(Group {
+                queries: Rows::new(queries, placing.device)?,
+                keys: Rows::new(keys, placing.device)?,
+                masks: masks.clone(),
+            });
         }
     }
     Ok(Blocks { groups, order })
+}
+
+fn shifted(range: &Range<usize>, start: usize) -> Range<usize> {
+    range.start - start..range.end - start
 }
 
 impl Rows {

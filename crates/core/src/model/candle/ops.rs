@@ -260,14 +260,14 @@ mod tests {
             let shifted = values(var);
             assert!(gradient.iter().any(|g| g.abs() > 1e-3), "{name}: input {index}: a gradient of nothing");
             for (element, exact) in gradient.iter().enumerate() {
-                let moved = |step: f64| {
+                let [forward, back] = [1e-5, -1e-5].map(|step| {
                     let mut shifted = shifted.clone();
                     shifted[element] += step;
                     let mut inputs = inputs.clone();
                     inputs[index] = Tensor::from_vec(shifted, var.dims(), &Device::Cpu).unwrap();
                     loss(&inputs).to_scalar::<f64>().unwrap()
-                };
-                let difference = (moved(1e-5) - moved(-1e-5)) / 2e-5;
+                });
+                let difference = (forward - back) / 2e-5;
                 let error = (difference - exact).abs() / exact.abs().max(1.0);
                 assert!(error < 1e-7, "{name}: input {index}, element {element}: {exact} {difference}");
             }

@@ -137,8 +137,8 @@ impl Parts {
     pub(super) fn expect(&self, now: Option<usize>, next: Option<usize>) {
         if let (false, Some(next)) = (self.keeps_all, next) {
             // The head comes after the last layer.
-            let part = |weights: usize| weights.min(self.place.config.layers);
-            self.cache.ahead(now.map(part), part(next));
+            let head = self.place.config.layers;
+            self.cache.ahead(now.map(|weights| weights.min(head)), next.min(head));
         }
     }
 

@@ -145,20 +145,21 @@ mod tests {
     }
 
     fn words(count: usize, seed: usize, numbers: Numbers) -> Vec<u32> {
-        let half = |i: usize| {
-            let hash = (i + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
-            let bits = (hash >> 9) as u32;
-            match (numbers, hash % 509) {
-                (Numbers::Special, 0) => 0x7f80,
-                (Numbers::Special, 1) => 0xff80,
-                (Numbers::Special, 2) => 0x7fc1,
-                (Numbers::Special, 3..6) => bits & 0x807f,
-                (Numbers::Special, 6..20) => bits & 0x9fff,
-                (Numbers::Tiny, _) => (60 + (bits >> 16) % 7) << 7 | bits & 0x807f,
-                _ => 0x3e00 | bits & 0x81ff,
-            }
-        };
-        (0..count).map(|i| half(2 * i) | half(2 * i + 1) << 16).collect()
+        (0..count).map(|i| half(2 * i, seed, numbers) | half(2 * i + 1, seed, numbers) << 16).collect()
+    }
+
+    fn half(i: usize, seed: usize, numbers: Numbers) -> u32 {
+        let hash = (i + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        let bits = (hash >> 9) as u32;
+        match (numbers, hash % 509) {
+            (Numbers::Special, 0) => 0x7f80,
+            (Numbers::Special, 1) => 0xff80,
+            (Numbers::Special, 2) => 0x7fc1,
+            (Numbers::Special, 3..6) => bits & 0x807f,
+            (Numbers::Special, 6..20) => bits & 0x9fff,
+            (Numbers::Tiny, _) => (60 + (bits >> 16) % 7) << 7 | bits & 0x807f,
+            _ => 0x3e00 | bits & 0x81ff,
+        }
     }
 
     fn assert_same(ours: &[f32], expected: &[f32], case: &str) {

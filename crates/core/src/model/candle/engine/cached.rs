@@ -74,11 +74,12 @@ fn attend(
     scores: ops::Scores,
 ) -> Result<Tensor> {
     let parts = placed.chain(|id| blocks.get(&id))?;
-    let joined = |side: usize| -> Result<Tensor> {
+    let [keys, values] = [0, 1].map(|side| -> Result<Tensor> {
         let parts = parts.iter().map(|(block, tokens)| Ok(block.both(node)?[side].narrow(0, 0, *tokens)?));
         Ok(Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)?.unsqueeze(0)?)
-    };
-    let (keys, values) = (joined(0)?, joined(1)?); // [1, k, K, D]
+    });
+    let keys = keys?; // [1, k, K, D]
+    let values = values?; // [1, k, K, D]
     let rows = placed.rows.len();
     let count = placed.first + placed.rows.len();
     let mask: Vec<f32> = (0..rows * count)

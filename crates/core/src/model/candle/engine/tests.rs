@@ -116,10 +116,10 @@ fn a_stream_that_is_given_goes_on_as_in_the_run_that_made_it() {
     let batch = batch();
     let mut streams = Streams(Vec::new());
     engine.run(&Trie::new(&[Program::dense(4)]), &batch, &mut streams).unwrap();
-    let values = |index: usize| streams.0[index].values().unwrap().to_vec();
+    let [input, expected] = [3, 6].map(|index| streams.0[index].values().unwrap().to_vec());
     let steps = [Step::Mlp(1), Step::Attention(2), Step::Mlp(2)];
     // Activations after the embedding and the first three sublayers.
-    assert_eq!(engine.resume(&batch, &steps, &values(3)).unwrap().values().unwrap().to_vec(), values(6));
+    assert_eq!(engine.resume(&batch, &steps, &input).unwrap().values().unwrap().to_vec(), expected);
 }
 
 #[test]

@@ -27,19 +27,10 @@ const WINDOWS: [Option<usize>; 5] = [None, Some(300), Some(64), Some(3), Some(1)
 fn visible(layout: &Layout, window: Option<usize>) -> Vec<Vec<usize>> {
     let mut all = Vec::new();
     for piece in &layout.pieces {
-        let of_rows = |rows: &Rows| -> Vec<Vec<usize>> {
-            let flat: Vec<u32> = match &rows.index {
-                Some(index) => index.to_vec1().unwrap(),
-                None => rows.first.clone().map(|row| row as u32).collect(),
-            };
-            flat.chunks(rows.first.len())
-                .map(|rows_of_piece| rows_of_piece.iter().map(|&row| row as usize + piece.rows.start).collect())
-                .collect()
-        };
         for &(group, index) in &piece.blocks.order {
             let group = &piece.blocks.groups[group];
-            let queries = &of_rows(&group.queries)[index];
-            let keys = &of_rows(&group.keys)[index];
+            let queries = &rows_of_blocks(&group.queries, piece.rows.start)[index];
+            let keys = &rows_of_blocks(&group.keys, piece.rows.start)[index];
             let mask: Vec<Vec<f32>> = group.mask(window).unwrap().to_vec2().unwrap();
             for (query, mask) in queries.iter().zip(mask) {
                 assert_eq!(*query, all.len(), "blocks follow the order of their rows");
@@ -90,4 +81,14 @@ fn equal_windows_share_an_operation_within_piece_size() {
     assert_eq!(pieces.pieces.iter().map(|piece| piece.rows.len()).collect::<Vec<_>>(), [1024; 4]);
     let single = layout(&batch(&[(512, None); 3]), 1, usize::MAX);
     assert_eq!(single.pieces.len(), 3, "a tree is never cut");
+}
+
+fn rows_of_blocks(rows: &Rows, start: usize) -> Vec<Vec<usize>> {
+    let flat: Vec<u32> = match &rows.index {
+        Some(index) => index.to_vec1().unwrap(),
+        None => rows.first.clone().map(|row| row as u32).collect(),
+    };
+    flat.chunks(rows.first.len())
+        .map(|rows_of_piece| rows_of_piece.iter().map(|&row| row as usize + start).collect())
+        .collect()
 }

@@ -1,0 +1,75 @@
+//! What a variant saves of the dense model's parameters, KV cache and operations. It follows from the program, so it has no
+//! error and depends on no machine.
+
+use crate::model::{Config, Load, Program, Trie};
+
+/// Tokens of the prompt for which operations are counted.
+const PROMPT: usize = 512;
+
+/// Shares of the dense model that a variant does without, between 0 and 1. An operator may make a share negative.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Savings {
+    pub parameters: f64,
+    pub kv_cache: f64,
+    /// Operations of a pass over [`PROMPT`] tokens, by the cost model.
+    pub operations: f64,
+}
+
+impl Savings {
+    /// Compares a program, as it is deployed, with the dense model.
+    pub fn of(program: &Program, config: &Config) -> Self {
+        let dense = Program::dense(config.layers);
+        Self {
+            parameters: saved(config.parameters(program) as f64, config.parameters(&dense) as f64),
+            kv_cache: saved(config.cache_bytes(program) as f64, config.cache_bytes(&dense) as f64),
+            operations: saved(operations(program, config), operations(&dense, config)),
+        }
+    }
+}
+
+fn saved(variant: f64, dense: f64) -> f64 {
+    1.0 - variant / dense
+}
+
+fn operations(program: &Program, config: &Config) -> f64 {
+    Trie::new(std::slice::from_ref(program)).flops(config, &Load::windows(PROMPT, PROMPT)).separate
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::{Cut, Operator, Sublayer};
+
+    /// Sizes computed by hand for two layers of 8 channels with one head, 16 hidden units and 10 tokens: 80 parameters in
+    /// the embedding, 88 in the head with its norm, 264 in an attention and 392 in an MLP with their norms.
+    #[test]
+    fn savings_are_shares_of_the_dense_model() {
+        let config = json!({
+            "architectures": ["LlamaForCausalLM"], "hidden_size": 8, "intermediate_size": 16, "head_dim": 8,
+            "num_attention_heads": 1, "num_key_value_heads": 1, "num_hidden_layers": 2, "vocab_size": 10,
+            "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,
+        });
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(config.to_string().as_bytes()).unwrap();
+        let config = Config::read_file(file.path()).unwrap();
+        let total = 1480.0;
+        let attention = Program::without(2, &Cut::sublayers([(1, Sublayer::Attention)]));
+        let map = Operator::dense(8, vec![0.0; 64]).unwrap();
+        let repaired = Program::pruned(2, &[1], |_| Some(map.clone()));
+        for (program, parameters, kv_cache) in [
+            (Program::dense(2), 0.0, 0.0),
+            (attention, 264.0 / total, 0.5),
+            (Program::pruned(2, &[1], |_| None), 656.0 / total, 0.5),
+            (repaired, 592.0 / total, 0.5),
+        ] {
+            let savings = Savings::of(&program, &config);
+            assert!((savings.parameters - parameters).abs() < 1e-12, "{savings:?}, not {parameters}");
+            assert_eq!(savings.kv_cache, kv_cache);
+            assert_eq!(savings.operations > 0.0, kv_cache > 0.0);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Output of programs that tests ran.
+
+use std::process::{Child, Output};
+use std::time::{Duration, Instant};
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Returns the standard output, followed by the standard error.
+pub fn both(output: &Output) -> String {
+    stdout(output) + &stderr(output)
+}
+
+/// Waits for the end of a process.
+///
+/// # Panics
+/// Panics if it still runs after four minutes.
+pub fn ended(mut child: Child) -> Output {
+    let began = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if began.elapsed() > Duration::from_secs(240) {
+            child.kill().unwrap();
+            panic!("it hangs: {:?}", child.wait_with_output().unwrap());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
+}
