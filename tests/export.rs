@@ -145,7 +145,7 @@ fn a_link_out_of_the_model_folder_is_named_and_refused() {
         let output = world.ghostlab(&["export", "grid.yaml", "depth/1/none", "--to", "out"]);
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{name}: {text}");
-        assert!(text.contains(name) && text.contains("leads out of its folder"), "{name}: {text}");
+        assert!(text.contains(name) && text.contains("a file outside its folder"), "{name}: {text}");
         assert!(!world.path("out").exists(), "{name}");
     }
 }
@@ -243,7 +243,7 @@ fn a_folder_is_replaced_whole_and_what_was_not_exported_stays() {
     let output = world.ghostlab(&["export", "grid.yaml", "depth/1/none", "--to", "mine"]);
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{error}");
-    assert!(error.contains("the folder's place is taken") && error.contains("--to"), "{error}");
+    assert!(error.contains("the output path already exists") && error.contains("--to"), "{error}");
     assert_eq!(names(&world.path("mine")), ["notes.txt".to_owned()].into());
 }
 
@@ -628,7 +628,10 @@ fn texts_and_tasks_come_from_the_entrys_profile() {
         "corpora:\n  c4: {path: ../../test.jsonl, rule: ptb, limit: 3}\ntasks:\n  copa: {path: ../../copa.jsonl}\nevaluate: {tasks: [copa]}\n",
     );
     let (code, output) = score_table(&world, &["backbone"]);
-    assert!(code == Some(3) && output.contains("super_glue") && output.contains("--fetch brings it"), "{output}");
+    assert!(
+        code == Some(3) && output.contains("super_glue") && output.contains("with --fetch to download it"),
+        "{output}"
+    );
     let (code, named) = score_table(&world, &["backbone", "--profile", "mine"]);
     assert!(code == Some(0) && named.contains("3 windows") && named.contains("40 documents"), "{named}");
     world.write("experiments/backbones/little.yaml", "path: ../../backbone\nprofile: mine\n");
@@ -644,10 +647,10 @@ fn what_cannot_be_scored_is_said_before_anything_runs() {
     fs::create_dir(world.path("empty")).unwrap();
     for (arguments, code, words) in [
         (&["score", "backbone"][..], 2, &["nothing to score", "--perplexity"][..]),
-        (&["score", "../nowhere/at/all", "--tasks", "copa"], 3, &["the model is not there"]),
+        (&["score", "../nowhere/at/all", "--tasks", "copa"], 3, &["model not found"]),
         (&["score", "backbone", "--tasks", "copy.jsonl"], 2, &["copy.jsonl"]),
-        (&["score", "backbone", "--tasks", "tasks/copa.jsonl"], 2, &["there is no such file", "tasks/copa.jsonl"]),
-        (&["score", "backbone", "--perplexity", "texts/test.txt@64"], 2, &["there is no such file", "texts/test.txt"]),
+        (&["score", "backbone", "--tasks", "tasks/copa.jsonl"], 2, &["file not found", "tasks/copa.jsonl"]),
+        (&["score", "backbone", "--perplexity", "texts/test.txt@64"], 2, &["file not found", "texts/test.txt"]),
         (&["score", "org/name", "--perplexity", "test.jsonl"], 3, &["--fetch"]),
         (
             &["score", "empty", "--tasks", "copa"],
@@ -669,18 +672,14 @@ fn what_cannot_be_scored_is_said_before_anything_runs() {
             2,
             &["unknown task `nosuch`", "NAME=FILE", "where:    --tasks"],
         ),
-        (&["score", "backbone", "--perplexity", "test.jsonl@nan"], 2, &["tokens of a window cannot be used", "`nan`"]),
+        (&["score", "backbone", "--perplexity", "test.jsonl@nan"], 2, &["invalid window length", "`nan`"]),
         (&["score", "backbone", "--perplexity", "test.jsonl@1"], 2, &["--perplexity test.jsonl@1", "2 to 1073741824"]),
         (
             &["score", "backbone", "--perplexity", "nosuch"],
             2,
             &["unknown text `nosuch`", "FILE@TOKENS", "--perplexity"],
         ),
-        (
-            &["score", "backbone", "--tasks", "copa", "--profile", "none"],
-            3,
-            &["no profile of that name", "profiles/none.yaml"],
-        ),
+        (&["score", "backbone", "--tasks", "copa", "--profile", "none"], 3, &["unknown profile", "profiles/none.yaml"]),
     ] {
         let output = world.command(arguments).env("HF_HUB_CACHE", world.path("hub")).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
@@ -767,7 +766,7 @@ fn doctor_describes_a_model_and_compares_engines() {
     world.write("broken/model.safetensors", &weights[..weights.len() / 2]);
     for (arguments, code, words) in [
         (&["doctor", "broken", "--check"][..], 2, &["model.safetensors"][..]),
-        (&["doctor", "grid.yaml", "--check"], 2, &["--check is for models", "grid.yaml"]),
+        (&["doctor", "grid.yaml", "--check"], 2, &["--check applies only to models", "grid.yaml"]),
         (&["doctor", "nowhere.gguf"], 3, &["nowhere.gguf"]),
     ] {
         let output = world.ghostlab(arguments);

@@ -141,13 +141,13 @@ fn killed_training_resumes_to_identical_bytes() {
 #[test]
 fn untrainable_setting_is_refused_with_reason_upfront() {
     for name in ["none", "replaceme-ls"] {
-        world(&tuned(name)).refuses(&[], 2, &["no operator that can be fine-tuned", "linearpatch-rotate, ghosted"]);
+        world(&tuned(name)).refuses(&[], 2, &["does not support fine-tuning", "linearpatch-rotate, ghosted"]);
     }
     let several = "{name: ghosted, boundary: layer, finetune: {sequences: 4, length: 32}}";
-    world(several).refuses(&[], 2, &["no operator that can be fine-tuned"]);
+    world(several).refuses(&[], 2, &["does not support fine-tuning"]);
     world("{name: ghosted, finetune: {steps: 4}}").refuses(&[], 2, &["finetune", "steps"]);
     let scattered = world(&tuned("ghosted"));
     let grid = std::fs::read_to_string(scattered.path("grid.yaml")).unwrap();
     scattered.write("grid.yaml", grid.replace("depth: 1", "depth: 2").replace("[llm-streamline]", "[shortgpt]"));
-    scattered.refuses(&[], 2, &["only fine-tuned at a contiguous cut", "shortgpt"]);
+    scattered.refuses(&[], 2, &["fine-tuning requires one contiguous block", "shortgpt"]);
 }

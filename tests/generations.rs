@@ -167,7 +167,7 @@ fn bundled_backbones_generate_answers_and_last_words() {
 fn what_cannot_be_generated_is_refused_before_anything_runs() {
     for (from, to, words) in [
         ("max_gen_toks: 12", "num_beams: 4", ["num_beams", "answers.yaml"]),
-        ("max_gen_toks: 12", "max_gen_tokens: 12", ["is `max_gen_toks` meant?", "task answers"]),
+        ("max_gen_toks: 12", "max_gen_tokens: 12", ["did you mean `max_gen_toks`?", "task answers"]),
         ("max_gen_toks: 12", "repetition_penalty: 1.5", ["repetition_penalty", "answers.yaml"]),
         ("max_gen_toks: 12", "max_gen_toks: 100000", ["room for a prompt", "max_gen_toks"]),
     ] {
@@ -178,7 +178,7 @@ fn what_cannot_be_generated_is_refused_before_anything_runs() {
     }
     let world = generating("");
     std::fs::remove_file(world.path("rows.jsonl")).unwrap();
-    world.refuses(&[], 3, &["rows are not there", "answers.yaml", "score --rows"]);
+    world.refuses(&[], 3, &["the rows of a task are missing", "answers.yaml", "pass `--rows`"]);
 }
 
 /// Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with `lm_eval`, which `.ci/run` installs.

@@ -188,10 +188,10 @@ fn absurd_number_is_refused_before_use() {
         (&format!("corpora.test.limit={huge}"), &["the limit on evaluation windows is too large"]),
         (&format!("recovery={{name: replaceme-cos, epochs: {huge}}}"), &["at most 100000 `epochs`"]),
         (&format!("recovery={{name: replaceme-cos, batch: {huge}}}"), &["a `batch` of 1 to"]),
-        (&format!("depth={huge}"), &["would leave nothing"]),
+        (&format!("depth={huge}"), &["removes all layers"]),
         (
             "recovery={name: ghosted, finetune: {sequences: 1000000, length: 1000000}}",
-            &["wrong value of `finetune`", "sequences × length of 4294967296 or less"],
+            &["invalid value of `finetune`", "sequences × length of 4294967296 or less"],
         ),
         (
             &format!("recovery={{name: ghosted, finetune: {{sequences: {huge}, length: {huge}}}}}"),
@@ -203,7 +203,7 @@ fn absurd_number_is_refused_before_use() {
     let seeds: Vec<String> = (1..=400).map(|seed| seed.to_string()).collect();
     let seeds = seeds.join(",");
     let many = format!("calibration=[{{corpus: train, sequences: [{seeds}], length: 64, seed: [{seeds}]}}]");
-    world.refuses(&["--set", &many], 2, &["multiply out to too many cells", "1 × 400 × 1 × 400 × 1"]);
+    world.refuses(&["--set", &many], 2, &["the grid has too many cells", "1 × 400 × 1 × 400 × 1"]);
     for (key, value) in [("num_hidden_layers", 10_000_000), ("num_hidden_layers", 9_999), ("hidden_size", 1 << 19)] {
         let world = World::new();
         world.change_config(key, json!(value));
@@ -220,11 +220,11 @@ fn impossible_sizes_are_refused_before_reading_text() {
         (
             format!("calibration.sequences={many}"),
             "0.5",
-            &["more tokens than memory holds", "by --memory", "finetune"][..],
+            &["not enough memory for the tokens", "by --memory", "finetune"][..],
         ),
-        (fine_tuned(many), "0.5", &["more tokens than memory holds", "0.50 GB by --memory"]),
-        (format!("calibration.sequences={most}"), "100", &["the store's disk has not enough room", "GB free"]),
-        (fine_tuned(most), "100", &["the store's disk has not enough room"]),
+        (fine_tuned(many), "0.5", &["not enough memory for the tokens", "0.50 GB by --memory"]),
+        (format!("calibration.sequences={most}"), "100", &["not enough disk space in the store", "GB free"]),
+        (fine_tuned(most), "100", &["not enough disk space in the store"]),
     ] {
         let world = World::new();
         let given = ["--set", &set, "--memory", memory];
@@ -263,7 +263,7 @@ fn oversized_unpacked_file_is_refused_until_limit_is_raised() {
         let path = format!("{set}={}", world.path(name).display());
         let small = ["--set", "depth=1", "--set", "recovery=none", "--set", "criterion=llm-streamline"];
         let given = [&small[..], &["--set", &path, "--text", "0.002"]].concat();
-        world.refuses(&given, 2, &["more text than is read", name, "--text GB"]);
+        world.refuses(&given, 2, &["exceeds the size limit of text", name, "--text GB"]);
     }
     let path = format!("corpora.test.path={}", world.path("many.jsonl.gz").display());
     world.runs(&["--set", "depth=1", "--set", "recovery=none", "--set", "criterion=llm-streamline", "--set", &path]);
@@ -288,7 +288,7 @@ fn truncated_weights_while_reading_name_the_file() {
         .map(|error| error.to_string())
         .collect();
     assert!(
-        errors.iter().any(|error| error.contains("became shorter") && error.contains("model.safetensors")),
+        errors.iter().any(|error| error.contains("was truncated") && error.contains("model.safetensors")),
         "{errors:?}"
     );
 }
@@ -374,7 +374,8 @@ fn names_of_any_kind_get_files_or_are_refused_first() {
         String::from_utf8_lossy(&printed).escape_debug()
     );
 
-    for (bad, words) in [("a\\e[2Jb", "cannot be shown"), (&"y".repeat(201), "cannot be shown"), ("a/b", "without `/`")]
+    for (bad, words) in
+        [("a\\e[2Jb", "invalid name of a"), (&"y".repeat(201), "invalid name of a"), ("a/b", "without `/`")]
     {
         let world = World::new();
         let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();

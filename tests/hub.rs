@@ -91,7 +91,7 @@ fn grid_with_hub_model_names_the_command_and_then_runs() {
     let server = FakeHub::start(MODEL, files, no_fault());
     let lacking = run(&world, &server, &["run", "grid.yaml"], 3);
     assert!(
-        lacking.contains("the backbone `tiny` is not here") && lacking.contains("`ghostlab fetch grid.yaml`"),
+        lacking.contains("the backbone `tiny` is missing") && lacking.contains("`ghostlab fetch grid.yaml`"),
         "{lacking}"
     );
     assert!(run(&world, &server, &["doctor", "grid.yaml"], 3).contains("LACKS"), "the doctor says so, too");
@@ -150,7 +150,7 @@ fn hub_refusals_are_reported_without_the_token() {
     for more in [&[][..], &["--events"], &["--lock"]] {
         let arguments = [&["fetch", "grid.yaml"], more].concat();
         let log = ended(&world, &ghostlab(&world, &server.address, &arguments, &[]), 3);
-        assert!(log.contains("asks for its licence to be accepted first") && log.contains("[token]"), "{log}");
+        assert!(log.contains("requires accepting its licence") && log.contains("[token]"), "{log}");
     }
     let unset = ghostlab(&world, &server.address, &["fetch", "grid.yaml"], &[("HF_TOKEN", "")]);
     assert!(ended(&world, &unset, 3).contains("HF_TOKEN"));
@@ -168,7 +168,7 @@ fn a_local_path_wins_and_a_named_one_has_to_be_there() {
     assert!(run(&world, &server, &["fetch", "grid.yaml"], 0).contains("nothing to fetch"));
     run(&world, &server, &["run", "grid.yaml"], 0);
     let elsewhere = run(&world, &server, &["run", "grid.yaml", "--set", "backbones.tiny.path=none"], 3);
-    assert!(elsewhere.contains("the backbone's folder is not there") && elsewhere.contains("--set"), "{elsewhere}");
+    assert!(elsewhere.contains("the backbone's folder is missing") && elsewhere.contains("--set"), "{elsewhere}");
     assert!(server.requests().is_empty());
     fs::rename(world.path("backbone"), world.path("moved")).unwrap();
     assert!(run(&world, &server, &["plan", "grid.yaml"], 3).contains("or a folder at backbone"));
@@ -197,7 +197,7 @@ fn dataset_is_fetched_by_name_configuration_and_split() {
     world.write("backbone/tokenizer_config.json", "{\"bos_token\": \"w1\"}");
     let lacking = run(&world, &server, &["run", "grid.yaml"], 3);
     assert!(
-        lacking.contains("the task `made` is not here") && lacking.contains("`ghostlab fetch grid.yaml`"),
+        lacking.contains("the task `made` is missing") && lacking.contains("`ghostlab fetch grid.yaml`"),
         "{lacking}"
     );
     let fetched = run(&world, &server, &["fetch", "grid.yaml"], 0);
@@ -232,5 +232,5 @@ fn a_corpus_is_one_file_of_a_dataset_at_a_branch() {
     assert_eq!(fs::read_to_string(reference).unwrap(), COMMIT);
     world
         .write("grid.yaml", fs::read_to_string(world.path("grid.yaml")).unwrap().replace(", files: en/test.jsonl", ""));
-    assert!(run(&world, &server, &["run", "grid.yaml"], 2).contains("says not which file of the hub's it is"));
+    assert!(run(&world, &server, &["run", "grid.yaml"], 2).contains("does not say which file of the repository it is"));
 }

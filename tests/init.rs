@@ -119,7 +119,7 @@ fn texts_of_ones_own_are_taken_and_their_windows_fit() {
     assert!(run.contains("ppl test@"), "{run}");
     let (_, log) = said(&world, &["init", "backbone", "--corpus", "train.txt", "--to", "one.yaml"], 0);
     let text = std::fs::read_to_string(world.path("one.yaml")).unwrap();
-    assert!(log.contains("train.txt is split: train-calibration.jsonl is calibrated on"), "{log}");
+    assert!(log.contains("train.txt is split: train-calibration.jsonl for calibration"), "{log}");
     assert!(text.contains("calibration: {corpus: train-calibration, "), "{text}");
     assert!(text.contains("- {corpus: train-scored, length: ") && !text.contains("path: train.txt"), "{text}");
     let joined = text_of(&world, "train-calibration.jsonl") + " " + &text_of(&world, "train-scored.jsonl");
@@ -163,14 +163,14 @@ fn gguf_file_is_taken_as_a_model() {
     let (_, log) = said(&world, &["init", "tiny.gguf", "--corpus", "train.txt", "--to", "tiny.gguf", "--force"], 2);
     assert!(log.contains("which is read"), "{log}");
     let (_, log) = said(&world, &["init", "train.txt", "--to", "x.yaml"], 3);
-    assert!(log.contains("there is no model") && log.contains(".gguf"), "{log}");
+    assert!(log.contains("no model found") && log.contains(".gguf"), "{log}");
 }
 
 #[test]
 fn folder_without_model_is_refused_with_reasons() {
     let world = world();
     let (_, log) = said(&world, &["init", "models/empty"], 3);
-    assert!(log.contains("there is no model"), "{log}");
+    assert!(log.contains("no model found"), "{log}");
     let (_, log) = said(&world, &["init", "models/cut"], 2);
     assert!(log.contains("truncated or damaged"), "{log}");
     let (_, log) = said(&world, &["init", "nosuch"], 3);

@@ -395,12 +395,12 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
     let world = World::new();
     let schema = schema();
     for (arguments, code, command, kind, what) in [
-        (&["plan", "gird.yaml"][..], 3, "plan", "missing", "the grid is not there"),
+        (&["plan", "gird.yaml"][..], 3, "plan", "missing", "grid file not found"),
         (&["plan", "grid.yaml", "--set", "depht=1"], 2, "plan", "bad_input", ""),
         (&["explain", "grid.yaml", "nosuch"], 2, "explain", "bad_input", "the grid has no cell of this name"),
-        (&["compare", "a", "b"], 3, "compare", "missing", "there is no results folder of that name"),
-        (&["status", "--store", "nowhere"], 3, "status", "missing", "there is no store of that name"),
-        (&["cache", "path", "abcdef"], 3, "cache path", "missing", "no artifact has such a key"),
+        (&["compare", "a", "b"], 3, "compare", "missing", "results folder not found"),
+        (&["status", "--store", "nowhere"], 3, "status", "missing", "store not found"),
+        (&["cache", "path", "abcdef"], 3, "cache path", "missing", "unknown artifact key"),
         (
             &["cache", "gc", "--kind", "nosuch"],
             2,

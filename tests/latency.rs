@@ -144,12 +144,12 @@ fn retime_measures_times_again_and_nothing_else() {
     let world = world("{length: 16, batch: [1, 2]}");
     let grid = ["--set", "name=grid", "--set", "depth=1"];
     let first = world.runs(&grid);
-    assert!(!first.contains("--retime: times"), "{first}");
+    assert!(!first.contains("--retime: measuring"), "{first}");
     let kept = column(&world, "prefill_ms 16×1");
     let text = column(&world, "ppl test@64");
     let again = world.runs(&[&grid[..], &["--retime"]].concat());
     let expected =
-        "--retime: times tiny over 16×1, 16×2 (5 variants side by side, 10 rounds or more after 3 warm-ups) again";
+        "--retime: measuring tiny over 16×1, 16×2 (5 variants side by side, 10 rounds or more after 3 warm-ups) again";
     let (before, after) = again.split_once("time tiny over 16×1").unwrap_or_else(|| panic!("{again}"));
     assert!(before.contains(expected) && after.contains("time tiny over 16×2"), "{again}");
     assert!(!again.contains("tiny on test"), "scores must be cached: {again}");
@@ -175,7 +175,7 @@ fn retime_measures_times_again_and_nothing_else() {
     counts.sort_unstable();
     assert_eq!(counts, [0, 5]);
     let nothing = World::new().runs(&["--retime"]);
-    assert!(nothing.contains("--retime: nothing is timed here"), "{nothing}");
+    assert!(nothing.contains("--retime: this run measures no latencies"), "{nothing}");
     let refused = world.run(&["--retime", "--stored"]);
     assert_eq!(refused.status.code(), Some(2));
 }
@@ -189,7 +189,7 @@ fn times_in_an_older_form_are_reported_never_read() {
     let [now, before] = ["latency-v4", "latency-v3"].map(|name| world.path("data/store").join(name));
     std::fs::rename(&now, &before).unwrap();
     let again = world.runs(&grid);
-    assert!(again.contains("5 stored artifacts are of an older form and left alone"), "{again}");
+    assert!(again.contains("5 stored artifacts are in an older format and kept"), "{again}");
     assert!(again.contains("time tiny over 16×1"), "{again}");
     assert!(before.is_dir() && now.is_dir());
 }

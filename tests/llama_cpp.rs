@@ -246,7 +246,7 @@ fn what_llama_cpp_would_compute_otherwise_is_refused() {
             "Gemma2ForCausalLM",
             4,
             json!({"model_type": "gemma2", "sliding_window": 8, "query_pre_attn_scalar": 16}),
-            "scores times",
+            "attention scores scaled by",
         ),
         (
             "SmolLM3ForCausalLM",

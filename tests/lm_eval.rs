@@ -299,7 +299,7 @@ fn unscorable_definition_is_refused_with_its_place() {
             definition_with("doc_to_txt: a\n"),
             "",
             2,
-            &["`doc_to_txt` is no key", "made.yaml:11", "is `doc_to_text` meant?"],
+            &["`doc_to_txt` is not a key", "made.yaml:11", "did you mean `doc_to_text`?"],
         ),
         (
             definition_with("process_results: !function utils.f\n"),
@@ -312,7 +312,7 @@ fn unscorable_definition_is_refused_with_its_place() {
             (MADE.replace("{{text}}", "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}")),
             "",
             2,
-            &["does not come to an end"],
+            &["exceeds the step limit"],
         ),
         (
             (MADE.replace("{{text}}", "{% set x = text * 1000000 %}{% for a in range(999) %}{{ x }}{% endfor %}")),
@@ -333,10 +333,10 @@ fn unscorable_definition_is_refused_with_its_place() {
             (MADE.replace("doc_to_choice: list", "doc_to_choice: ['w1 w2 w3', 'w2']")),
             ", max_length: 2",
             2,
-            &["the continuation is longer", "test.jsonl:1, choice 1"],
+            &["the continuation exceeds the model's context", "test.jsonl:1, choice 1"],
         ),
         (MADE.to_owned(), ", chat: true", 2, &["no chat template"]),
-        (MADE.to_owned(), ", multiturn: true", 2, &["`multiturn` belongs to `chat: true`", "grid.yaml:6"]),
+        (MADE.to_owned(), ", multiturn: true", 2, &["`multiturn` requires `chat: true`", "grid.yaml:6"]),
         (MADE.to_owned(), ", name: copa", 2, &["either `name` or `definition`", "grid.yaml:6"]),
     ] {
         defined(&definition, options).refuses(&[], code, words);

@@ -113,7 +113,7 @@ fn job_beyond_process_limits_is_refused_not_killed() {
     let output = within_addresses(&world, 1_350_000_000);
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(3), "{text}");
-    for words in ["a job needs more memory than it may have", "for the weights", "free"] {
+    for words in ["a job exceeds the memory limit", "for the weights", "free"] {
         assert!(text.contains(words), "`{words}` is not in {text}");
     }
     assert!(!world.path("results/grid/results.csv").exists());

@@ -167,16 +167,16 @@ fn methods_beyond_the_paper_run_or_are_refused() {
     let distinct: BTreeSet<&str> = others.into_iter().map(|recovery| scores[recovery]).collect();
     assert_eq!(distinct.len(), others.len());
     for (recovery, expected) in [
-        ("{name: affine, finetune: {sequences: 2, length: 16}}", "no operator that can be fine-tuned"),
-        ("{name: rank, finetune: {sequences: 2, length: 16}}", "no operator that can be fine-tuned"),
-        ("{name: sequential, finetune: {sequences: 2, length: 16}}", "no operator that can be fine-tuned"),
+        ("{name: affine, finetune: {sequences: 2, length: 16}}", "does not support fine-tuning"),
+        ("{name: rank, finetune: {sequences: 2, length: 16}}", "does not support fine-tuning"),
+        ("{name: sequential, finetune: {sequences: 2, length: 16}}", "does not support fine-tuning"),
         ("{name: rank, rank: 65}", "at most 64"),
         ("{name: rank, rank: 0}", "1 or more"),
         ("{name: ghosted, ridge: much}", "auto"),
         ("{name: ghosted, ridge: auto, solver: svd}", "solver: normal"),
         ("{name: ghosted, bias: true}", "affine"),
         ("{name: ghosted, input: normed, ridge: auto}", "input: normed"),
-        ("{name: ghosted, input: normed, finetune: {sequences: 2, length: 16}}", "no operator that can be fine-tuned"),
+        ("{name: ghosted, input: normed, finetune: {sequences: 2, length: 16}}", "does not support fine-tuning"),
     ] {
         std::fs::remove_dir_all(world.path("results")).ok();
         world.refuses(&["--set", &format!("recovery=[{recovery}]")], 2, &[expected]);
@@ -199,7 +199,7 @@ fn a_cell_that_cannot_be_repaired_fails_alone() {
     let rows = std::fs::read_to_string(written(&world, &log)).unwrap();
     let failed: Vec<&str> = rows.lines().filter(|line| line.contains("failed: ")).collect();
     assert_eq!(failed.len(), 1, "{rows}");
-    assert!(failed[0].contains("replaceme-ls") && failed[0].contains("no layer stands before layer 0"), "{rows}");
+    assert!(failed[0].contains("replaceme-ls") && failed[0].contains("no layer before layer 0"), "{rows}");
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn every_criterion_and_every_recovery_gives_a_row() {
     let rows = std::fs::read_to_string(written(&world, &log)).unwrap();
     // If a rule removes layer 0, ReplaceMe has no layer to change; only this may fail.
     for line in rows.lines().filter(|line| line.contains("failed: ")) {
-        assert!(line.contains("replaceme") && line.contains("no layer stands before layer 0"), "{line}");
+        assert!(line.contains("replaceme") && line.contains("no layer before layer 0"), "{line}");
     }
     assert_eq!(rows.lines().count(), 1 + 1 + 6 * 2 * 9, "{log}");
 }

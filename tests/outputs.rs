@@ -103,7 +103,7 @@ fn no_output_folder_takes_the_place_of_what_is_read() {
     world.write("grid.yaml", grid.replace("path: train.txt", "path: texts/train.txt"));
     std::os::unix::fs::symlink(world.path("backbone"), world.path("link")).unwrap();
     fs::create_dir(world.path("experiments")).unwrap();
-    let apart = "what is written may not replace what is read";
+    let apart = "the output must not overlap with an input";
     for to in [
         "backbone",
         "backbone/",
@@ -149,7 +149,7 @@ fn user_files_in_an_export_stay_and_changes_are_named() {
     done(&world, &export("depth/1/none"));
     // Exports of earlier versions have no list of files.
     fs::remove_file(world.path("out/.ghostlab.sha256")).unwrap();
-    refuses(&world, &export("depth/1/none"), &["an earlier version"]);
+    refuses(&world, &export("depth/1/none"), &["earlier versions wrote none"]);
     done(&world, &["run", "grid.yaml"]);
     refuses(&world, &["export", "grid.yaml", "depth/1/none", "--to", "results/grid"], &["a folder for: results"]);
 }
@@ -370,7 +370,7 @@ fn doctor_in_an_empty_folder_creates_nothing() {
     fs::create_dir(folder.path().join("newer")).unwrap();
     fs::write(folder.path().join("newer/store.json"), "{\"format\": 99}").unwrap();
     let (code, output) = doctor(&world, home.path(), folder.path(), &["--store", "newer"]);
-    assert!(code == Some(3) && output.contains("LACKS store") && output.contains("another version"), "{output}");
+    assert!(code == Some(3) && output.contains("LACKS store") && output.contains("a different version"), "{output}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was made");
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing was made");
 }
@@ -416,10 +416,10 @@ fn column(rows: &[Vec<String>], name: &str) -> Vec<String> {
 fn plan_refuses_a_results_folder_in_the_words_of_run() {
     for (name, more, code, words) in [
         ("results/grid/results.csv", &[][..], 2, "results/grid/results.csv"),
-        ("results/grid", &[], 3, "something that is no folder"),
+        ("results/grid", &[], 3, "something else"),
         ("results", &[], 3, "a folder in which files can be created"),
         ("out/grid/results.md", &["--results", "out"], 2, "out/grid/results.md"),
-        ("mine", &["--results", "backbone"], 2, "may not replace what is read"),
+        ("mine", &["--results", "backbone"], 2, "must not overlap with an input"),
     ] {
         let world = World::new();
         write_mine(&world, name);

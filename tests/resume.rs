@@ -90,7 +90,7 @@ fn a_killed_run_is_shown_as_dead_and_goes_on_where_it_was() {
     let mut child = started(&world, &[]);
     wait_for_a_journal(&world, &mut child);
     let running = String::from_utf8(world.ghostlab(&["status"]).stdout).unwrap();
-    assert!(running.contains("): running") && running.contains("% of what there was to do"), "{running}");
+    assert!(running.contains("): running") && running.contains("% of the work done"), "{running}");
     child.kill().unwrap();
     child.wait().unwrap();
     let dead = String::from_utf8(world.ghostlab(&["status"]).stdout).unwrap();

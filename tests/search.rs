@@ -252,16 +252,16 @@ fn what_cannot_be_searched_is_one_error_before_anything_runs() {
     let world = world();
     let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--budget"];
     let refused: [(&[&str], &[&str]); 12] = [
-        (&["layers=1", "layers=2"], &["the budget contradicts itself", "layers=1"]),
-        (&["speedup=1.0"], &["a budget is met by the dense backbone", "above 1"]),
-        (&["memory=12GB"], &["the dense backbone meets the budget already"]),
-        (&["memory=1MB", "layers=9"], &["leaves nothing of the backbone", "layers=9"]),
-        (&["memory=0.001MB"], &["the budget is below what one layer costs"]),
-        (&["speedup=100"], &["the budget is below what one layer costs"]),
+        (&["layers=1", "layers=2"], &["conflicting budgets", "layers=1"]),
+        (&["speedup=1.0"], &["the dense backbone already meets the budget", "above 1"]),
+        (&["memory=12GB"], &["the dense backbone already meets the budget"]),
+        (&["memory=1MB", "layers=9"], &["removes all layers of the backbone", "layers=9"]),
+        (&["memory=0.001MB"], &["the budget is too tight even for a single layer"]),
+        (&["speedup=100"], &["the budget is too tight even for a single layer"]),
         (&["layers=1", "speedup=50"], &["no candidate meets the budget", "the nearest"]),
-        (&["latency=25"], &["a budget's latency cannot be read", "25ms"]),
-        (&["depth=3"], &["there is no such budget", "`depth`"]),
-        (&["layers=1", "--items", "2"], &["no item is left for the judgement"]),
+        (&["latency=25"], &["invalid latency in the budget", "25ms"]),
+        (&["depth=3"], &["unknown budget", "`depth`"]),
+        (&["layers=1", "--items", "2"], &["no held-out items"]),
         (&["layers=1", "--tasks", "nine"], &["unknown task `nine`"]),
         (&["layers=1", "--alpha", "0.9"], &["above 0 and up to 0.5"]),
     ];
@@ -275,7 +275,10 @@ fn what_cannot_be_searched_is_one_error_before_anything_runs() {
     for (yaml, word) in [
         (GRID.replace("{layers: 1}", "{}"), "the search has no budget"),
         (GRID.replace("{layers: 1}", "{speedup: 1.2}"), "the search has no depths"),
-        (format!("{GRID}evaluate: {{perplexity: [{{corpus: long, length: 64}}]}}\n"), "a grid is scored or searched"),
+        (
+            format!("{GRID}evaluate: {{perplexity: [{{corpus: long, length: 64}}]}}\n"),
+            "a grid cannot have both `evaluate` and `search`",
+        ),
         (GRID.replace("  perplexity: [{corpus: long, length: 64}]\n", ""), "the grid evaluates nothing"),
     ] {
         world.write("bad.yaml", yaml);
@@ -402,8 +405,8 @@ fn share_of_the_kv_cache_is_met_without_mlps() {
     for (budget, words) in [
         ("kv_cache=1.5", "a number above 0 and below 1"),
         ("params=0", "a number above 0 and below 1"),
-        ("params=many", "a share cannot be read"),
-        ("params=0.01", "the budget is below what one layer costs"),
+        ("params=many", "invalid share"),
+        ("params=0.01", "the budget is too tight even for a single layer"),
     ] {
         let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--budget"];
         let output = world.ghostlab(&[&line[..], &[budget]].concat());

@@ -197,7 +197,7 @@ fn quiet_keeps_results_and_errors_verbose_adds_reasons() {
     assert!(log.contains("seed: 0 → 7"), "{log}");
     // Errors and failed cells are printed even with `--quiet`.
     let (code, _, log) = run(&world, &["plan", "gird.yaml", "--quiet"]);
-    assert!(code == Some(3) && log.starts_with("error: the grid is not there\n  where:    gird.yaml\n"), "{log}");
+    assert!(code == Some(3) && log.starts_with("error: grid file not found\n  where:    gird.yaml\n"), "{log}");
     world.write(
         "grid.yaml",
         std::fs::read_to_string(world.path("grid.yaml"))

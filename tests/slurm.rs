@@ -185,7 +185,7 @@ fn three_workers_score_each_chunk_once_as_one_process() {
     let status = both(&world.ghostlab(&["status"]));
     assert!(status.contains(" alive") && status.contains(&format!("job {}_", submitted.array)), "{status}");
     let again = world.ghostlab(&["submit", "slurm", "grid.yaml", "--profile-file", "slurm.yaml"]);
-    assert!(both(&again).contains("nothing is added"), "{}", both(&again));
+    assert!(both(&again).contains("no jobs were added"), "{}", both(&again));
     agrees(&world, &submitted);
     let alone = self::world();
     alone.runs(&[]);
@@ -197,10 +197,7 @@ fn three_workers_score_each_chunk_once_as_one_process() {
     let script = fs::read_to_string(folder(&world).join("job.sh")).unwrap();
     assert!(!script.contains("hf_secret") && !script.contains("HF_TOKEN"), "{script}");
     let status = both(&world.ghostlab(&["status"]));
-    assert!(
-        status.contains("9 of 9 cells complete") && status.contains("nothing of it is queued any more"),
-        "{status}"
-    );
+    assert!(status.contains("9 of 9 cells complete") && status.contains("no jobs left in the queue"), "{status}");
 }
 
 #[test]
@@ -211,7 +208,7 @@ fn a_worker_that_is_requeued_in_the_middle_loses_nothing() {
     at_work(&world, 2);
     told("scontrol", &["requeue", &format!("{}_1", submitted.array)]);
     agrees(&world, &submitted);
-    assert!(logs(&world).contains("its claims are given back"), "{}", logs(&world));
+    assert!(logs(&world).contains("leases are released"), "{}", logs(&world));
 }
 
 #[test]
@@ -273,7 +270,7 @@ fn a_submit_that_is_killed_after_sbatch_adds_no_second_array() {
     let killed = world.command(&arguments).env("GHOSTLAB_FAULT", slow_and("kill@handed-over:1")).output().unwrap();
     assert_eq!(killed.status.code(), None, "{}", both(&killed));
     let again = world.command(&arguments).env("GHOSTLAB_FAULT", slow_and("")).output().unwrap();
-    assert!(both(&again).contains("nothing is added"), "{}", both(&again));
+    assert!(both(&again).contains("no jobs were added"), "{}", both(&again));
     let jobs: Value = serde_json::from_slice(&fs::read(folder(&world).join("jobs.json")).unwrap()).unwrap();
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 2);
     agrees(&world, &Submitted { array: job_id(&jobs, 0, "array"), report: job_id(&jobs, 1, "report") });
@@ -337,7 +334,7 @@ fn workers_go_on_while_the_controller_is_away() {
     told("kill", &["-TERM", pid.trim()]);
     until("the controller does not end", || !Command::new("squeue").output().unwrap().status.success());
     let status = both(&world.ghostlab(&["status"]));
-    assert!(status.contains("the scheduler tells nothing") && status.contains(" alive"), "{status}");
+    assert!(status.contains("the scheduler is not available") && status.contains(" alive"), "{status}");
     until("the grid is not done", || both(&world.ghostlab(&["status"])).contains("9 of 9 cells complete"));
     assert!(Command::new("slurmctld").env("PATH", "/usr/sbin:/usr/bin:/bin").status().unwrap().success());
     until("the controller does not come back", || Command::new("squeue").output().unwrap().status.success());
@@ -386,15 +383,15 @@ fn full_store_or_other_program_stops_a_worker_with_reason() {
     told("scontrol", &["release", &submitted.array]);
     ended(&submitted.array);
     assert_eq!(states(&submitted.array), [("FAILED".to_owned(), "2:0".to_owned())], "{}", logs(&other));
-    assert!(logs(&other).contains("not the one that the grid was submitted with"), "{}", logs(&other));
+    assert!(logs(&other).contains("differs from the one that submitted the grid"), "{}", logs(&other));
     let status = both(&other.ghostlab(&["status"]));
     for word in
-        [&format!("job {}_0 ended with exit code 2", submitted.array), "not the one that the grid was submitted with"]
+        [&format!("job {}_0 ended with exit code 2", submitted.array), "differs from the one that submitted the grid"]
     {
         assert!(status.contains(word), "`{word}` is not in {status}");
     }
     let named = status.lines().find_map(|line| line.trim().strip_prefix("its log: ")).unwrap();
-    assert!(fs::read_to_string(named).unwrap().contains("not the one"), "{named}");
+    assert!(fs::read_to_string(named).unwrap().contains("differs from the one"), "{named}");
     assert!(both(&other.ghostlab(&["cancel"])).contains(&format!("job {} ended", submitted.report)));
 }
 

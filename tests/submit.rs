@@ -190,7 +190,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     fs::write(slurm.0.join("squeue.out"), queue).unwrap();
     let output = submit(&[]);
     let text = stdout(&output);
-    assert!(text.contains("queued already: job 41_[0-1]") && text.contains("nothing is added"), "{text}");
+    assert!(text.contains("queued already: job 41_[0-1]") && text.contains("no jobs were added"), "{text}");
     assert_eq!(slurm.told("sbatch").lines().count(), 2);
     let shown = stdout(&slurm.run(&world, &["status"]));
     assert!(shown.contains("job 41_[0-1]: pending (Resources)") && !shown.contains("job 43"), "{shown}");
@@ -205,7 +205,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     );
     let shown = slurm.run(&world, &["status"]);
     assert_eq!(shown.status.code(), Some(0));
-    assert!(stdout(&shown).contains("the scheduler tells nothing"), "{}", stdout(&shown));
+    assert!(stdout(&shown).contains("the scheduler is not available"), "{}", stdout(&shown));
     let output = slurm.run(&world, &["cancel"]);
     assert!(output.status.code() == Some(3) && slurm.told("scancel").is_empty(), "{}", stderr(&output));
     slurm.put("squeue", "sleep 30");
@@ -260,7 +260,7 @@ fn worker_refuses_other_program_or_inputs_with_reason() {
     let other = "0".repeat(64);
     record["binary"]["sha256"] = other.clone().into();
     fs::write(&file, record.to_string()).unwrap();
-    assert_worker_refused(&world, &frozen, &["not the one that the grid was submitted with", &other]);
+    assert_worker_refused(&world, &frozen, &["differs from the one that submitted the grid", &other]);
     fs::write(&file, &text).unwrap();
     let corpus = fs::read_to_string(world.path("train.txt")).unwrap();
     fs::write(world.path("train.txt"), corpus + " w1").unwrap();
@@ -371,7 +371,7 @@ fn odd_paths_reach_slurm_intact_and_line_breaks_are_refused() {
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     }
     assert!(alone.tables() == world.tables() && !world.path("x").exists());
-    for (odd, word) in [("a\nb", "one line of UTF-8"), ("a\\b", "without `\\`")] {
+    for (odd, word) in [("a\nb", "a UTF-8 path on one line"), ("a\\b", "without `\\`")] {
         let submitted = slurm.told("sbatch");
         let output = run(&world.path(odd));
         assert!(output.status.code() == Some(2) && stderr(&output).contains(word), "{}", stderr(&output));

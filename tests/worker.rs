@@ -102,7 +102,7 @@ fn stopped_worker_returns_its_jobs_and_another_continues() {
         signal(&worker, name);
         let first = worker.wait_with_output().unwrap();
         assert_eq!(first.status.code(), Some(75), "{name}: {}", stderr(&first));
-        assert!(stderr(&first).contains("its claims are given back"), "{}", stderr(&first));
+        assert!(stderr(&first).contains("leases are released"), "{}", stderr(&first));
         assert_eq!((left_in(&world, "claims"), left_in(&world, "processes")), (0, 0), "{name}");
         let shown = status(&world);
         assert!(shown.contains("1 asked to end before"), "{shown}");

@@ -220,7 +220,7 @@ pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> 
             continue;
         }
         if !is_inside(&name) {
-            return Err(altered(&hash, &path, "a name that leads out of the folder".to_owned()));
+            return Err(altered(&hash, &path, "a path outside of the folder".to_owned()));
         }
         if !path.is_file() {
             return Err(altered(&hash, &path, "no such file".to_owned()));
@@ -244,9 +244,9 @@ pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> 
 }
 
 fn altered(hash: &str, path: &Path, found: String) -> Error {
-    Error::bad_input("a file is not as the run wrote it")
+    Error::bad_input("the file differs from the one that the run wrote")
         .at(path.display().to_string())
         .expected(format!("SHA-256 {hash}"))
         .found(found)
-        .hint("only a whole folder is packed: `ghostlab verify` tells what else differs")
+        .hint("only unchanged folders can be packed; `ghostlab verify` lists all differences")
 }

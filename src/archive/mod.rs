@@ -46,9 +46,9 @@ pub fn listed(path: &Path) -> Result<Option<Vec<(String, String)>>> {
 pub fn listed_in(folder: &Path) -> Result<Vec<(String, String)>> {
     let path = folder.join(Manifest::FILE);
     listed(&path)?.ok_or_else(|| {
-        Error::missing("a results folder has no list of its files")
+        Error::missing("the results folder has no file list")
             .at(path.display().to_string())
-            .expected("the list of hashes that a run leaves")
+            .expected("the list of file hashes that a run writes")
             .found("none")
             .hint("run it again: stored results are reused")
     })
@@ -83,11 +83,11 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
     packed.sort_by(|one, other| one.name.cmp(&other.name));
     let names: BTreeSet<&str> = packed.iter().map(|folder| folder.name.as_str()).collect();
     if let Some(twice) = packed.windows(2).find(|two| two[0].name == two[1].name) {
-        return Err(Error::bad_input("two results folders have one name")
+        return Err(Error::bad_input("two results folders have the same name")
             .at(twice[0].name.clone())
             .expected("each artifact and profile once")
-            .found(format!("{} folders of {} names", packed.len(), names.len()))
-            .hint("pack them into a file each"));
+            .found(format!("{} folders with {} names", packed.len(), names.len()))
+            .hint("pack them into separate files"));
     }
     let all = packed
         .iter()

@@ -36,9 +36,9 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked>
     // The zip reader may panic on damaged bytes.
     let names = caught::catch(|| written(from, bytes, to)).map_err(|panic| broken(&panic))??;
     let listed = listed(&to.join(MANIFEST))?.ok_or_else(|| {
-        Error::bad_input("a file is no packed record")
+        Error::bad_input("the file is not a packed record")
             .expected(format!("an archive with {MANIFEST}, as `ghostlab record pack` writes it"))
-            .found(format!("{}, none of that name", counted(names.len(), "file")))
+            .found(format!("{}, none with that name", counted(names.len(), "file")))
     })?;
     let mut unlisted: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| *name != MANIFEST).collect();
     let mut sound = 0;
@@ -58,7 +58,7 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked>
     altered.extend(unlisted.into_iter().map(|name| Altered {
         name: name.to_owned(),
         listed: "nothing".to_owned(),
-        found: "an entry that the list does not have".to_owned(),
+        found: "an entry that is not in the list".to_owned(),
     }));
     Ok(Unpacked { sound, altered })
 }
@@ -79,19 +79,19 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
         if !is_inside(&name) || !entry.is_file() {
             return refused(
                 &name,
-                "an ordinary file below the archive's root",
-                "a name or a kind that leads elsewhere",
+                "a regular file inside the archive",
+                "a path outside the archive, or another kind of entry",
             );
         }
         if names.contains(&name) {
-            return refused(&name, "each name once", "an entry of the same name before it");
+            return refused(&name, "each name once", "a duplicate entry");
         }
         // Entries are uncompressed, so their total size is less than that of the archive.
         let Some(left) = room.checked_sub(entry.size()) else {
             return refused(
                 &name,
-                "stored entries, which together are smaller than the archive",
-                "more bytes than it has",
+                "uncompressed entries, in total smaller than the archive",
+                "more bytes than the archive",
             );
         };
         room = left;
@@ -102,7 +102,7 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
         let size = entry.size();
         (&mut entry).take(size + 1).read_to_end(&mut content).map_err(|error| broken(&error.to_string()).at(&name))?;
         if content.len() as u64 != size {
-            return refused(&name, "as many bytes as the entry says", "others");
+            return refused(&name, "as many bytes as the entry declares", "others");
         }
         std::fs::write(&path, content).map_err(|error| Error::io("write", &path, &error))?;
         names.insert(name);
@@ -111,7 +111,7 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
 }
 
 fn refused<T>(name: &str, expected: &str, found: &str) -> Result<T> {
-    Err(Error::bad_input("an archive is refused").at(name).expected(expected).found(found))
+    Err(Error::bad_input("unsafe archive").at(name).expected(expected).found(found))
 }
 
 fn of_zip(error: &ZipError) -> Error {
@@ -119,10 +119,10 @@ fn of_zip(error: &ZipError) -> Error {
 }
 
 fn broken(found: &str) -> Error {
-    Error::bad_input("an archive is damaged")
-        .expected("a whole zip of stored entries, as `ghostlab record pack` writes it")
+    Error::bad_input("the archive is damaged")
+        .expected("a complete zip file of uncompressed entries, as `ghostlab record pack` writes it")
         .found(found)
-        .hint("get it again: nothing in a damaged one can be trusted")
+        .hint("download it again; no part of a damaged archive can be trusted")
 }
 
 #[cfg(test)]
@@ -156,7 +156,7 @@ mod tests {
         for name in ["../evil.txt", "/evil.txt", "a/../../evil.txt", "C:\\evil.txt", "a\\..\\evil.txt"] {
             let (found, folder) = unpacked(&archive(&[("good.txt", "x"), (name, "evil")]));
             let error = found.unwrap_err();
-            assert!(error.exit_code() == 2 && error.to_string().contains("refused"), "{name}: {error}");
+            assert!(error.exit_code() == 2 && error.to_string().contains("unsafe"), "{name}: {error}");
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "{name}");
         }
         let zip = archive(&[("a.txt", "some text that is long enough to be found")]);

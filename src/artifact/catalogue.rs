@@ -142,7 +142,7 @@ fn scores(grid: &Grid) -> bool {
 
 /// Reason why a figure without scores needs evaluation texts.
 const NEEDED: &str =
-    "the dense backbone has to show the paper's perplexities before it is pruned; --no-gate goes without";
+    "the dense backbone must reproduce the paper's perplexities before it is pruned; --no-gate skips this check";
 
 /// Lists all artifacts of a directory, tables first, in paper order.
 ///

@@ -155,7 +155,7 @@ impl Gate {
             if !judged {
                 let reason = match reasons.first() {
                     Some(reason) => format!("other protocol: {reason}"),
-                    None => "nothing was scored that the paper has for it".to_owned(),
+                    None => "none of the paper's values for it was computed".to_owned(),
                 };
                 gate.unknown.push((backbone, reason));
             }
@@ -199,7 +199,7 @@ impl std::fmt::Display for GateFailure {
 
 pub(super) fn stopped_by(misses: &[GateFailure]) -> Option<Error> {
     let first = misses.first()?;
-    let error = Error::job("a dense backbone has not the paper's dense numbers, so that nothing of it is drawn");
+    let error = Error::job("a dense backbone does not reproduce the paper's values, so it is not pruned");
     Some(error.found(first.to_string()).hint("--no-gate prunes it anyway"))
 }
 

@@ -239,8 +239,9 @@ fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
 }
 
 fn cell_json(result: &CellResult, recorded: bool) -> Result<Value> {
-    let mut cell = serde_json::to_value(result)
-        .map_err(|error| Error::job("a cell has no JSON form").at(result.cell.to_string()).found(error.to_string()))?;
+    let mut cell = serde_json::to_value(result).map_err(|error| {
+        Error::job("cannot write the cell as JSON").at(result.cell.to_string()).found(error.to_string())
+    })?;
     for boundary in cell["boundaries"].as_array_mut().into_iter().flatten() {
         boundary.as_object_mut().and_then(|boundary| boundary.remove("boundary_mae_by_channel"));
     }

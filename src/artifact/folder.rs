@@ -74,11 +74,11 @@ impl ResultsFolder {
     /// Fails if the run deviates from the artifact's description.
     pub fn recording(self, may_be_noisy: bool) -> Result<Self> {
         if !self.as_described {
-            return Err(Error::bad_input("only an artifact as it is described is recorded")
+            return Err(Error::bad_input("only an artifact with its default settings can be recorded")
                 .at(self.path().display().to_string())
-                .expected("no settings from outside, on the machine's own engine, in the artifact's own folder")
+                .expected("no overrides, the default engine and the default results folder")
                 .found(self.description.parts().join(", "))
-                .hint("leave --record out; what the run makes has a folder of its own"));
+                .hint("leave out --record: this run has its own results folder"));
         }
         Ok(Self { record: Record::This { may_be_noisy }, ..self })
     }

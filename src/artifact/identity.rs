@@ -117,12 +117,12 @@ fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashOf<'_>
         pinned.files.iter().map(|(file, pin)| (file.as_str(), pin)).filter(|(file, _)| is_relevant(file)).collect();
     files.sort_by_key(|(_, pin)| pin.bytes);
     if let Some((file, _)) = files.iter().find(|(file, _)| !checked_path(folder, file).is_file()) {
-        return Err(another(name, folder).expected(format!("{file}, as hub.lock has it")).found("no such file"));
+        return Err(another(name, folder).expected(format!("{file}, as pinned in hub.lock")).found("no such file"));
     }
     for weights in Weights::files(folder)? {
         if files.iter().all(|(file, _)| checked_path(folder, file) != weights) {
             let found = weights.display().to_string();
-            return Err(another(name, folder).expected("no weights but those that hub.lock has").found(found));
+            return Err(another(name, folder).expected("only the weights that hub.lock lists").found(found));
         }
     }
     for (file, pin) in files {
@@ -187,7 +187,7 @@ pub fn examine(need: &Need, around: &Around<'_>, hash: HashOf<'_>) -> Result<Exa
         found = format!("{found}, commit {} with the hashes of hub.lock", pinned.commit.short());
     }
     if held == Some(false) {
-        found = format!("{found}, which is another one than hub.lock has");
+        found = format!("{found}, which differs from the one in hub.lock");
     }
     let unpinned = hub.filter(|_| pinned.is_none()).map(|hub| hub.repository);
     Ok(ExaminedInput { found, unpinned })
@@ -209,7 +209,7 @@ fn as_pinned(hub: &HubSource, path: &Path, files: &[PathBuf], pinned: &LockedRep
         match pin {
             Some((_, pin)) if found == pin.sha256.as_str() => {}
             Some((_, pin)) => {
-                return Err(Error::damaged("a cached file is not the one that is pinned")
+                return Err(Error::damaged("the cached file differs from the pinned one")
                     .at(file.display().to_string())
                     .expected(format!("SHA-256 {}", pin.sha256))
                     .found(format!("SHA-256 {found}")));
@@ -241,5 +241,7 @@ fn unlike(name: &str, path: &Path, layers: [usize; 2]) -> Error {
 fn another(name: &str, path: &Path) -> Error {
     Error::bad_input(format!("the folder of `{name}` does not hold {}", backbone_label(name)))
         .at(path.display().to_string())
-        .hint(format!("`{name}` stands for the paper's model: give another one another name, in a grid of its own"))
+        .hint(format!(
+            "`{name}` is reserved for the paper's model: use another name for another model, in a separate grid"
+        ))
 }

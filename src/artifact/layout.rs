@@ -295,7 +295,7 @@ fn find<'n>(
     });
     match (found.next(), found.next()) {
         (Some(number), None) => Ok(Some(number)),
-        (Some(one), Some(other)) => Err(Error::bad_input("a table cannot tell two numbers of its grid apart")
+        (Some(one), Some(other)) => Err(Error::bad_input("two numbers of the grid belong to the same table cell")
             .at(format!("{:?}", one.record.condition))
             .expected("cells that differ in a setting")
             .found(format!("`{}` and `{}`", one.cell, other.cell))

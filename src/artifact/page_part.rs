@@ -59,7 +59,7 @@ impl PagePart {
     /// Fails if the folder is not writable.
     pub(super) fn write(&self, folder: &Path) -> Result<()> {
         let text = serde_json::to_string(self)
-            .map_err(|error| Error::job("an artifact has no JSON form").found(error.to_string()))?;
+            .map_err(|error| Error::job("cannot write the artifact as JSON").found(error.to_string()))?;
         put(&folder.join(Self::FILE), text.as_bytes()).map(drop)
     }
 
@@ -71,10 +71,10 @@ impl PagePart {
         let path = folder.join(Self::FILE);
         let Ok(text) = std::fs::read_to_string(&path) else { return Ok(None) };
         serde_json::from_str(&text).map(Some).map_err(|error| {
-            Error::damaged("an artifact of the page cannot be read")
+            Error::damaged("cannot read an artifact of the page")
                 .at(path.display().to_string())
                 .found(error.to_string())
-                .hint("make the artifact again: stored results are reused")
+                .hint("run `ghostlab reproduce` again: stored results are reused")
         })
     }
 }

@@ -160,14 +160,14 @@ pub fn make(
     }
     if target.records() && outcome.failed() + outcome.unmade() > 0 {
         let found = format!("{} failed, {} not made", counted(outcome.failed(), "cell"), outcome.unmade());
-        return Err(Error::job("a run that is not whole is not recorded")
+        return Err(Error::job("an incomplete run cannot be recorded")
             .at(artifact.name.clone())
             .expected("every cell")
             .found(found)
-            .hint("the same command without --record shows which, and why"));
+            .hint("run the same command without --record to see which cells failed, and why"));
     }
     if let Some(noisy) = NoisyTimes::of(&outcome).filter(|_| target.needs_quiet_times()) {
-        return Err(Error::job("unstable times are not recorded")
+        return Err(Error::job("unstable times cannot be recorded")
             .at(artifact.name.clone())
             .expected("an idle machine")
             .found(noisy.sentence())

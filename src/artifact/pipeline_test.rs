@@ -502,7 +502,7 @@ fn unstable_times_are_marked_and_not_recorded() {
     let refused = record(&bench, &noisy, false).unwrap_err();
     assert_eq!(refused.exit_code(), 4);
     let text = refused.to_string();
-    assert!(text.contains("unstable times are not recorded") && text.contains("--record-noisy"), "{text}");
+    assert!(text.contains("unstable times cannot be recorded") && text.contains("--record-noisy"), "{text}");
     assert!(record(&bench, &noisy, true).is_ok(), "noise is recorded on request");
     assert!(record(&bench, &quiet, false).is_ok(), "stable times are recorded");
     let of_quiet = markdown(&bench, &quiet);

@@ -244,7 +244,7 @@ fn row_label(cell: &Cell) -> String {
 /// Fails if a search cannot be serialized.
 pub fn search_files(name: &str, found: &[Found]) -> Result<Vec<(String, Vec<u8>)>> {
     let json = serde_json::to_string_pretty(found)
-        .map_err(|error| Error::job("a search has no JSON form").found(error.to_string()))?;
+        .map_err(|error| Error::job("cannot write the search as JSON").found(error.to_string()))?;
     let report: Vec<String> = found.iter().map(Found::markdown).collect();
     Ok(vec![
         (format!("{name}.json"), (json + "\n").into_bytes()),

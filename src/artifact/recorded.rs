@@ -46,10 +46,10 @@ impl ComparedRun {
         let path = folder.join(Provenance::FILE);
         let text = String::from_utf8_lossy(&regular::read(&path)?).replace(&format!("\"{}/", root.display()), "\"");
         let run = serde_json::from_str(&text).map_err(|error| {
-            Error::damaged("the record of a run cannot be read")
+            Error::damaged("cannot read the record of the run")
                 .at(path.display().to_string())
                 .found(error.to_string())
-                .hint("`git checkout` brings a recorded one back; any other folder can be removed and made again")
+                .hint("restore a committed record with `git checkout`; delete any other folder and run it again")
         })?;
         let has_numbers = folder.join(StoredResults::FILE).exists();
         let numbers = has_numbers.then(|| StoredResults::read(folder)).transpose()?.map(|stored| stored.numbers);
@@ -196,7 +196,7 @@ fn numbers(ours: &[StoredNumber], theirs: &[StoredNumber]) -> Option<String> {
     }
     let items = items.count();
     says.extend((items > 0).then(|| format!("the items behind {}", counted(items, "number"))));
-    says.extend((of_one > 0).then(|| format!("{} that only one of them has", counted(of_one, "number"))));
+    says.extend((of_one > 0).then(|| format!("{} in one of them only", counted(of_one, "number"))));
     (!says.is_empty()).then(|| says.join(", "))
 }
 
@@ -257,11 +257,11 @@ pub(super) fn impersonal(folder: &Path) -> Result<()> {
         let text = String::from_utf8_lossy(&bytes);
         if let Some(found) = tells.iter().find(|found| text.contains(found.as_str())) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            return Err(Error::bad_input("a record would tell whose machine made it")
+            return Err(Error::bad_input("the record would reveal the machine it was made on")
                 .at(name)
-                .expected("neither the machine's name nor where its folders lie")
+                .expected("neither the machine's name nor its folder paths")
                 .found(format!("`{found}`"))
-                .hint("run it in the checkout's own folder, with short paths, on a store that was made so"));
+                .hint("run it in the checkout with relative paths, on a store that was created that way"));
         }
     }
     Ok(())

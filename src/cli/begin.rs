@@ -73,11 +73,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if let Some((text, split)) = &split {
         let [calibration, scored] = split.files().map(|file| file.display());
-        note!("{} is split: {calibration} is calibrated on, {scored} is scored", text.display());
+        note!("{} is split: {calibration} for calibration, {scored} for scoring", text.display());
     }
     let begun = Begun { file: shown(target), models: starter.models().map(str::to_owned).collect(), left_out };
     answer::show(begun, Answer::Init, |answer| println!("{}: a grid of {}", answer.file, answer.models.join(", ")))?;
-    note!("`ghostlab plan {0}` tells what it would do and cost, `ghostlab run {0}` does it", target.display());
+    note!("`ghostlab plan {0}` shows the jobs and their cost, `ghostlab run {0}` runs them", target.display());
     Ok(ExitCode::SUCCESS)
 }
 

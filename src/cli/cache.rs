@@ -145,15 +145,15 @@ fn list(listing: &Listing, all: bool) {
     }
     if listing.programs.count > 0 {
         let Files { count, bytes: size } = listing.programs;
-        println!("programs of submitted jobs: {count}, {}; `cache gc` removes those whose jobs are over", bytes(size));
+        println!("programs of submitted jobs: {count}, {}; `cache gc` removes those of finished jobs", bytes(size));
     }
 }
 
 fn state(state: State) -> &'static str {
     match state {
         State::Damaged => "damaged",
-        State::OtherVersion => "of an older form, left alone: `cache gc --stage` deletes it",
-        State::LaterVersion => "of a later program, left alone",
+        State::OtherVersion => "in an older format, kept: `cache gc --stage` deletes it",
+        State::LaterVersion => "written by a newer version, kept",
         State::Whole => "",
     }
 }
@@ -169,7 +169,7 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
         answer.strays.iter().chain(&answer.records).for_each(|file| println!("{}", file.text));
         let verb = if answer.artifacts == 1 { "is" } else { "are" };
         let whole = answer.artifacts - answer.damaged.len();
-        println!("{whole} of {} {verb} whole", counted(answer.artifacts, "artifact"));
+        println!("{whole} of {} {verb} intact", counted(answer.artifacts, "artifact"));
         if repair {
             let count = answer.damaged.len();
             println!("removed {}; the next run that needs them recomputes them", counted(count, "damaged artifact"));
@@ -195,7 +195,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let entries = store.entries();
     let kept = Kept::new(gc, &store, &entries)?;
     for absent in &kept.absent {
-        note!("{absent}: no backbone of it is on this machine, so artifacts that other profiles do not know are kept");
+        note!("{absent}: none of its backbones is on this machine, so artifacts that no other profile uses are kept");
     }
     let (used, going): (Vec<InventoryItem>, Vec<InventoryItem>) = entries
         .into_iter()
@@ -224,14 +224,14 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let store = gc.store.store(None)?;
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
-    let clearing_up = exec::claim(&store, Store::CLEARING, "clearing up the store", &*reporter, &stop)?;
+    let clearing_up = exec::claim(&store, Store::CLEARING, "cleaning up the store", &*reporter, &stop)?;
     for some in going.chunks(64) {
         // Runs may have started or reserved other objects in the meantime.
         let in_use = store.reserved();
         if !clearing_up.holds() {
-            return Err(Error::job("clearing up was suspended for so long that runs have begun meanwhile")
+            return Err(Error::job("the cleanup was suspended and runs have started in the meantime")
                 .at(store.root().display().to_string())
-                .hint("the rest was not deleted: run the same command again"));
+                .hint("some artifacts were not deleted: run the same command again"));
         }
         store.remove_all(some.iter().filter(|entry| !in_use.contains(&entry.hash)))?;
     }
@@ -395,10 +395,10 @@ fn profile_away(gc: &Gc, file: &Path, name: &str, error: &Error) -> Error {
         .map(|profile| format!("--profile {profile}"))
         .collect();
     let hint = match here.as_slice() {
-        [] => "bring the inputs, or name a profile to keep with `--profile NAME`".to_owned(),
-        here => format!("keep what other profiles use, and nothing else, with `{}`", here.join(" ")),
+        [] => "provide the inputs, or name a profile to keep with `--profile NAME`".to_owned(),
+        here => format!("to keep only artifacts that other profiles use, run `{}`", here.join(" ")),
     };
-    Error::missing(format!("the inputs of profile `{name}` are not here, so what it uses is unknown"))
+    Error::missing(format!("the inputs of profile `{name}` are missing, so the artifacts it uses are unknown"))
         .at(file.display())
         .found(&error.parts().what)
         .hint(format!("nothing was deleted; {hint}"))
@@ -422,10 +422,10 @@ fn path(store: &Store, key: &str) -> Result<Located> {
         store.entries().into_iter().filter(|entry| entry.hash.starts_with(key)).collect();
     match (found.pop(), found.len()) {
         (Some(InventoryItem { hash: key, stage, folder, .. }), 0) => Ok(Located { key, stage, folder }),
-        (None, _) => Err(Error::missing("no artifact has such a key")
+        (None, _) => Err(Error::missing("unknown artifact key")
             .found(format!("`{key}`"))
             .hint("`cache ls --all` lists all keys")),
-        (_, others) => Err(Error::bad_input(format!("{} artifacts have such a key", others + 1))
+        (_, others) => Err(Error::bad_input(format!("{} artifacts match the key", others + 1))
             .expected("more digits")
             .found(format!("`{key}`"))),
     }

@@ -76,7 +76,7 @@ fn folder(path: &Path) -> Result<PathBuf> {
         return Ok(path.to_owned());
     }
     if !path.exists() {
-        let error = Error::missing("there is no results folder of that name")
+        let error = Error::missing("results folder not found")
             .at(path.display().to_string())
             .expected(format!("a folder with `{}`", StoredResults::FILE))
             .found("nothing");
@@ -103,10 +103,11 @@ fn settings(differences: &Differences) -> String {
 
 fn data(differences: &Differences) -> String {
     if !differences.data_known {
-        return "data: unknown; one of the two was written before hashes of the inputs were kept\n".to_owned();
+        return "data: unknown; one of the runs was written by an older version, which did not record input hashes\n"
+            .to_owned();
     }
     match differences.data.as_slice() {
-        [] => "data: the same wherever both have a name in common\n".to_owned(),
+        [] => "data: the same for all names that both runs have\n".to_owned(),
         data => format!("data that differ, by their hashes:\n{}", listed("data", data, &short)),
     }
 }
@@ -143,7 +144,7 @@ fn aside(differences: &Differences) -> String {
     let known = match differences.identified {
         true => "",
         false => {
-            "identity: one of the two was made by an older program, which did not keep the settings of each number: only \
+            "identity: one of the runs was made by an older version, which did not record the settings of each number: only \
              backbone, depth, criterion, recovery, text and metric are compared\n"
         }
     };
@@ -158,7 +159,7 @@ fn coinciding(differences: &Differences) -> String {
     let mut text = String::new();
     for entry in &differences.coinciding {
         let settings = match entry.settings.as_slice() {
-            [] => "nothing that the runs say".to_owned(),
+            [] => "no recorded setting".to_owned(),
             settings => settings.join(", "),
         };
         let name = entry
@@ -173,7 +174,7 @@ fn coinciding(differences: &Differences) -> String {
             entry.second.len()
         ));
     }
-    if text.is_empty() { text } else { format!("\nnot paired, because there are several candidates:\n{text}") }
+    if text.is_empty() { text } else { format!("\nnot paired, because several numbers match:\n{text}") }
 }
 
 /// Shortens hashes to 12 characters.
@@ -198,9 +199,11 @@ fn listed(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Value) -> 
 fn unpaired(differences: &Differences) -> String {
     match (backbones(&differences.only_first).as_slice(), backbones(&differences.only_second).as_slice()) {
         ([one, ..], [two, ..]) if one != two => {
-            format!("\nno condition is in both; `--map {one}={two}` compares one backbone with the other\n")
+            format!(
+                "\nthe runs have no condition in common; `--map {one}={two}` compares one backbone with the other\n"
+            )
         }
-        _ => "\nno condition is in both\n".to_owned(),
+        _ => "\nthe runs have no condition in common\n".to_owned(),
     }
 }
 
@@ -296,8 +299,8 @@ fn prints_alike(difference: &ValueDifference) -> bool {
 fn alike(differences: &Differences) -> String {
     match differences.values.iter().filter(|value| prints_alike(value)).count() {
         0 => String::new(),
-        1 => "1 of them differs after the fourth decimal only and is left out (`--json` has it)\n".to_owned(),
-        count => format!("{count} of them differ after the fourth decimal only and are left out (`--json` has them)\n"),
+        1 => "1 of them differs only after the fourth decimal and is omitted (see `--json`)\n".to_owned(),
+        count => format!("{count} of them differ only after the fourth decimal and are omitted (see `--json`)\n"),
     }
 }
 

@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         _ => Vec::new(),
     };
     if arguments.check && model.is_none() {
-        let error = Error::bad_input("--check is for models").at(arguments.target.clone().unwrap_or_default());
+        let error = Error::bad_input("--check applies only to models").at(arguments.target.clone().unwrap_or_default());
         return Err(error.expected("the folder of a model, or a .gguf file"));
     }
     let mut lines = model.map_or_else(|| Ok(Vec::new()), |model| doctor_model::lines(model, arguments.check))?;
@@ -101,11 +101,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             let token = settings.token.is_some();
             lines.extend(hub_lines(settings, &needs));
             lines.push(match token {
-                true => Thing::good("token", "one is set; the hub alone knows what it may read"),
-                false => Thing::note("token", "none", "gated models need one: HF_TOKEN, or `hf auth login`"),
+                true => Thing::good("token", "set; access to gated models is not checked"),
+                false => Thing::note("token", "none", "gated models need one: set HF_TOKEN, or run `hf auth login`"),
             });
         }
-        Err(error) => lines.push(Thing::lacks("the hub's variables", error)),
+        Err(error) => lines.push(Thing::lacks("the hub's environment variables", error)),
     }
     lines.extend(machine_lines(&needs));
     lines.push(match &looked {
@@ -116,10 +116,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let lacking = lines.iter().filter(|line| line.mark == Mark::Lacks).count();
     answer::show(Diagnosis { lacking, things: lines }, Answer::Doctor, |answer| answer.things.iter().for_each(say))?;
     if lacking == 0 {
-        note!("nothing is missing");
+        note!("all requirements met");
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("{}", if lacking == 1 { "1 thing lacks".to_owned() } else { format!("{lacking} things lack") });
+    eprintln!(
+        "{}",
+        if lacking == 1 {
+            "1 requirement is missing".to_owned()
+        } else {
+            format!("{lacking} requirements are missing")
+        }
+    );
     Ok(ExitCode::from(3))
 }
 
@@ -161,11 +168,11 @@ fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<Thing> {
     let root = hub.cache().root();
     let free = root.ancestors().find(|folder| folder.is_dir()).and_then(disk::free);
     let (left, shown) =
-        (plan.left(), free.map_or("the system does not tell".to_owned(), |free| format!("{} free", bytes(free))));
+        (plan.left(), free.map_or("unknown free space".to_owned(), |free| format!("{} free", bytes(free))));
     let offline = if settings.offline { ", and HF_HUB_OFFLINE is set" } else { "" };
     let found = format!("{}: {shown}, {} of what is pinned to fetch{offline}", root.display(), bytes(left));
     let lacks = free.is_some_and(|free| free < left);
-    let todo = if lacks { "free some room, or name a folder on another disk with HF_HUB_CACHE" } else { "" };
+    let todo = if lacks { "free some disk space, or set HF_HUB_CACHE to a folder on another disk" } else { "" };
     vec![Thing::new(if lacks { Mark::Lacks } else { Mark::Good }, "hub's cache", found, todo)]
 }
 
@@ -181,8 +188,8 @@ fn machine_lines(needs: &[InputList]) -> Vec<Thing> {
     let memory = match largest.max() {
         None => Thing::good("memory", format!("{} free", bytes(free))),
         Some(weights) => {
-            let found = format!("{} free; the largest backbone's weights have {}", bytes(free), bytes(weights));
-            let todo = "it still runs, with layers loaded on demand; `plan` has the figures";
+            let found = format!("{} free; the weights of the largest backbone take {}", bytes(free), bytes(weights));
+            let todo = "the grid still runs, with layers loaded on demand; `ghostlab plan` shows the memory it needs";
             if weights <= free { Thing::good("memory", found) } else { Thing::note("memory", found, todo) }
         }
     };
@@ -194,7 +201,7 @@ fn machine_lines(needs: &[InputList]) -> Vec<Thing> {
 
 /// Reports the kernel family that `--kernels auto` selects, and the reason if it is not AMX.
 fn kernels_line(status: AmxStatus) -> Thing {
-    let portable = format!("portable, in bf16 as in f32; {status}");
+    let portable = format!("portable in bf16 and f32; {status}");
     match status {
         AmxStatus::Ready => Thing::good("kernels", "amx in bf16, portable in f32"),
         AmxStatus::Absent => Thing::good("kernels", portable),
@@ -212,8 +219,8 @@ fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: 
         (DeviceName::Cpu, None) => Thing::good("device", format!("{cpu}; no GPU")),
         (DeviceName::Cpu, Some(gpus)) => {
             let todo = match DeviceName::Cuda(0).is_built() {
-                true => "its driver does not answer: `nvidia-smi` says more",
-                false => "this build computes on the CPU: tools/cuda_build.sh makes one for GPUs",
+                true => "the GPU driver does not respond: run `nvidia-smi`",
+                false => "this build only supports the CPU: tools/cuda_build.sh builds one for GPUs",
             };
             Thing::note("device", format!("{cpu}; {gpus} is not used"), todo)
         }
@@ -226,7 +233,7 @@ fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: 
 
 fn store_line(store: Option<&Store>) -> Thing {
     let Some(store) = store else {
-        return Thing::note("store", "none here", "run it in a checkout, or name one with --store");
+        return Thing::note("store", "none found", "run it in a checkout, or name one with --store");
     };
     // Make the path absolute, so that a relative path of nonexistent directories has an existing ancestor.
     let root = &files::absolute(store.root());
@@ -242,10 +249,10 @@ fn store_line(store: Option<&Store>) -> Thing {
     match (writable, system) {
         (Err(error), _) => Thing::lacks("store", &error),
         (Ok(_), Some(system)) if system.shared => {
-            Thing::note("store", found, "shared: another machine's dead jobs are taken over after three minutes")
+            Thing::note("store", found, "shared: dead jobs of other machines are taken over after three minutes")
         }
         (Ok(_), Some(system)) if system.memory => {
-            Thing::note("store", found, "it is in memory and will be lost at the next reboot")
+            Thing::note("store", found, "the store is in memory and will be lost at the next reboot")
         }
         _ => Thing::good("store", found),
     }
@@ -259,7 +266,7 @@ mod tests {
     fn kernels_line_names_the_family_and_why_amx_is_not_used() {
         for (status, good, found) in [
             (AmxStatus::Ready, true, "amx in bf16, portable in f32"),
-            (AmxStatus::Absent, true, "portable, in bf16 as in f32; the processor has no AMX-BF16"),
+            (AmxStatus::Absent, true, "portable in bf16 and f32; the processor has no AMX-BF16"),
             (AmxStatus::Refused(1), false, "the kernel refused permission: Operation not permitted"),
             (AmxStatus::Disabled, false, "the operating system does not enable it"),
             (AmxStatus::Deviates, false, "differ from their documented arithmetic"),

@@ -67,7 +67,7 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
         lines.push(Thing::or_note(format!("recovery {}", method.name), fits.map(|()| "applies".to_owned())));
     }
     if config.ends_in_norm(Sublayer::Mlp) {
-        let found = "the MLP's branch ends in a norm: ReplaceMe's map comes after it, and no weight can absorb it";
+        let found = "the MLP ends in a norm: ReplaceMe's map comes after the norm and cannot be folded into a weight";
         lines.push(Thing::note("folding", found, ""));
     }
     lines.extend(exports(&config, &layout, model));
@@ -113,12 +113,12 @@ fn checks(config: &Config, model: &Path) -> Result<Vec<Thing>> {
         vec![agree("check, engines", &format!("logits of {length} tokens by both engines"), &ours, &theirs?)];
     let free = machine::free_memory();
     lines.push(if EngineChoice::Cpu(Products::F32).weight_bytes(config) > free {
-        Thing::note(ELSEWHERE, "it does not fit into memory there", "")
+        Thing::note(ELSEWHERE, "not enough memory for the check", "")
     } else {
         match CandlesOwn::load(config, model).and_then(|model| model.logits(&ids)) {
             Ok(theirs) => {
                 let last = &ours[ours.len() - config.vocab..];
-                agree(ELSEWHERE, "logits of the last of them by that crate's own model", last, &theirs)
+                agree(ELSEWHERE, "logits of the last token by the model of that crate", last, &theirs)
             }
             Err(error) => Thing::or_note(ELSEWHERE, Err(error)),
         }
@@ -158,7 +158,7 @@ fn logits(choice: EngineChoice, config: &Config, model: &Path, program: &Program
     let steps = program.0.iter().filter(|step| !matches!(step, Step::Head)).cloned().collect();
     let mut last = LastStream(None);
     engine.run(&Trie::new(&[Program(steps)]), &Batch::windows([ids]), &mut last)?;
-    let stream = last.0.ok_or_else(|| Error::job("a program without a step gives no stream"))?;
+    let stream = last.0.ok_or_else(|| Error::job("a program without steps has no output"))?;
     let rows: Vec<usize> = (0..ids.len()).collect();
     Ok(engine.logits(&stream.values()?, &rows)?.values()?.to_vec())
 }

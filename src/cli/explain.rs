@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some((plan, cell)) = found else { return Err(Error::bad_input("the grid has no cells")) };
     let index = cell?;
     let Some(planned) = plan.variants().find(|(_, variant)| variant.cell == index) else {
-        return Err(Error::job("a cell is not planned").at(plan.grid.cells[index].to_string()));
+        return Err(Error::job("the plan does not contain the cell").at(plan.grid.cells[index].to_string()));
     };
     answer::show(Explanation::of(&plan, planned, &store), Answer::Explain, text)
 }
@@ -154,10 +154,10 @@ pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
                 0 => String::new(),
                 more => format!("\n… and {more} more"),
             };
-            Err(Error::bad_input(format!("{} cells are called like that", several.len()))
-                .expected("parts of the name that only one has")
+            Err(Error::bad_input(format!("{} cells match the name", several.len()))
+                .expected("a longer part of the name, which only one cell contains")
                 .found(format!("`{text}`"))
-                .hint(format!("it may be one of\n{}{more}", shown.join("\n"))))
+                .hint(format!("the matching cells are\n{}{more}", shown.join("\n"))))
         }
     }
 }

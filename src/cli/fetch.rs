@@ -86,13 +86,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     for target in &arguments.targets {
         requests.extend(requested(target, arguments)?);
     }
-    let stop = stop::on_ctrl_c("stopping; what came is kept")?;
+    let stop = stop::on_ctrl_c("stopping; downloaded data is kept")?;
     if let Some(file) = &arguments.from {
         return adopt_file(file, &requests);
     }
     if requests.is_empty() {
         if copied == 0 {
-            note!("nothing to fetch: everything lies where its `path` says, or comes with the program");
+            note!("nothing to fetch: all inputs are local or bundled");
         }
         return answer::show(Fetched::default(), Answer::Fetch, |_| {});
     }
@@ -214,7 +214,7 @@ fn adopt(hub: &Hub, plan: &Plan, from: &Path, fetched: &mut HubFetched) -> Resul
 fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     let packaged: Vec<&Request> = requests.iter().filter(|request| request.package.is_some()).collect();
     let [request] = packaged.as_slice() else {
-        return Err(Error::bad_input("--from is the file of one backbone that a package provides")
+        return Err(Error::bad_input("--from applies to a single backbone that a package provides")
             .expected("one such target, for example `smollm2`")
             .found(format!("{}", packaged.len())));
     };
@@ -264,7 +264,7 @@ fn requested(target: &str, arguments: &Arguments) -> Result<Vec<Request>> {
             }]);
         }
         (false, true) => {
-            return Err(Error::missing("the grid is not there").at(target).hint("check the path for a typing error"));
+            return Err(Error::missing("grid file not found").at(target).hint("check the path for a typing error"));
         }
         _ => {}
     }
@@ -372,11 +372,11 @@ fn named(target: &str, files: &[String]) -> Result<Want> {
     }
     match source.repo.kind() {
         RepoKind::Model => Ok(Want::backbone(source)),
-        RepoKind::Dataset => Err(Error::bad_input("which files of the dataset is not said")
+        RepoKind::Dataset => Err(Error::bad_input("the files of the dataset are not specified")
             .at(target)
             .expected("--files PATTERN, once or several times")
             .found("none")
-            .hint("`*` is any part of a name, `**` any folders; --dry-run lists what a pattern means")),
+            .hint("`*` matches any part of a name, `**` any folders; --dry-run lists the matching files")),
     }
 }
 
@@ -385,7 +385,7 @@ fn tell_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
     let unpinned: Vec<String> = plan.unpinned().map(ToString::to_string).collect();
     if !unpinned.is_empty() {
         let lock = lock_file.display();
-        note!("not pinned in {lock}, so taken as they are today: {}; {pins} pins them", unpinned.join(", "));
+        note!("not pinned in {lock}, so their current version is used: {}; {pins} pins them", unpinned.join(", "));
     }
 }
 
@@ -425,7 +425,7 @@ fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn Reporter, stop: 
     for (source, repo) in pinned {
         let files = counted(repo.files.len(), "file");
         match lock.get(&source).map(|known| known.commit.clone()) {
-            Some(known) if known == repo.commit => note!("{source}: {files} at {known}, as before"),
+            Some(known) if known == repo.commit => note!("{source}: {files} unchanged at {known}"),
             Some(known) => note!("{source}: {files}, {known} → {}", repo.commit),
             None => note!("{source}: {files} at {}", repo.commit),
         }

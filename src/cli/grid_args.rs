@@ -133,7 +133,7 @@ fn detailed(grid: &Grid) {
     }
     let profile = grid.profile.as_ref().map_or("no profile".to_owned(), |name| format!("profile {name}"));
     detail!("grid {}: {}, {profile}", grid.name, grid.file.display());
-    grid.entries.iter().for_each(|file| detail!("  read as well: {}", file.display()));
+    grid.entries.iter().for_each(|file| detail!("  also read: {}", file.display()));
     for (name, backbone) in &grid.backbones {
         detail!("  backbone {name}: {}, {} layers", backbone.path.display(), backbone.layers);
     }
@@ -211,7 +211,7 @@ impl GridArgs {
         if self.grid.exists() {
             return Ok(());
         }
-        let error = Error::missing("the grid is not there")
+        let error = Error::missing("grid file not found")
             .at(self.grid.display().to_string())
             .expected("a grid file")
             .found("nothing");

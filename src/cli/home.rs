@@ -69,7 +69,7 @@ pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     }
     let found = checkout(None).map(|checkout| checkout.join("experiments")).filter(|folder| folder.is_dir());
     found.or_else(installed::experiments).ok_or_else(|| {
-        Error::missing("there are no experiments here")
+        Error::missing("no experiments found")
             .at(here())
             .expected("a folder `experiments` here or in a folder above")
             .found("none")
@@ -85,7 +85,7 @@ pub(super) fn own_experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     match experiments(named) {
         Err(error) if error.kind() == ErrorKind::Missing => {
             let folder = installed::brought()?.ok_or(error)?.join("experiments");
-            note!("the program's own experiments and data lie in {}", folder.with_file_name("").display());
+            note!("the bundled experiments and data are in {}", folder.with_file_name("").display());
             Ok(folder)
         }
         found => found,
@@ -130,9 +130,9 @@ impl StoreArgs {
     fn path(&self, near: Option<&Path>) -> Result<PathBuf> {
         let path = self.sought(near)?;
         let how = match (&self.store, self.named()) {
-            (Some(_), _) => "as --store says".to_owned(),
-            (None, Some(_)) => format!("as {STORE} says"),
-            (None, None) if checkout(near).is_none() => "of the user, as no checkout is around".to_owned(),
+            (Some(_), _) => "given by --store".to_owned(),
+            (None, Some(_)) => format!("given by {STORE}"),
+            (None, None) if checkout(near).is_none() => "of the user, because there is no checkout".to_owned(),
             (None, None) => "of the checkout around the grid or the current folder".to_owned(),
         };
         detail!("store: {}, {how}", path.display());
@@ -145,14 +145,14 @@ impl StoreArgs {
             .or_else(|| checkout(near).map(|checkout| checkout.join("data/store")))
             .or_else(|| Some(installed::user_data()?.join("store")));
         found.ok_or_else(|| {
-            Error::missing("there is no store here")
+            Error::missing("no store found")
                 .at(here())
                 .expected(match near {
-                    Some(grid) => format!("a checkout around {} or around the current folder", grid.display()),
-                    None => "a checkout around the current folder".to_owned(),
+                    Some(grid) => format!("a checkout that contains {} or the current folder", grid.display()),
+                    None => "a checkout that contains the current folder".to_owned(),
                 })
                 .found("none")
-                .hint(format!("--store data/store begins one here; {STORE} names one for good"))
+                .hint(format!("create one here with --store data/store, or set {STORE}"))
         })
     }
 
@@ -160,7 +160,7 @@ impl StoreArgs {
     pub(super) fn store(&self, near: Option<&Path>) -> Result<Store> {
         let path = self.path(near)?;
         if self.named().is_none() && checkout(near).is_none() && !path.exists() {
-            note!("a store begins at {}; --store and {STORE} name another one", path.display());
+            note!("created a store in {}; choose another one with --store or {STORE}", path.display());
         }
         Ok(Store::open(&path, stage::WORDS)?.rehashing(self.rehash).signed(machine::signature))
     }
@@ -187,14 +187,14 @@ impl StoreArgs {
 }
 
 fn no_store(named: &Path) -> Error {
-    let error = Error::missing("there is no store of that name").at(named.display().to_string());
+    let error = Error::missing("store not found").at(named.display().to_string());
     let found = match (named.is_dir(), named.exists()) {
         (true, _) => "a folder without `store.json`",
         (_, true) => "a file",
         _ => "nothing",
     };
     let error = error.expected("the folder of a store, which holds `store.json`").found(found);
-    let otherwise = "a run makes a store; without --store it is `data/store` of the checkout, or the user's own";
+    let otherwise = "`ghostlab run` creates a store; its default is `data/store` of the checkout, or the user's store";
     or_near(error, named, otherwise)
 }
 

@@ -161,7 +161,7 @@ impl Arguments {
                 .cells
                 .iter()
                 .find(|cell| cell.cell.criterion.as_ref().is_some_and(|method| method.name == ranking.name));
-            let cell = found.ok_or_else(|| Error::job("a criterion has no cell").at(ranking.name))?;
+            let cell = found.ok_or_else(|| Error::job("no cell for the criterion").at(ranking.name))?;
             if let Some(failure) = &cell.failure {
                 return Err(Error::job("a criterion failed").at(ranking.name).found(failure));
             }
@@ -184,7 +184,7 @@ impl Arguments {
 fn figure_format(path: &Path) -> Result<&'static str> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     Drawing::ENDINGS.into_iter().find(|known| *known == ending).ok_or_else(|| {
-        Error::bad_input("the format of a figure is unknown")
+        Error::bad_input("unknown format of the figure")
             .at(format!("--figure {}", path.display()))
             .expected(format!("a file name that ends in .{}", Drawing::ENDINGS.join(", .")))
             .found(if ending.is_empty() { "no ending".to_owned() } else { format!(".{ending}") })

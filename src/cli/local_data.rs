@@ -36,7 +36,7 @@ pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<usize> {
                     copied += 1;
                 }
                 None => note!(
-                    "{} {}: not in {}; it comes from the hub, or from {} there",
+                    "{} {}: not in {}; it is downloaded from the hub, or copied from {}",
                     need.kind.word(),
                     need.name,
                     folder.display(),

@@ -42,7 +42,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn render(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
     let page = Man::new(command.clone()).manual("ghostlab");
     let mut text = Vec::new();
-    page.render(&mut text).map_err(|error| Error::job("a manual page cannot be made").found(error.to_string()))?;
+    page.render(&mut text).map_err(|error| Error::job("cannot write a manual page").found(error.to_string()))?;
     pages.push((page.get_filename(), text));
     command.get_subcommands().try_for_each(|inner| render(inner, pages))
 }

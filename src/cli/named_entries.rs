@@ -21,7 +21,7 @@ const FILE: &str = "command line";
 pub(super) fn fetchable(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Missing if error.advice().is_some_and(|advice| advice.contains("ghostlab fetch")) => {
-            error.hint("the same command with --fetch brings it")
+            error.hint("run the same command with --fetch to download it")
         }
         _ => error,
     }
@@ -39,7 +39,7 @@ pub(super) fn with_entries(grid: &mut Value, backbones: Value, tasks: Map<String
 fn window(flag: &str, given: &str, length: &str) -> Result<usize> {
     let known = length.parse().ok().filter(|length| (2..=MAX).contains(length));
     known.ok_or_else(|| {
-        Error::bad_input("the tokens of a window cannot be used")
+        Error::bad_input("invalid window length")
             .at(format!("{flag} {given}"))
             .expected(format!("TEXT@TOKENS, with 2 to {MAX} tokens"))
             .found(format!("`{length}`"))
@@ -66,7 +66,7 @@ impl SharedEntries {
         let files: Vec<PathBuf> = folders.into_iter().flatten().map(|folder| folder.join(&file)).collect();
         let Some(path) = files.iter().find(|path| path.is_file()) else {
             let looked: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-            return Err(Error::missing("there is no profile of that name")
+            return Err(Error::missing("unknown profile")
                 .at(format!("--profile {name}"))
                 .expected(looked.join(", or "))
                 .found("nothing")
@@ -74,7 +74,7 @@ impl SharedEntries {
         };
         let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
         let all: Value = serde_saphyr::from_str(&text).map_err(|error| {
-            Error::bad_input("the profile cannot be read").at(path.display().to_string()).found(error.to_string())
+            Error::bad_input("cannot read the profile").at(path.display().to_string()).found(error.to_string())
         })?;
         let folder = path.parent().unwrap_or(Path::new(""));
         Ok(Self { corpora: entries(&all, folder, "corpora")?, tasks: entries(&all, folder, "tasks")? })
@@ -197,12 +197,12 @@ fn unknown_task(name: &str, shared: &SharedEntries) -> Error {
     let kinds: Vec<String> = TASKS.iter().map(|task| task.name.to_owned()).collect();
     let with_data = with_shared(EntryKind::Task, &shared.tasks);
     let without = kinds.contains(&name.to_owned());
-    let what = if without { "of the task `NAME` no data is named" } else { "unknown task `NAME`" };
+    let what = if without { "no data is given for the task `NAME`" } else { "unknown task `NAME`" };
     let one_of = match with_data.is_empty() || without {
         true => String::new(),
         false => format!("one of {}; or ", sorted(with_data).join(", ")),
     };
-    let forms = "FILE that is called after its task, or NAME=FILE";
+    let forms = "FILE that has the name of its task, or NAME=FILE";
     let error = Error::bad_input(what.replace("NAME", name)).at(format!("--tasks {name}")).found(format!("`{name}`"));
     let error = error.expected(format!("{one_of}{forms}, where NAME is one of {}", kinds.join(", ")));
     if without {
@@ -216,7 +216,7 @@ fn unknown_text(name: &str, flag: &str, shared: &SharedEntries) -> Error {
     let names = sorted(with_shared(EntryKind::Corpus, &shared.corpora));
     let one_of = if names.is_empty() { String::new() } else { format!("one of {}; or ", names.join(", ")) };
     let error = Error::bad_input(format!("unknown text `{name}`")).at(format!("{flag} {name}"));
-    let forms = "a file (.txt .jsonl .jsonl.gz .parquet), with its tokens of a window as FILE@TOKENS";
+    let forms = "a file (.txt .jsonl .jsonl.gz .parquet), with the window length as FILE@TOKENS";
     let error = error.found(format!("`{name}`")).expected(format!("{one_of}{forms}"));
     error.hint(format!("for example {flag} notes.txt@1024")).near(name, names.iter().map(String::as_str))
 }
@@ -243,7 +243,7 @@ pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
         return Ok((model.to_owned(), json!({})));
     }
     let source = Source::parse(model).map_err(|_| {
-        Error::missing("the model is not there")
+        Error::missing("model not found")
             .at(model)
             .expected("a folder, or `org/name` of the hub")
             .hint("check the path for a typing error")
@@ -267,7 +267,7 @@ pub(super) fn absolute(path: &str) -> Result<String> {
 pub(super) fn is_file(text: &str) -> Result<bool> {
     let there = Path::new(text).exists();
     if !there && text.contains(std::path::MAIN_SEPARATOR) {
-        return Err(Error::bad_input("there is no such file")
+        return Err(Error::bad_input("file not found")
             .at(text)
             .expected("a file, or a name without a path")
             .hint("check the path for a typing error"));

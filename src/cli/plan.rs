@@ -88,12 +88,12 @@ fn results_can_be_written(
 
 fn text(answer: &PlanAnswer, all: bool) {
     if let Some(artifact) = &answer.artifact {
-        println!("an artifact: what `reproduce {artifact}` runs, which is no more than it shows");
+        println!("this is a paper artifact; `reproduce {artifact}` runs only the cells that it shows");
     }
     for (index, grid) in answer.grids.iter().enumerate() {
         let gate = index + 1 < answer.grids.len();
         if gate {
-            println!("first whether the dense backbones are the paper's (--no-gate goes without):");
+            println!("first, a check that the dense backbones reproduce the paper's values (--no-gate skips it):");
         }
         show(grid, all);
         if gate {
@@ -179,7 +179,7 @@ fn place_of_change(missing: &Missing) -> String {
 /// Formats the use of the size limit, and the expected evictions.
 fn stays(store: &LimitedStore) -> String {
     let mut text = format!(
-        "store: of {} are {} for this grid, {} to come and {} kept of others\n",
+        "store: limit {}; {} of this grid, {} to be added, {} of other grids\n",
         bytes(store.limit_bytes),
         bytes(store.needed_bytes),
         bytes(store.coming_bytes),
@@ -198,7 +198,7 @@ fn costs(cost: &PlanCost) -> String {
     let naive = cost.cell_by_cell_flop;
     let shared = cost.shared_flop;
     let mut lines = vec![format!(
-        "cost: {} cell by cell, {} shared ({:.0} %), {} left to do",
+        "cost: {} cell by cell, {} with shared work ({:.0} %), {} remaining",
         flops(naive),
         flops(shared),
         100.0 * shared / naive.max(1.0),
@@ -210,11 +210,11 @@ fn costs(cost: &PlanCost) -> String {
             Some(time) => {
                 let how = match time.rate {
                     RateSource::LastRun => "as in the last run with this store and engine on this machine",
-                    RateSource::Probe => "guessed from a short matrix product: the first run measures",
+                    RateSource::Probe => "estimated from a short matrix product; the first run measures it",
                 };
                 format!("time: about {} at {}/s ({how})", seconds(time.seconds), flops(time.flop_per_second))
             }
-            None => "time: not known; the first run with this engine on this machine measures".to_owned(),
+            None => "time: unknown; the first run with this engine on this machine measures it".to_owned(),
         });
         let memory = bytes(run.memory_bytes);
         let free = bytes(run.free_memory_bytes);
@@ -222,7 +222,7 @@ fn costs(cost: &PlanCost) -> String {
         let room = run.free_disk_bytes.map_or(String::new(), |free| format!("; {} are free", bytes(free)));
         let stays = bytes(run.disk_bytes);
         let spool = bytes(run.spool_bytes);
-        lines.push(format!("disk: about {stays} to stay, {spool} for a while{room}"));
+        lines.push(format!("disk: about {stays} permanent, {spool} temporary{room}"));
         let room = run.free_inodes.map_or(String::new(), |free| format!("; {free} are free"));
         lines.push(format!("files and folders: {} at most{room}", run.inodes));
     }

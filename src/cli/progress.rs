@@ -137,9 +137,10 @@ impl Reporter for RunProgress {
                     meter.bars.line(&format!("{complete} of {cells} cells are stored already"));
                 }
                 let left = out::flops(flops);
-                meter
-                    .bars
-                    .detail(&format!("engine {engine}; {left} to do, {} scores to make; plan {plan}", scores - scored));
+                meter.bars.detail(&format!(
+                    "engine {engine}; {left} remaining, {} scores to compute; plan {plan}",
+                    scores - scored
+                ));
             }
             Event::Note { text } => meter.bars.line(&text),
             Event::Failed { cell, reason } => meter.bars.error(&format!("{cell} failed: {reason}")),
@@ -164,7 +165,7 @@ impl Reporter for RunProgress {
             // Bars and lines show jobs only. `status`, `--events` and verbose mode also show cells.
             Event::Scored { cell, on, value } => meter.bars.detail(&format!("{cell} on {on}: {value}")),
             Event::Complete { cell, complete } => {
-                meter.bars.detail(&format!("{cell} is complete, number {complete}"));
+                meter.bars.detail(&format!("{cell} is complete ({complete} done)"));
             }
             Event::Kept | Event::WorkDone { .. } => {}
             Event::Ended { .. } => meter.bars.clear(),

@@ -99,7 +99,7 @@ fn share(text: &str) -> Result<f64, String> {
     let (number, part) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
     match number.trim().parse::<f64>() {
         Ok(number) if number > 0.0 && number / part <= 1.0 => Ok(number / part),
-        _ => Err("a part of all, above 0 and at most 1: `5%`, `0.05`".to_owned()),
+        _ => Err("a fraction above 0 and at most 1, such as `5%` or `0.05`".to_owned()),
     }
 }
 
@@ -107,7 +107,7 @@ fn share(text: &str) -> Result<f64, String> {
 fn before(work: &Work) -> String {
     let Work { cells, backbones, calibrations, chunks, flop } = work;
     if *cells == 0 {
-        return "nothing is recomputed: inputs of the drawn part are missing".to_owned();
+        return "nothing is recomputed: inputs of the sample are missing".to_owned();
     }
     format!(
         "to compute: {} of {}, {}, {}, {}; about {} on this processor",
@@ -185,9 +185,9 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
         println!(
             "{}",
             match code {
-                0 => "all that was checked agrees",
-                3 => "nothing differs, and something cannot be checked",
-                _ => "something differs",
+                0 => "all checks passed",
+                3 => "no differences, but some checks were impossible",
+                _ => "differences found",
             }
         );
     })?;
@@ -218,6 +218,6 @@ fn line(check: &Check) -> String {
     let Check { kind, agreed, largest, all, chance, differs, .. } = check;
     let apart = if *largest > 0.0 { format!(", at most {largest:.1e} apart") } else { String::new() };
     let differ = if differs.is_empty() { String::new() } else { format!(", {} differ", differs.len()) };
-    let found = format!("a single altered one is found with {:.1} %", 100.0 * chance);
+    let found = format!("a single changed value is detected with probability {:.1} %", 100.0 * chance);
     format!("{}: {agreed} of {} agree{apart}{differ}; {all} in all: {found}", kind.words(), check.compared())
 }

@@ -40,7 +40,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let results = home::below(arguments.results.as_ref(), "results", None);
     if !results.is_dir() {
-        let error = Error::missing("there are no results here")
+        let error = Error::missing("no results found")
             .at(results.display().to_string())
             .expected("the folder that `run` and `reproduce` write to")
             .found("nothing");
@@ -244,16 +244,13 @@ fn last_made(folders: &[PathBuf]) -> Result<(String, String)> {
 /// Formats the reason why the page omits a directory.
 fn reason(folder: &Path) -> String {
     match Provenance::described(folder) {
-        None => "its record does not say what it belongs to: an earlier version wrote it".into(),
+        None => "its record was written by an earlier version and does not name its artifact".into(),
         Some(reproduction) if !reproduction.differs.is_empty() => {
-            format!("not the artifact as it is described: {}", reproduction.differs.join(", "))
+            format!("overridden: {}", reproduction.differs.join(", "))
         }
         Some(RunDescription { by: By::Run, .. }) => "a run of a grid, not an artifact of the paper".into(),
         Some(reproduction) => {
-            format!(
-                "the folder of the artifact as it is described holds another one than {}",
-                reproduction.parts().join(", ")
-            )
+            format!("the artifact's folder contains a result other than {}", reproduction.parts().join(", "))
         }
     }
 }

@@ -128,7 +128,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         return Ok(0);
     }
     if let Some(file) = arguments.frozen.as_ref().filter(|_| chosen.len() != 1) {
-        return Err(Error::bad_input("a frozen grid is that of one artifact")
+        return Err(Error::bad_input("a frozen grid belongs to a single artifact")
             .at(file.display().to_string())
             .found(counted(chosen.len(), "artifact")));
     }
@@ -170,9 +170,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     } else {
         apart.dedup();
         let apart = apart.join("; ");
-        note!(
-            "not the artifacts as they are described ({apart}): neither on the page nor held against the paper's claims"
-        );
+        note!("overridden artifacts ({apart}) are neither on the page nor compared with the paper's claims");
     }
     if chosen.len() > 1 {
         note!("{} in {}", counted(chosen.len() - errors.len(), "artifact"), seconds(clock.elapsed().as_secs_f64()));
@@ -315,7 +313,7 @@ impl Call<'_> {
             note!("{}: {recorded}", artifact.name);
         }
         for (backbone, reason) in &unknown {
-            note!("{backbone}: whether it is the paper's is not known: {reason}");
+            note!("{backbone}: cannot check whether it is the paper's model: {reason}");
         }
         misses.iter().for_each(|miss| eprintln!("  {miss}"));
         if !misses.is_empty() {
@@ -325,7 +323,7 @@ impl Call<'_> {
         failures.iter().for_each(|(cell, reason)| eprintln!("  {cell} failed: {reason}"));
         if unmade > 0 {
             let all = out::cells(grid.cells.len());
-            eprintln!("{name}: {unmade} of {all} are not complete; without --stored they are computed");
+            eprintln!("{name}: {unmade} of {all} are not complete; run without --stored to compute them");
         }
         Ok(MadeArtifact {
             name,
@@ -386,9 +384,9 @@ fn quiet_enough(artifact: &str, spread: TimeSpread) -> Result<()> {
     }
     let found = 100.0 * spread.relative();
     let most = 100.0 * NOISE;
-    Err(Error::job("the machine is not idle enough to record times")
+    Err(Error::job("the machine is too busy to record times")
         .at(artifact.to_owned())
-        .expected(format!("times of one computation within {most:.0} % of their mean"))
+        .expected(format!("times of a test computation within {most:.0} % of their mean"))
         .found(format!("{found:.0} %"))
         .hint("stop other programs and run it again, or add --record-noisy"))
 }
@@ -446,6 +444,6 @@ mod tests {
         let refused = quiet_enough("tableA8", TimeSpread { mean: 10.0, deviation: 1.2 }).unwrap_err();
         assert_eq!(refused.exit_code(), 4);
         let text = refused.to_string();
-        assert!(text.contains("not idle enough") && text.contains("12 %") && text.contains("--record-noisy"), "{text}");
+        assert!(text.contains("too busy") && text.contains("12 %") && text.contains("--record-noisy"), "{text}");
     }
 }

@@ -127,17 +127,21 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         answer::show(ran, Answer::Run, |_| println!("{table}"))?;
     }
     if !target.as_described() && !target.description().differs.is_empty() {
-        note!("{}: a folder of its own, for {}", target.path().display(), target.description().differs.join(", "));
+        note!(
+            "results are written to {}, because of {}",
+            target.path().display(),
+            target.description().differs.join(", ")
+        );
     }
     note!("{summary}");
     let failed = outcome.failed();
     let unmade = outcome.unmade();
     let all = cells(grid.cells.len());
     if unmade > 0 {
-        eprintln!("{unmade} of {all} are not complete; without --stored they are computed");
+        eprintln!("{unmade} of {all} are not complete; run without --stored to compute them");
     }
     if failed > 0 {
-        eprintln!("{failed} of {all} failed; the table tells why");
+        eprintln!("{failed} of {all} failed; the table shows why");
     }
     Ok(match (failed, unmade) {
         (0, 0) => 0,

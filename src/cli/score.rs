@@ -144,7 +144,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         // The embedded hash marks the file as written by this command.
         file[SEAL] = json!(UNSEALED);
         let text = serde_json::to_string_pretty(&file)
-            .map_err(|error| Error::job("the results have no JSON form").found(error.to_string()))?;
+            .map_err(|error| Error::job("cannot write the results as JSON").found(error.to_string()))?;
         output.write(sealed(&format!("{text}\n")).as_bytes())?;
         file.as_object_mut().map(|file| file.remove(SEAL));
     }
@@ -254,10 +254,10 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
             ("--samples", samples.is_some()),
         ];
         if let Some((flag, _)) = given.into_iter().find(|(_, given)| *given) {
-            return Err(Error::bad_input(format!("`{flag}` is of tasks by definitions, and none is asked for"))
+            return Err(Error::bad_input(format!("`{flag}` applies only to tasks with definitions"))
                 .expected("--tasks with a YAML file, a folder of them, or a name in --definitions")
                 .found(arguments.tasks.join(", "))
-                .hint("the nine tasks of the paper are asked as they are there: zero-shot, without a chat template"));
+                .hint("the nine built-in tasks are zero-shot and have no chat template"));
         }
     }
     let (corpora, read) =

@@ -85,12 +85,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Error::bad_input("the grid has no `search`")
             .at(grid.file.display().to_string())
             .expected("`search:` with a budget, instead of `evaluate:`")
-            .found("a grid that is scored")
+            .found("a grid with `evaluate`")
             .hint("`ghostlab run` runs it")
     })?;
     let searches = parts(&grid);
     if arguments.export.is_some() && searches.len() != 1 {
-        return Err(Error::bad_input("one winner can be exported")
+        return Err(Error::bad_input("only one winner can be exported")
             .at("--export")
             .expected("one backbone and one budget")
             .found(format!("{} searches", searches.len())));
@@ -148,10 +148,10 @@ fn of_file(arguments: &Arguments) -> Result<Grid> {
     let lists = [budget, tasks, texts, calibration, criteria, recoveries];
     let names = ["--budget", "--tasks", "--texts", "--calibration", "--criteria", "--recoveries"];
     if let Some((name, _)) = names.into_iter().zip(lists).find(|(_, list)| !list.is_empty()) {
-        return Err(Error::bad_input("a grid file says what is searched")
+        return Err(Error::bad_input("options for axes and budget cannot be combined with a grid file")
             .at(name)
-            .expected("no other axes and no budget")
-            .hint("change a value of it with --set, for example `--set search.budget.layers=6`"));
+            .expected("no options for axes or budget")
+            .hint("override values with --set, for example `--set search.budget.layers=6`"));
     }
     Grid::load(Path::new(&arguments.asked.model), arguments.asked.profile.as_deref(), &arguments.overrides)
 }
@@ -171,7 +171,7 @@ fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>
 fn exported(grid: &Grid, found: &Found, folder: &Path, exporter: &Exporter<'_>) -> Result<ExportedCell> {
     let winner = found.winner.as_ref().and_then(|name| grid.cells.iter().position(|cell| cell.name == *name));
     let winner =
-        winner.ok_or_else(|| Error::job("no candidate meets the budget when it is measured: nothing is exported"))?;
+        winner.ok_or_else(|| Error::job("no candidate meets the budget when measured, so nothing is exported"))?;
     Ok(ExportedCell { cell: grid.cells[winner].to_string(), exported: exporter.export(grid, winner, folder)? })
 }
 
@@ -225,7 +225,7 @@ pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact>
     let started = SystemTime::now();
     let searches = parts(grid);
     if searches.is_empty() {
-        return Err(Error::bad_input("an artifact of races has no `search`").at(artifact.file.display().to_string()));
+        return Err(Error::bad_input("the artifact has no `search`").at(artifact.file.display().to_string()));
     }
     target.check(&Raced::files(artifact))?;
     let reporter = DistinctNotes::new(runner.reporter);
@@ -234,9 +234,9 @@ pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact>
         let outcome = runner.run(grid, target.path())?;
         match outcome.cells.iter().find(|cell| runner.stored && cell.missing.is_some() && cell.failure.is_none()) {
             None => Ok(outcome),
-            Some(missing) => Err(Error::missing("a search is not complete")
+            Some(missing) => Err(Error::missing("the search is not complete")
                 .at(missing.cell.to_string())
-                .hint("without --stored it is made")),
+                .hint("run it without --stored to complete it")),
         }
     };
     let Runner { store, settings, reporter, stop, stored } = *runner;

@@ -92,7 +92,7 @@ fn prompt(text: &str) -> Result<Latency, String> {
     let (length, batch) = read.split_once('x').unwrap_or((read, "1"));
     match (parse_count(length), parse_count(batch), new.map(parse_count)) {
         (_, _, Some(None)) | (None, ..) | (_, None, _) => {
-            Err("tokens, tokens x sequences, and new tokens behind them: 512, 512x4, 512x1+64".to_owned())
+            Err("tokens, optionally × sequences and + new tokens: 512, 512x4, 512x1+64".to_owned())
         }
         (Some(length), Some(batch), decode) => Ok(Latency { length, batch, decode: decode.flatten() }),
     }
@@ -150,7 +150,7 @@ impl SearchArgs {
             }
             layers => {
                 if let Some(&most) = layers.iter().find(|&&depth| depth >= config.layers) {
-                    return Err(Error::bad_input("the budget leaves nothing of the backbone")
+                    return Err(Error::bad_input("the budget removes all layers of the backbone")
                         .at(format!("--budget layers={most}"))
                         .expected(format!("a number below {}, the model's layers", config.layers))
                         .found(most.to_string()));
@@ -170,7 +170,7 @@ impl SearchArgs {
     fn bounds(&self) -> Result<Map<String, Value>> {
         let forms = "`layers=8`, `speedup=1.3`, `latency=25ms`, `memory=12GB`, `params=0.8` or `kv_cache=0.5`";
         if self.tasks.is_empty() && self.texts.is_empty() {
-            return Err(Error::bad_input("nothing to race on")
+            return Err(Error::bad_input("no tasks or texts to race on")
                 .expected("--tasks, --texts, or both")
                 .found("neither")
                 .hint("for example --texts wikitext2"));
@@ -185,18 +185,17 @@ impl SearchArgs {
         let mut budget = Map::new();
         for bound in &self.budget {
             let bad = |what: &str| Error::bad_input(what).at(format!("--budget {bound}")).expected(forms);
-            let (key, value) = bound.split_once('=').ok_or_else(|| bad("a budget cannot be read"))?;
+            let (key, value) = bound.split_once('=').ok_or_else(|| bad("invalid budget"))?;
             let number = value.parse::<f64>().ok().filter(|number| number.is_finite());
             let value = match key {
-                "layers" => json!(value.parse::<usize>().map_err(|_| bad("a number of layers cannot be read"))?),
-                "speedup" => json!(number.ok_or_else(|| bad("a speedup cannot be read"))?),
-                "params" | "kv_cache" => json!(number.ok_or_else(|| bad("a share cannot be read"))?),
+                "layers" => json!(value.parse::<usize>().map_err(|_| bad("invalid number of layers"))?),
+                "speedup" => json!(number.ok_or_else(|| bad("invalid speedup"))?),
+                "params" | "kv_cache" => json!(number.ok_or_else(|| bad("invalid share"))?),
                 "latency" | "memory" => json!(value),
-                _ => return Err(bad("there is no such budget").found(format!("`{key}`"))),
+                _ => return Err(bad("unknown budget").found(format!("`{key}`"))),
             };
             if let Some(first) = budget.insert(key.to_owned(), value) {
-                return Err(bad("the budget contradicts itself")
-                    .found(format!("`{key}={first}` before it", first = plain(&first))));
+                return Err(bad("conflicting budgets").found(format!("also `{key}={first}`", first = plain(&first))));
             }
         }
         Ok(budget)
@@ -233,7 +232,7 @@ impl SearchArgs {
                 .texts_of("--calibration", std::slice::from_ref(&text), length, &self.rule, None)
                 .map_err(|error| {
                     if self.calibration.is_empty() {
-                        error.hint("name a text to calibrate on: --calibration train.txt")
+                        error.hint("add a calibration text: --calibration train.txt")
                     } else {
                         error
                     }
@@ -256,7 +255,7 @@ impl SearchArgs {
         }
         let mut axes = self.axes(depths)?.into_iter();
         let Some(Axes { criteria, depths, recoveries }) = axes.next() else {
-            return Err(Error::bad_input("no recovery of the search repairs what its criteria remove")
+            return Err(Error::bad_input("no recovery in the search repairs the layers that its criteria remove")
                 .at("--criteria, --recoveries")
                 .expected("`none`, or a recovery of whole layers with a criterion that removes them")
                 .found(format!("{} with {}", self.criteria.join(", "), self.recoveries.join(", "))));
@@ -371,7 +370,7 @@ fn sized(given: &str, length: usize) -> Result<(String, [usize; 3])> {
     let (sequences, tokens) = size.split_once('x').unwrap_or((size, ""));
     match (parse_number(sequences, usual[0]), parse_number(tokens, usual[1]), parse_number(seed, 0)) {
         (Some(sequences), Some(tokens), Some(seed)) => Ok((text.to_owned(), [sequences, tokens, seed])),
-        _ => Err(Error::bad_input("the size of a calibration cannot be read")
+        _ => Err(Error::bad_input("invalid calibration")
             .at(format!("--calibration {given}"))
             .expected("TEXT:SEQUENCESxTOKENS@SEED, for example c4-train:64x1024@0")
             .found(format!("`{given}`"))),

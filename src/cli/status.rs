@@ -38,7 +38,7 @@ fn text(answer: &StatusAnswer, all: bool) {
     let StatusAnswer { store, overview, submissions, damaged_records, scheduler_silent } = answer;
     let Overview { runs, plans, failures } = overview;
     for path in damaged_records {
-        println!("{path}: a damaged record, which is not shown; `ghostlab cache verify --repair` removes it");
+        println!("{path}: damaged record (skipped); `ghostlab cache verify --repair` removes it");
     }
     if runs.is_empty() && plans.is_empty() && submissions.is_empty() {
         println!("no runs with the store {store}");
@@ -58,7 +58,7 @@ fn text(answer: &StatusAnswer, all: bool) {
     failures.iter().filter(|failure| !is_listed(failure)).for_each(|failure| println!("{}", failed(failure)));
     submissions.iter().for_each(|submission| println!("{}", submitted(submission)));
     if let Some(reason) = scheduler_silent {
-        println!("the scheduler tells nothing ({reason}); the store tells the rest");
+        println!("the scheduler is not available ({reason}); the following is from the store");
     }
 }
 
@@ -141,7 +141,7 @@ fn queued(submission: &SubmissionView) -> String {
     let head = format!("{}{engine} submitted as {} ({jobs})", submission.name, submission.id);
     let Some(queue) = &submission.queued else { return head };
     if queue.is_empty() {
-        return head + ": nothing of it is queued any more";
+        return head + ": no jobs left in the queue";
     }
     let lines = queue.iter().map(|job| {
         let reason = if job.reason.is_empty() { String::new() } else { format!(" ({})", job.reason) };
@@ -170,7 +170,7 @@ fn described(record: &RunView) -> String {
     if matches!(record.stage, RunState::Running | RunState::Interrupted) && record.flop > 0.0 {
         let share = (record.done_flop / record.flop).min(1.0);
         let left = record.seconds_left.map_or(String::new(), |left| format!(", about {} left", seconds(left)));
-        lines.push(format!("  {:.0} % of what there was to do{left}", 100.0 * share));
+        lines.push(format!("  {:.0} % of the work done{left}", 100.0 * share));
     }
     let jobs = record.jobs.iter().filter(|_| record.stage == RunState::Running);
     lines.extend(jobs.map(|job| format!("  {}: {} of {} tokens", job.label, job.tokens_done, job.tokens)));
@@ -198,7 +198,7 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
             .any(|submission| submission.id == *name || submission.plan == *name || submission.name == *name)
         {
             let known: Vec<&str> = chosen.iter().map(|submission| submission.id.as_str()).collect();
-            return Err(Error::missing("nothing of that name was submitted with this store")
+            return Err(Error::missing("no submission of that name in this store")
                 .at(store.root().display().to_string())
                 .expected(if known.is_empty() { "a submission".to_owned() } else { known.join(", ") })
                 .found(format!("`{name}`"))
@@ -210,9 +210,9 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
         all || [&submission.id, &submission.plan, &submission.name].iter().any(|name| arguments.which.contains(name))
     });
     let queue = Queue::ask().map_err(|reason| {
-        Error::missing("the scheduler does not tell what is queued, and nothing is ended by guess")
+        Error::missing("the scheduler does not report its queue, so no job was cancelled")
             .found(reason)
-            .hint("ask again later")
+            .hint("try again later")
     })?;
     let mut ended = Vec::new();
     for submission in &chosen {
@@ -230,7 +230,7 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
     answer::show(Cancelled { ended }, Answer::Cancel, |answer| {
         answer.ended.iter().for_each(|entry| println!("{}: job {} ended", entry.submission, entry.job));
         if answer.ended.is_empty() {
-            println!("nothing is queued");
+            println!("no queued jobs");
         }
     })
 }

@@ -82,7 +82,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let (ref submission, answer, device_memory) = prepared(&work, settings, tried)?;
     if answer.complete == submission.cells {
         let message = format!(
-            "all {} are stored: nothing is submitted; `ghostlab run` writes the results",
+            "all {} are stored, so nothing is submitted; `ghostlab run` writes the results",
             cells(submission.cells)
         );
         return told(answer, &message);
@@ -113,8 +113,8 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     };
     if let Some(limit) = time_limit(&script.options).filter(|&limit| limit < SHORTEST) {
         eprintln!(
-            "warning: a time limit of {} leaves a worker little time or none: two minutes before its time is up it ends and is \
-             queued again; ask for {} or more",
+            "warning: a time limit of {} leaves a worker little or no time: it stops two minutes before its limit and is \
+             requeued; use {} or more",
             seconds(limit.as_secs_f64()),
             seconds(SHORTEST.as_secs_f64()),
         );
@@ -134,7 +134,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     }
     let name = format!("submit-{}", submission.plan);
     let ClaimResult::Mine(_lease) = store.claim(&name)? else {
-        return Err(Error::missing("another process submits this plan at this moment").at(submission.name.clone()));
+        return Err(Error::missing("another process is submitting this plan").at(submission.name.clone()));
     };
     let path = cluster::plain(&folder.join(Submission::SCRIPT))?;
     let hand_over =
@@ -145,7 +145,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         let mut jobs = Vec::new();
         if let Some(array) = without_report {
             let report = hand_over(SubmittedJobs::REPORT, script.report_options(&array)?)?;
-            lines.push(format!("its report was not submitted yet: it is job {report}"));
+            lines.push(format!("submitted the missing report as job {report}"));
             jobs.push(report);
         }
         return told(Submitted { jobs, ..answer }, &lines.join("\n"));
@@ -161,7 +161,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         folder.display()
     );
     let code = told(Submitted { workers, jobs: vec![array, report], script: Some(text), ..answer }, &message)?;
-    note!("`ghostlab status` tells how far it is, `ghostlab cancel {}` ends it", submission.id);
+    note!("`ghostlab status` shows its progress, `ghostlab cancel {}` cancels it", submission.id);
     Ok(code)
 }
 
@@ -260,7 +260,7 @@ fn queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>,
     if lines.is_empty() {
         return Ok(None);
     }
-    lines.push("nothing is added; --again adds workers".to_owned());
+    lines.push("no jobs were added; --again adds workers".to_owned());
     Ok(Some((lines, without_report)))
 }
 
@@ -270,12 +270,14 @@ fn settled(asked: EngineRequest, grid: &Grid) -> Result<EngineRequest> {
     let choice = asked.choose(&backbone.path)?;
     if asked.device.is_none() {
         let class = choice.device().class();
-        note!("--device auto: {class} here, and so for all workers; --device cuda asks for GPUs");
+        note!("--device auto: {class} on this machine, so all workers use it; --device cuda requests GPUs");
     }
     let kernels = match choice {
         EngineChoice::Cpu(products) if asked.kernels.is_none() && products != Products::F32 => {
             let kernels = products.kernels();
-            note!("--kernels auto: {kernels} here, and so for all workers; --kernels portable runs on every CPU");
+            note!(
+                "--kernels auto: {kernels} on this machine, so all workers use them; --kernels portable runs on every CPU"
+            );
             Some(kernels)
         }
         _ => asked.kernels,
@@ -327,7 +329,7 @@ fn program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
     }
     let why = runs.map_or_else(|error| error.to_string(), |status| status.to_string());
     eprintln!(
-        "warning: programs do not run from the store's disk ({why}): jobs run {} itself, and refuse to start if it is rebuilt",
+        "warning: the store's disk does not allow running programs ({why}), so jobs run {} directly and fail if it is rebuilt",
         binary.path.display()
     );
     Ok(binary.path.clone())

@@ -156,9 +156,9 @@ pub(super) fn not_over_a_later_one(
     if differs.is_empty() {
         return Ok(());
     }
-    Err(Error::bad_input("the results folder holds a later run with other settings")
+    Err(Error::bad_input("the results folder contains a later run with other settings")
         .at(target.path().display().to_string())
-        .expected("nothing, results from before the submission, or results with its settings")
+        .expected("no results, results from before the submission, or results with its settings")
         .found(format!("other {}", differs.join(", ")))
         .hint(format!(
             "the report's command, in {}, writes elsewhere with another `--results` folder",
@@ -189,7 +189,7 @@ pub(super) fn noted(file: Option<&Path>, done: impl FnOnce() -> Result<u8>) -> R
     if let Some(file) = file.filter(|file| Submission::is_one(file)) {
         let bad = match &result {
             Ok(0 | AGAIN) => None,
-            Ok(code) => Some((*code, "some cells have no result; the table tells why".to_owned())),
+            Ok(code) => Some((*code, "some cells have no result; the table shows why".to_owned())),
             Err(error) => Some((error.exit_code(), error.one_line())),
         };
         JobEnd::note(file, bad);
@@ -217,7 +217,7 @@ pub(super) fn of_target(
     }
     if file.is_dir() || file.components().count() > 1 || file.extension().is_some() {
         let found = if file.is_dir() { "a folder without config.json" } else { "nothing" };
-        return Err(Error::missing("nothing there can be checked")
+        return Err(Error::missing("nothing to check")
             .at(target)
             .expected("an artifact's name, a grid file, the folder of a model, or a .gguf file")
             .found(found));

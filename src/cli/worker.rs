@@ -67,7 +67,7 @@ impl WorkedGrid<'_> {
         let settings = RunSettings { store_limit: None, ..self.settings };
         if self.work(settings, dense)? == Worked::Left {
             self.left.set(true);
-            return Err(Error::interrupted("nothing was left to do for this worker"));
+            return Err(Error::interrupted("no work left for this worker"));
         }
         exec::stored(dense, settings, self.store, &())
     }
@@ -94,11 +94,11 @@ fn ended(arguments: &Arguments) -> Result<u8> {
             describe_end(arguments, &clock, end, counts).map(|_| 0)
         }
         Err(error) if error.kind() == ErrorKind::Interrupted => {
-            note!("stopped after {spent}: what is done is stored, and its claims are given back");
+            note!("stopped after {spent}: finished work is stored, and leases are released");
             describe_end(arguments, &clock, WorkEnd::Stopped, [None; 3])?;
             if signals.usr1() && !signals.kept() {
                 note!(
-                    "it stored nothing: its time was nearly up before its first batch was done; a longer time limit helps"
+                    "it stored nothing, because the time limit is too short for its first batch; use a longer time limit"
                 );
             }
             if arguments.slurm && signals.usr1() {
@@ -177,13 +177,13 @@ fn said(worked: Worked) -> String {
         // The remaining objects are latencies, or belong to cells that failed on another worker.
         Worked::Done { cells: all, failed: 0, complete } => {
             format!(
-                "{} of {} need objects that no worker makes; `ghostlab status` lists them",
+                "{} of {} need objects that workers do not compute; `ghostlab status` lists them",
                 all - complete,
                 cells(all)
             )
         }
         Worked::Done { cells: all, failed, .. } => {
-            format!("{failed} of {} have no result; `ghostlab status` tells why; ended", cells(all))
+            format!("{failed} of {} have no result; `ghostlab status` shows why; ended", cells(all))
         }
     }
 }

@@ -181,11 +181,11 @@ impl Binary {
             return Ok(path);
         }
         fs::remove_file(&path).ok();
-        Err(Error::bad_input("the program changed while it was submitted")
+        Err(Error::bad_input("the program changed during the submission")
             .at(self.path.display().to_string())
             .expected(format!("SHA-256 {}", self.sha256))
             .found(found)
-            .hint("submit again when it is built"))
+            .hint("submit again after the build"))
     }
 }
 

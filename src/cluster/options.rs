@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-const APART: &str = "it distinguishes workers and report";
-const LOGS: &str = "each job's log is next to its submission; `ghostlab status` names it";
-const AGAIN: &str = "a worker is queued again, two minutes before its time is up, because of it";
+const APART: &str = "it is set for workers and report";
+const LOGS: &str = "each job's log is next to its submission; `ghostlab status` shows its path";
+const AGAIN: &str = "it controls how workers are requeued two minutes before their time limit";
 const ONE: &str = "a worker is one process on one machine";
 
 /// Reserved options: long name, short name, and what to use instead or why.
 const OWN: [(&str, Option<char>, &str); 20] = [
-    ("array", Some('a'), "--workers and --at-a-time say how many"),
-    ("comment", None, "jobs are known for one's own by it"),
+    ("array", Some('a'), "set --workers and --at-a-time instead"),
+    ("comment", None, "it identifies the jobs of a submission"),
     ("cpus-per-task", Some('c'), "the profile file's key `cpus`, or --threads"),
     ("dependency", Some('d'), APART),
     ("error", Some('e'), LOGS),
@@ -23,13 +23,13 @@ const OWN: [(&str, Option<char>, &str); 20] = [
     ("no-requeue", None, AGAIN),
     ("nodes", Some('N'), ONE),
     ("ntasks", Some('n'), ONE),
-    ("open-mode", None, "a job that is queued again appends to its log"),
+    ("open-mode", None, "a requeued job appends to its log"),
     ("output", Some('o'), LOGS),
-    ("parsable", None, "the job's number is read by it"),
+    ("parsable", None, "it is needed to read the job number"),
     ("requeue", None, AGAIN),
     ("signal", None, AGAIN),
     ("test-only", None, "--dry-run submits nothing"),
-    ("wait", Some('W'), "`ghostlab status` tells when it is done"),
+    ("wait", Some('W'), "`ghostlab status` shows when it is done"),
     ("wrap", None, ONE),
 ];
 
@@ -44,10 +44,10 @@ const FLAGS: &str = "HIOQWhksuvV";
 pub fn check_options(words: &[String]) -> Result<()> {
     for word in words {
         if word.chars().any(char::is_control) {
-            return refused(word, "a line break cannot be handed to a scheduler");
+            return refused(word, "a line break cannot be passed to the scheduler");
         }
         let reserved = match word.strip_prefix("--") {
-            Some("") => return refused(word, "what stands after it would be taken for a script"),
+            Some("") => return refused(word, "sbatch would take the next argument for a script"),
             Some(long) => {
                 let name = long.split('=').next().unwrap_or_default();
                 OWN.iter().find(|(long, ..)| long.starts_with(name))
@@ -67,7 +67,7 @@ pub fn check_options(words: &[String]) -> Result<()> {
 }
 
 fn refused(word: &str, hint: &str) -> Result<()> {
-    let error = Error::bad_input("this option of sbatch is not the user's");
+    let error = Error::bad_input("sbatch option not allowed");
     Err(error.found(format!("`{word}`")).hint(hint))
 }
 
@@ -77,8 +77,8 @@ fn refused(word: &str, hint: &str) -> Result<()> {
 /// Fails if the entry is not an option, or is a reserved one.
 pub(super) fn words(entry: &str) -> Result<Vec<String>> {
     if !entry.starts_with('-') {
-        return Err(Error::bad_input("this is no option of sbatch")
-            .expected("`--NAME=VALUE`, one an entry")
+        return Err(Error::bad_input("invalid option of sbatch")
+            .expected("`--NAME=VALUE`, one per entry")
             .found(format!("`{entry}`")));
     }
     let words = match entry.split_once(' ') {

@@ -53,7 +53,7 @@ impl SlurmProfile {
     pub fn read(path: &Path) -> Result<Self> {
         let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
         let profile: Self = serde_saphyr::from_str(&text).map_err(|error| {
-            Error::bad_input("the cluster's profile cannot be read")
+            Error::bad_input("cannot read the cluster's profile")
                 .at(path.display().to_string())
                 .found(error.to_string())
                 .hint("docs/cluster.md lists its keys")
@@ -66,7 +66,7 @@ impl SlurmProfile {
         ];
         for (key, least, found, most) in numbers {
             if let Some(found) = found.filter(|found| !(least..=most).contains(found)) {
-                return Err(Error::bad_input(format!("`{key}` of the cluster's profile cannot be meant"))
+                return Err(Error::bad_input(format!("invalid `{key}` in the cluster's profile"))
                     .at(path.display().to_string())
                     .expected(format!("{least} to {most}"))
                     .found(found.to_string()));
@@ -97,10 +97,10 @@ impl SlurmProfile {
         match fits.min_by_key(|gpu| gpu.memory) {
             None if !self.gpus.is_empty() => {
                 let largest = self.gpus.iter().map(|gpu| gpu.memory.bytes()).max().unwrap_or(0) as f64 / 1e9;
-                Err(Error::missing("no type of GPU of the cluster's profile holds the largest backbone")
+                Err(Error::missing("no GPU type in the cluster's profile has enough memory for the largest backbone")
                     .expected(format!("{gigabytes:.1} GB"))
                     .found(format!("{largest:.1} GB at most"))
-                    .hint("--device-memory GB lets workers read layers when they are needed"))
+                    .hint("--device-memory GB lets workers load layers on demand"))
             }
             fit => Ok(fit),
         }
@@ -115,10 +115,10 @@ fn not_secret(name: &str) -> Result<()> {
     if plain && !secret {
         return Ok(());
     }
-    Err(Error::bad_input("this variable is not handed to jobs")
-        .expected("the name of a variable that holds no secret")
+    Err(Error::bad_input("this variable is not passed to jobs")
+        .expected("a variable that does not contain a secret")
         .found(format!("`{}`", name.split('=').next().unwrap_or_default()))
-        .hint("workers need no token: everything is fetched and checked before they are submitted"))
+        .hint("workers need no token: all inputs are fetched before they are submitted"))
 }
 
 #[cfg(test)]
@@ -154,8 +154,8 @@ mod tests {
             ("idle_exit: 18446744073709551615", "idle_exit"),
             ("retries: 1000000", "retries"),
             ("workers: 0", "workers"),
-            ("gpus: [{name: a, memory: .nan}]", "no size"),
-            ("gpus: [{name: a, memory: -1}]", "no size"),
+            ("gpus: [{name: a, memory: .nan}]", "not a size"),
+            ("gpus: [{name: a, memory: -1}]", "not a size"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains(word), "{error}");

@@ -104,7 +104,7 @@ pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
     arguments.push(script);
     let text = told("sbatch", &arguments, WORKING).map_err(|SilentCommand { reason, absent }| NotTaken {
         absent,
-        error: Error::missing("sbatch did not take the job")
+        error: Error::missing("sbatch rejected the job")
             .at(script)
             .found(reason)
             .hint("`ghostlab submit slurm … --dry-run` prints the script; run workers by hand where there is no Slurm"),
@@ -112,7 +112,7 @@ pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
     // sbatch prints `NUMBER` or `NUMBER;CLUSTER`.
     let number = text.trim().split(';').next().unwrap_or_default().to_owned();
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
-        let error = Error::missing("sbatch named no job").found(text.trim().to_owned());
+        let error = Error::missing("sbatch did not print a job number").found(text.trim().to_owned());
         return Err(NotTaken { error, absent: false });
     }
     Ok(number)
@@ -231,7 +231,7 @@ impl JobEnd {
         fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
         write_atomically(path, |file| {
             serde_json::to_writer_pretty(file, self)
-                .map_err(|error| Error::job("a job's end has no JSON form").found(error.to_string()))
+                .map_err(|error| Error::job("cannot write the end of a job as JSON").found(error.to_string()))
         })?;
         Shared::as_its_folder(path);
         Ok(())

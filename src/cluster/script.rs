@@ -74,8 +74,7 @@ impl JobScript<'_> {
             report => line(self.report.iter().cloned()),
         };
         let mut templates = Environment::new();
-        let failed =
-            |error: minijinja::Error| Error::job("the job script cannot be written").found(format!("{error:#}"));
+        let failed = |error: minijinja::Error| Error::job("cannot write the job script").found(format!("{error:#}"));
         templates.add_template("slurm.sh", TEMPLATE).map_err(failed)?;
         let text = templates.get_template("slurm.sh").and_then(|template| template.render(values)).map_err(failed)?;
         Ok(text + "\n")
@@ -115,7 +114,7 @@ impl JobScript<'_> {
     fn output(&self, name: &str) -> Result<String> {
         let folder = plain(&self.logs)?;
         if folder.contains('\\') {
-            return Err(unnamed(&self.logs).expected("a path without `\\`, which Slurm does not take as it is"));
+            return Err(unnamed(&self.logs).expected("a path without `\\`, which Slurm interprets"));
         }
         Ok(format!("--output={}/{name}", folder.replace('%', "%%")))
     }
@@ -127,13 +126,13 @@ impl JobScript<'_> {
 /// Fails if the path is not UTF-8 or contains control characters.
 pub fn plain(path: &Path) -> Result<String> {
     let text = path.to_str().filter(|text| !text.chars().any(char::is_control));
-    text.map(str::to_owned).ok_or_else(|| unnamed(path).expected("a path of one line of UTF-8"))
+    text.map(str::to_owned).ok_or_else(|| unnamed(path).expected("a UTF-8 path on one line"))
 }
 
 fn unnamed(path: &Path) -> Error {
-    Error::bad_input("this path cannot be handed to a scheduler")
+    Error::bad_input("the path cannot be passed to the scheduler")
         .at(path.display().to_string())
-        .hint("--store and --results name other folders")
+        .hint("choose other folders with --store and --results")
 }
 
 /// Joins words to a command line, quoting them for the shell.

@@ -75,7 +75,7 @@ impl SubmittedJobs {
 }
 
 fn no_json(error: &serde_json::Error) -> Error {
-    Error::job("a submission has no JSON form").found(error)
+    Error::job("cannot write the submission as JSON").found(error)
 }
 
 fn pretty(what: &impl Serialize) -> Result<String> {
@@ -216,11 +216,11 @@ impl Submission {
     pub fn check(&self, store: &Store) -> Result<()> {
         let this = Binary::this(store)?;
         if this.sha256 != self.binary.sha256 {
-            return Err(Error::bad_input("this program is not the one that the grid was submitted with")
+            return Err(Error::bad_input("this program differs from the one that submitted the grid")
                 .at(this.path.display().to_string())
                 .expected(format!("SHA-256 {}", self.binary.sha256))
                 .found(this.sha256)
-                .hint("its jobs run the copy below the store's `programs`; or submit the grid again"));
+                .hint("run the copy in the store's folder `programs`, or submit the grid again"));
         }
         for (path, hash) in &self.inputs {
             let found = store.input(Path::new(path))?;
@@ -293,7 +293,7 @@ fn absolute(path: String) -> String {
 }
 
 fn damaged_record(file: &Path, found: String) -> Error {
-    Error::bad_input("the submission cannot be read").at(file.display().to_string()).found(found)
+    Error::bad_input("cannot read the submission").at(file.display().to_string()).found(found)
 }
 
 fn thawed_path(frozen: &Value) -> Result<Grid> {

@@ -36,7 +36,7 @@ pub fn harness_samples(
         let requests = defined::requests(given, backbone, &measured.asked, &task)?;
         let by_document: Vec<&[Request]> = requests.chunk_by(|a, b| a.document == b.document).collect();
         if by_document.len() != answers.len() {
-            return Err(Error::job("the answers are not those of the requests").at(scores.label.clone()));
+            return Err(Error::job("the answers do not match the requests").at(scores.label.clone()));
         }
         let judged = judged(&task, answers, &|_, _| Ok(None))?;
         let mut lines = Vec::new();

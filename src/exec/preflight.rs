@@ -157,11 +157,11 @@ fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
     let wanted = (estimate.coming(), estimate.cost.inodes);
     let free = (disk::free(store.room()).map(|free| free.saturating_add(goes)), disk::free_inodes(store.room()));
     let lacks = |what: String, found: String| {
-        Err(Error::missing("the store's disk has not enough room for this grid")
+        Err(Error::missing("not enough disk space in the store for this grid")
             .at(store.room().display().to_string())
             .expected(format!("about {what} free"))
             .found(found)
-            .hint("`ghostlab cache gc` shows what could go; or name another folder with --store"))
+            .hint("`ghostlab cache gc` shows what can be deleted; or use another folder with --store"))
     };
     match free {
         (Some(bytes), _) if bytes < wanted.0 => {
@@ -184,14 +184,14 @@ fn for_tokens(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u
         let wanted = lacking.clone().map(bytes_for_tokens).fold(0, u64::saturating_add);
         let largest = lacking.max_by_key(|artifact| bytes_for_tokens(artifact)).filter(|_| wanted > most);
         if let Some(largest) = largest {
-            return Err(Error::missing("the texts to draw have more tokens than memory holds")
+            return Err(Error::missing("not enough memory for the tokens of the texts to draw from")
                 .at(format!("backbone {}, the largest of them {}", backbone.name, largest.calibration))
                 .expected(format!("{} for their tokens", gigabytes(wanted)))
                 .found(match limit {
                     Some(_) => format!("{} by --memory", gigabytes(most)),
                     None => format!("{} free", gigabytes(most)),
                 })
-                .hint("fewer or shorter `sequences`, of a calibration or of `finetune`"));
+                .hint("use fewer or shorter `sequences` for the calibration or `finetune`"));
         }
     }
     Ok(())
@@ -226,7 +226,7 @@ pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &Conditions<'_>) -> 
     let note = |text| reporter.event(Event::Note { text });
     let mut quota = look()?;
     if !quota.going.is_empty() {
-        let clearing = progress::claim(store, Store::CLEARING, "clearing up the store", reporter, stop)?;
+        let clearing = progress::claim(store, Store::CLEARING, "cleaning up the store", reporter, stop)?;
         // A run that started since then has reserved its objects.
         quota = look()?;
         for some in quota.going.chunks(64) {
@@ -242,12 +242,12 @@ pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &Conditions<'_>) -> 
         let limit = gigabytes(limit);
         let bytes = gigabytes(bytes);
         note(format!(
-            "the store's limit of {limit}: removed {} of {bytes}, which took {seconds:.0} s to make",
+            "store limit {limit}: removed {} of {bytes}, which took {seconds:.0} s to compute",
             counted(count, "artifact")
         ));
     }
     if quota.beyond() > 0 {
-        note(format!("the store exceeds its limit by {}: this grid needs that much", gigabytes(quota.beyond())));
+        note(format!("the store exceeds its limit by {}, because this grid needs it", gigabytes(quota.beyond())));
     }
     Ok(())
 }
@@ -270,7 +270,7 @@ fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> R
     if limit.or(free).is_none_or(|most| wanted <= most) {
         return Ok(());
     }
-    let error = Error::missing("a job needs more memory than it may have")
+    let error = Error::missing("a job exceeds the memory limit")
         .at(format!("backbone {}", needs.backbone))
         .expected(format!(
             "{}: {} for the weights, {} for activations and operators",
@@ -288,9 +288,9 @@ fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> R
         );
     let asked = (wanted as f64 / 1e7).ceil() / 100.0;
     Err(match free {
-        Some(free) if wanted <= free => error.hint(format!("--memory {asked} lets it run")),
+        Some(free) if wanted <= free => error.hint(format!("raise the limit with --memory {asked}")),
         _ => error.hint(format!(
-            "end other programs, or score fewer variants at a time; --memory {asked} runs it all the same, and the system \
+            "end other programs, or score fewer variants at a time; with --memory {asked} it runs anyway, but the system \
              may kill it"
         )),
     })

@@ -199,7 +199,7 @@ impl<'a> Recorder<'a> {
         state.record.seconds = (self.store.now() - state.started).as_secs_f64();
         state.written = self.store.now();
         let text = serde_json::to_vec_pretty(&state.record)
-            .map_err(|error| Error::job("a run's record has no JSON form").found(error.to_string()))?;
+            .map_err(|error| Error::job("cannot write the run record as JSON").found(error.to_string()))?;
         self.store.put_record(&self.path, &text)
     }
 }

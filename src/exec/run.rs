@@ -136,8 +136,7 @@ fn run_all<T>(
     }
     let older = if terms.is_none() { store.of_older_stages() } else { 0 };
     if older > 0 {
-        let text =
-            format!("{older} stored artifacts are of an older form and left alone; `ghostlab cache ls` lists them");
+        let text = format!("{older} stored artifacts are in an older format and kept; `ghostlab cache ls` lists them");
         reporter.event(Event::Note { text });
     }
     reserve(&plan, store, reporter, stop)?;
@@ -197,7 +196,7 @@ fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
 /// cannot disappear.
 fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     store.reserve(plan.keys().map(|key| key.hash()))?;
-    progress::claim(store, Store::CLEARING, "clearing up the store", reporter, stop).map(drop)
+    progress::claim(store, Store::CLEARING, "cleaning up the store", reporter, stop).map(drop)
 }
 
 pub(super) fn context<'a>(plan: &'a Plan<'_>, state: &StoreState, conditions: Conditions<'a>) -> Context<'a> {
@@ -356,7 +355,7 @@ fn tried(
             Err(error) => error,
         };
         if left > 0 {
-            context.note(format!("{}; trying again, {left} more at most", error.one_line()));
+            context.note(format!("{}; retrying (at most {left} more)", error.one_line()));
             continue;
         }
         match error.kind() {

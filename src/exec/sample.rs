@@ -355,7 +355,7 @@ fn items(
             Ok((SampledItems::Defined(all), documents.len()))
         }
         (Subject::Task(_), None) => {
-            Err(Error::job("a task's documents are not in the store").at(evaluation.subject.to_string()))
+            Err(Error::job("the documents of a task are missing from the store").at(evaluation.subject.to_string()))
         }
     }
 }

@@ -100,7 +100,7 @@ pub(super) fn card(
 }
 
 fn card_error(error: &minijinja::Error) -> Error {
-    Error::job("the model card cannot be made").found(format!("{error:#}"))
+    Error::job("cannot write the model card").found(format!("{error:#}"))
 }
 
 fn values(exporter: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Option<String>) -> CardValues {

@@ -79,15 +79,15 @@ pub fn check(folder: &Path) -> Result<OutputFolder> {
         Err(_) => folder.symlink_metadata().is_ok(),
     };
     if occupied {
-        let found = if folder.is_dir() { "a folder that nothing was exported to" } else { "no folder" };
-        let error = Error::bad_input("the folder's place is taken").at(folder.display().to_string());
-        let error = error.expected("nothing, or a folder that was exported before").found(found);
+        let found = if folder.is_dir() { "a folder without an export" } else { "not a folder" };
+        let error = Error::bad_input("the output path already exists").at(folder.display().to_string());
+        let error = error.expected("a new folder, or one from an earlier export").found(found);
         let earlier = folder.join(MARK).is_file();
         return Err(match earlier {
             true => error.hint(
-                "an earlier version kept no list of what it wrote: move the folder away, or name another one with --to",
+                "the folder has no list of exported files (earlier versions wrote none): move it, or choose another one with --to",
             ),
-            false => error.hint("name another folder with --to"),
+            false => error.hint("use another folder with --to"),
         });
     }
     let output = OutputFolder::new(folder, KIND);
@@ -123,11 +123,11 @@ pub(super) fn write(
 pub(super) fn enough_room(folder: &Path, wanted: u64) -> Result<()> {
     let Some(free) = disk::free(folder).filter(|free| *free < wanted) else { return Ok(()) };
     let [wanted, free] = distinct_sizes(wanted, free);
-    Err(Error::missing("the disk has not enough room for the model")
+    Err(Error::missing("not enough disk space for the model")
         .at(folder.display().to_string())
         .expected(format!("{wanted} free"))
         .found(free)
-        .hint("name a folder on another disk, or a smaller float type with --dtype"))
+        .hint("choose a folder on another disk, or a smaller float type with --dtype"))
 }
 
 fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &AtomicBool) -> Result<()> {
@@ -220,7 +220,7 @@ pub(super) fn object(file: &Path) -> Result<Map<String, Value>> {
 
 fn pretty(value: &Value) -> Result<String> {
     let text = serde_json::to_string_pretty(value);
-    text.map(|text| text + "\n").map_err(|error| Error::job("JSON cannot be written").found(error.to_string()))
+    text.map(|text| text + "\n").map_err(|error| Error::job("cannot write JSON").found(error.to_string()))
 }
 
 fn put(folder: &Path, name: &str, bytes: &[u8]) -> Result<()> {

@@ -75,11 +75,11 @@ impl Exporter<'_> {
         let export_grid = made_of(grid, cell);
         let Self { store, settings, reporter, stop, .. } = self;
         let outcome = exec::run(&export_grid, *settings, store, *reporter, stop)?;
-        let result = outcome.cells.first().ok_or_else(|| Error::job("a cell has no outcome").at(cell.to_string()))?;
+        let result = outcome.cells.first().ok_or_else(|| Error::job("the cell has no result").at(cell.to_string()))?;
         result.ok()?;
         let plan = Plan::new(&export_grid, store, settings.engine, settings.batch_tokens)?;
         let Some((backbone, variant)) = plan.variants().next() else {
-            return Err(Error::job("a cell is not planned").at(cell.to_string()));
+            return Err(Error::job("the plan does not contain the cell").at(cell.to_string()));
         };
         let deployed = deployed(&stored_program(store, backbone, variant)?, &backbone.config);
         let deployed = merged(deployed, &backbone.config)?;
@@ -142,7 +142,7 @@ const CELL: &str = "ghostlab.cell";
 /// Fails with exit code 2 if another file exists, or if the name does not end in `.gguf`.
 pub fn check_gguf(path: &Path, inputs: Vec<Input>) -> Result<()> {
     if !is_gguf(path) {
-        return Err(Error::bad_input("a GGUF file has a name that ends in .gguf")
+        return Err(Error::bad_input("the name of a GGUF file must end in .gguf")
             .at(path.display().to_string())
             .hint("for example --to model.gguf"));
     }
@@ -209,7 +209,7 @@ fn refuse_gguf(grid: &Grid, cell: usize) -> Result<()> {
 fn goes_on(stop: &AtomicBool, what: &str) -> Result<()> {
     fault::here("export");
     match stop.load(Relaxed) {
-        true => Err(Error::interrupted(format!("stopped; nothing was left of the {what}"))),
+        true => Err(Error::interrupted(format!("stopped; the incomplete {what} was removed"))),
         false => Ok(()),
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
     if target.starts_with(repository(&folder).unwrap_or(&folder)) {
         return Ok(Some(path));
     }
-    Err(Error::bad_input("a file of the model is a link that leads out of its folder")
+    Err(Error::bad_input("a file of the model is a link to a file outside its folder")
         .at(path.display())
         .expected(format!("a file in {}", folder.display()))
         .found(target.display())
@@ -86,7 +86,7 @@ mod tests {
                 Ok(bytes) => assert!(copied && bytes.unwrap() == b"{}", "{name} -> {target}"),
                 Err(error) => {
                     let text = error.to_string();
-                    let names = text.contains(name) && text.contains("leads out of its folder");
+                    let names = text.contains(name) && text.contains("a file outside its folder");
                     assert!(!copied && error.exit_code() == 2 && names, "{name} -> {target}: {text}");
                 }
             }

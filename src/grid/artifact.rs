@@ -258,10 +258,13 @@ impl Description {
         let parts = [self.table.is_some(), has_figure, self.list.is_some(), self.races.is_some()];
         let parts = parts.into_iter().filter(|part| *part).count();
         if parts != 1 {
-            return wrong("an artifact is not one thing", "one of the keys `table`, `figure`, `list` and `races`");
+            return wrong(
+                "the artifact needs exactly one kind",
+                "one of the keys `table`, `figure`, `list` and `races`",
+            );
         }
         if self.list.is_none() && !has_grid {
-            return wrong("an artifact has no cells", "the keys of a grid next to `artifact`");
+            return wrong("the artifact has no cells", "the keys of a grid next to `artifact`");
         }
         if pareto.is_some_and(|figure| figure.metrics.is_empty()) {
             return wrong("a Pareto figure has no panel", "`metrics` with an entry");
@@ -272,7 +275,7 @@ impl Description {
             return wrong(&format!("the figure next to a table draws `{other}`"), "metrics of the table");
         }
         if self.table.as_ref().is_some_and(|table| table.metrics.is_empty() || table.rows.is_empty()) {
-            return wrong("a table is empty", "`rows` and `metrics` with an entry each");
+            return wrong("the table is empty", "at least one entry in both `rows` and `metrics`");
         }
         Ok(())
     }

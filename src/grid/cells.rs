@@ -104,10 +104,10 @@ fn rounded(
     let rounding = Rounded { backbone: name.value.clone(), to, calibrated };
     let made = Backbone { weights: Some(rounding), ..backbones[&name.value].clone() };
     if backbones.insert(full_name.clone(), made.clone()).is_some_and(|known| known != made) {
-        return Err(Error::bad_input("two backbones of one name")
+        return Err(Error::bad_input("two backbones have the same name")
             .at(name.position.to_string())
-            .found(format!("`{full_name}`, as the axis `weights` calls one"))
-            .hint("give the other one another name"));
+            .found(format!("`{full_name}`, the name that the axis `weights` gives to another backbone"))
+            .hint("rename the other backbone"));
     }
     Ok(Positioned { value: full_name, position: name.position.clone() })
 }
@@ -188,7 +188,7 @@ pub(super) fn optional<T>(at: &At<'_>, values: Option<Vec<Positioned<T>>>) -> Ve
 
 fn too_many_for_the_operator(calibration: &Calibration, position: &YamlPosition, of_lists: bool) -> Error {
     let Calibration { sequences, operator_sequences, .. } = calibration;
-    let error = Error::bad_input("the operator wants more sequences than there are")
+    let error = Error::bad_input("`operator_sequences` exceeds `sequences`")
         .at(position.to_string())
         .expected(format!("at most {sequences}, the entry's `sequences`"));
     if !of_lists {
@@ -196,7 +196,7 @@ fn too_many_for_the_operator(calibration: &Calibration, position: &YamlPosition,
     }
     error
         .found(format!("{operator_sequences}, in the combination `{calibration}` of the entry's lists"))
-        .hint("write the combinations that there are as entries of their own")
+        .hint("write the valid combinations as separate entries")
 }
 
 struct PrunedCell {
@@ -300,16 +300,16 @@ fn unrepairable(recovery: &Method<dyn Recovery>, depth: criterion::Depth) -> Opt
         return None;
     }
     if repaired != DepthUnit::Layers {
-        let error = Error::bad_input(format!("`{}` repairs a cut of {repaired}", recovery.name));
+        let error = Error::bad_input(format!("`{}` only repairs removed {repaired}", recovery.name));
         return Some(
             error
                 .expected(format!("a depth such as `{{{repaired}: {}}}`", depth.count))
                 .found(format!("`{recovery}` with a depth of {depth}"))
-                .hint("combine recoveries with the depths that they repair in entries of `include`"),
+                .hint("combine each recovery with a depth that it repairs in an entry of `include`"),
         );
     }
     Some(
-        Error::bad_input(format!("`{}` repairs whole layers, and the depth counts sublayers", recovery.name))
+        Error::bad_input(format!("`{}` repairs whole layers, but the depth counts sublayers", recovery.name))
             .expected("`recovery: none` with a depth of sublayers")
             .found(format!("`{recovery}` with a depth of {depth}"))
             .hint("combine sublayers with `recovery: none` in an entry of `include`"),
@@ -373,7 +373,7 @@ impl PrunedCell {
             false => depth.to_string(),
             true => format!("`{}`, which is {depth} layers of `{backbone}`", self.depth),
         };
-        Err(Error::bad_input(format!("a depth would leave nothing of the backbone `{backbone}`"))
+        Err(Error::bad_input(format!("a depth removes all layers of the backbone `{backbone}`"))
             .at(self.position.to_string())
             .expected(format!("a number below {layers}, the layers of `{backbone}`"))
             .found(found)

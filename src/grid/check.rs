@@ -111,11 +111,11 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
 fn not_timed(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Result<()> {
     match weights.iter().find(|weight| weight.value.rounded().is_some() && !evaluate.latency.is_empty()) {
         None => Ok(()),
-        Some(weight) => Err(Error::bad_input("rounded weights are not timed")
+        Some(weight) => Err(Error::bad_input("latency cannot be measured with quantized weights")
             .at(weight.position.to_string())
             .expected("`weights: as-stored` together with `latency`")
             .found(format!("`{}`", weight.value))
-            .hint("they are computed with as floats: time the backbones as they are stored")),
+            .hint("quantized weights are computed as floats; measure the backbones as stored")),
     }
 }
 
@@ -148,10 +148,10 @@ fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes
     let at = root.key("search");
     if schema.evaluate.is_some() {
         return Err(at
-            .bad("a grid is scored or searched")
+            .bad("a grid cannot have both `evaluate` and `search`")
             .expected("`evaluate` or `search`")
             .found("both")
-            .hint("`ghostlab run` of a file with `search` scores all that it would race"));
+            .hint("`ghostlab run` of a file with `search` scores all candidates"));
     }
     let search = entry.checked(&at)?;
     if axes.depth.is_none() {
@@ -160,7 +160,7 @@ fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes
                 .bad("the search has no depths")
                 .expected("`depth: [4, 5, 6]` with the other axes, or `layers` in the budget")
                 .found("neither")
-                .hint("`ghostlab search MODEL` works them out by itself"));
+                .hint("`ghostlab search MODEL` chooses them automatically"));
         }
         let depths: Vec<DepthEntry> = search.budget.layers.iter().map(|&count| DepthEntry::layers(count)).collect();
         axes.depth = Some(depth::depths(&at.key("budget").key("layers"), &depths)?);
@@ -188,13 +188,13 @@ fn include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
             .bad("an entry of `include` is empty")
             .expected(format!("one or more of {}", AXES.join(", ")))
             .found("an empty map")
-            .hint("it would add what the axes give already"));
+            .hint("it would add the cells of the axes again"));
     }
     if grid.of_cuts().0.is_empty() && !absent.is_empty() {
         return Err(lacks("an entry of `include`", &axes, &absent)
             .expected(CUT_AXES.join(", "))
             .found(if written.is_empty() { "none of them".to_owned() } else { format!("only {}", written.join(", ")) })
-            .hint("an axis that it does not name is the grid's, and the grid has none of these"));
+            .hint("missing axes are taken from the grid, which does not have these either"));
     }
     Ok(axes)
 }
@@ -310,7 +310,7 @@ fn metrics(at: &At<'_>, entries: &Many<String>) -> Result<Vec<String>> {
     let known: Vec<&str> = metric::named().collect();
     match names.iter().enumerate().find(|(_, name)| !known.contains(&name.as_str())) {
         None => Ok(names),
-        Some((i, name)) => Err(at.item(i).bad("no such metric can be named").none_of(name, known)),
+        Some((i, name)) => Err(at.item(i).bad("unknown metric").none_of(name, known)),
     }
 }
 

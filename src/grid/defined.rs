@@ -134,7 +134,10 @@ impl Meant {
         for (at, entry) in entries {
             let Selection { tasks, groups } = selected(at, entry)?;
             if tasks.is_empty() {
-                return Err(at.key("definition").bad("no task is defined there").found(entry.definition.clone()));
+                return Err(at
+                    .key("definition")
+                    .bad("no task definition in this file or folder")
+                    .found(entry.definition.clone()));
             }
             let how = &entry.how;
             for definition in tasks {
@@ -147,7 +150,7 @@ impl Meant {
                     DefinedTask { origin: origin(at, entry, &definition)?, generated: entry.generated, definition };
                 let other = meant.tasks.get(&defined.definition.name);
                 if other.is_some_and(|other| other.definition != defined.definition) {
-                    return Err(at.bad(format!("there are two definitions of `{}`", defined.definition.name)));
+                    return Err(at.bad(format!("two definitions of `{}`", defined.definition.name)));
                 }
                 meant.tasks.entry(defined.definition.name.clone()).or_insert(defined);
             }
@@ -234,10 +237,10 @@ fn selected(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     sandbox::check(probe).map_err(add_position)?;
     let Some(selection) = Library::at(&path, &entry.definition, folder.as_deref()) else {
         return Err(named
-            .bad("there is no definition of that name")
-            .expected("a file, a folder of files, or a name with the `folder` that has its definition")
+            .bad("definition not found")
+            .expected("a file, a folder of files, or a name together with `folder`")
             .found(format!("`{}`", entry.definition))
-            .hint(format!("nothing is at {}", path.display())));
+            .hint(format!("{} does not exist", path.display())));
     };
     selection.map_err(add_position)
 }
@@ -276,11 +279,11 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
             files => list(files).map(|files| BTreeMap::from([("train".to_owned(), files)])),
         };
         let splits = splits.ok_or_else(|| {
-            Error::bad_input("`data_files` is not read from there")
+            Error::bad_input("unsupported location of `data_files`")
                 .at(definition.place.to_string())
                 .expected("paths of files, or of files by split")
                 .found(files.repr())
-                .hint("bring the files, and name them in the grid: `data: {SPLIT: FILE}`")
+                .hint("download the files and name them in the grid: `data: {SPLIT: FILE}`")
         })?;
         return Ok(RowsOrigin::OneOrMore(splits, format!("task {name}, `data_files`, {}", definition.place)));
     }
@@ -292,7 +295,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
     let source = Repo::new(RepoKind::Dataset, path).and_then(|repo| Source::new(repo, revision)).map_err(|error| {
         error
             .at(format!("{}, dataset_path", definition.place))
-            .hint("`data: FOLDER` or `data: {SPLIT: FILE}` in the grid says where the rows are")
+            .hint("set `data: FOLDER` or `data: {SPLIT: FILE}` in the grid")
     })?;
     let want = Want { source, files: Vec::new() };
     Ok(RowsOrigin::Folder(Box::new(Need::of_rows(name, None, Some(want), at.place()))))
@@ -328,16 +331,16 @@ const OTHER_BUILDERS: [&str; 11] = [
 fn check_builder(definition: &Definition, path: &str) -> Result<()> {
     let position = format!("{}, dataset_path", definition.place);
     if OTHER_BUILDERS.contains(&path) {
-        return Err(Error::bad_input(format!("`{path}` is a builder of `datasets` that is not offered"))
+        return Err(Error::bad_input(format!("`{path}` is an unsupported builder of `datasets`"))
             .at(position)
-            .expected(format!("a data set, a folder, or one of the builders {}", BUILDERS.join(", ")))
-            .hint("give the rows as .jsonl or .parquet"));
+            .expected(format!("a dataset, a folder, or one of the builders {}", BUILDERS.join(", ")))
+            .hint("convert the rows to .jsonl or .parquet"));
     }
     if BUILDERS.contains(&path) {
-        return Err(Error::bad_input(format!("`{path}` is a builder of `datasets`, and no files are named"))
+        return Err(Error::bad_input(format!("`{path}` is a builder of `datasets`, but no files are given"))
             .at(position)
             .expected("`dataset_kwargs: {data_files: {SPLIT: FILE}}`")
-            .hint("`data: {SPLIT: FILE}` in the grid, and `score --rows`, say where the rows are, too"));
+            .hint("alternatively, set `data: {SPLIT: FILE}` in the grid, or pass `--rows` to `ghostlab score`"));
     }
     Ok(())
 }
@@ -366,17 +369,17 @@ fn given(files: &BTreeMap<String, Vec<PathBuf>>, splits: &[&str], position: &str
 
 fn split_rows(files: &BTreeMap<String, Vec<PathBuf>>, position: &str, split: &&str) -> Result<(String, Vec<PathBuf>)> {
     let split_files = files.get(*split).filter(|file| !file.is_empty()).ok_or_else(|| {
-        Error::bad_input(format!("no file is given for the split `{split}`"))
+        Error::bad_input(format!("no file for the split `{split}`"))
             .at(position.to_owned())
             .expected(format!("`data: {{{split}: FILE}}`"))
             .found(format!("`{}`", files.keys().map(String::as_str).collect::<Vec<_>>().join("`, `")))
     })?;
     match split_files.iter().find(|file| !file.is_file()) {
-        Some(file) => Err(Error::missing("a task's rows are not there")
+        Some(file) => Err(Error::missing("the rows of a task are missing")
             .at(position.to_owned())
             .expected(format!("a file at {}", file.display()))
             .found("nothing")
-            .hint("`data` in a grid, and `score --rows`, say where else they are")),
+            .hint("if they are elsewhere, set `data` in the grid, or pass `--rows` to `ghostlab score`")),
         None => Ok(((*split).to_owned(), split_files.clone())),
     }
 }
@@ -385,7 +388,7 @@ fn split_rows(files: &BTreeMap<String, Vec<PathBuf>>, position: &str, split: &&s
 fn single(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRows> {
     match splits {
         [split] => Ok(FileRows { splits: BTreeMap::from([((*split).to_owned(), vec![file])]) }),
-        several => Err(Error::bad_input("one file cannot be several splits")
+        several => Err(Error::bad_input("one file is given for several splits")
             .at(position.to_owned())
             .expected("`data: {SPLIT: FILE, …}`, or a folder")
             .found(format!("the splits {}", several.join(", ")))),
@@ -395,7 +398,7 @@ fn single(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRows> {
 /// Checks the document limit and the context length.
 pub(super) fn check(at: &At<'_>, max_length: Option<usize>, limit: Option<f64>) -> Result<()> {
     if let Some(length) = max_length {
-        limits::count(1, length, "the number of tokens that a backbone sees", &at.key("max_length").place())?;
+        limits::count(1, length, "the context length of a backbone", &at.key("max_length").place())?;
     }
     let limit = limit.map(DocumentLimit::new).transpose();
     limit.map(drop).map_err(|error| error.at(at.key("limit").place().to_string()))

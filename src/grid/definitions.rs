@@ -205,10 +205,10 @@ impl Corpus {
         let file = stream.and_then(|stream| stream.files.get(&number)).map(|name| self.path.join(name));
         file.ok_or_else(|| {
             let (count, read) = stream.map_or((1, 1), |stream| (stream.count, stream.read));
-            Error::missing("the stream continues in a shard that is not read")
+            Error::missing("the shards to read contain too few tokens")
                 .expected(format!("shard {number} of {count}"))
-                .found(format!("`shards_read: {read}`, and those have ended"))
-                .hint(format!("`shards_read: {}` reads more of them; `ghostlab fetch` brings those then", read + 1))
+                .found(format!("`shards_read: {read}`"))
+                .hint(format!("set `shards_read: {}`, then run `ghostlab fetch`", read + 1))
         })
     }
 }
@@ -229,7 +229,7 @@ pub(super) fn found_backbones(
         .into_iter()
         .map(|(name, NamedEntry { entry, need })| {
             let Found { path, hub, .. } = need.find(around).map_err(|error| match (&entry.source, &need.want) {
-                (Some(source), None) => error.hint(format!("it can be had at {source}")),
+                (Some(source), None) => error.hint(format!("download it from {source}")),
                 _ => error,
             })?;
             let layers = layers(&path).map_err(|error| error.at(need.place()))?;
@@ -262,7 +262,7 @@ pub(super) fn with_others(first: Error, needs: &[Need], around: &Around<'_>) -> 
         .collect();
     let mut hints: Vec<&str> = errors.iter().filter_map(Error::advice).collect();
     hints.dedup();
-    Error::missing(format!("{} things that the grid names are not there", errors.len()))
+    Error::missing(format!("{} inputs of the grid are missing", errors.len()))
         .expected(lines.join("\n"))
         .found("none of them")
         .hint(hints.join("\n"))

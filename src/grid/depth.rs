@@ -84,10 +84,10 @@ impl fmt::Display for Depth {
 impl Amount {
     fn read(entry: &AmountEntry) -> Result<Self> {
         match entry {
-            AmountEntry::Count(0) => Err(Error::bad_input("a depth is 0")
-                .expected("how many layers to remove, 1 or more")
+            AmountEntry::Count(0) => Err(Error::bad_input("invalid depth 0")
+                .expected("number of layers to remove, 1 or more")
                 .found("0")
-                .hint("leave it out: the dense backbone is in every grid")),
+                .hint("remove it: every grid includes the dense backbone")),
             AmountEntry::Count(count) => Ok(Self::Count(*count)),
             AmountEntry::Text(text) => Self::share(text),
         }
@@ -102,16 +102,16 @@ impl Amount {
             });
         };
         let Some(millionths) = millionths(number) else {
-            let error = bad_share(text, "a share of the layers cannot be read");
+            let error = bad_share(text, "invalid share of the layers");
             return Err(match millionths(number.trim()) {
                 Some(_) => error.hint(format!("write `{}%`, without a space", number.trim())),
-                None => error.hint(format!("digits, with at most {DECIMALS} after a point, then `%`")),
+                None => error.hint(format!("write digits, with at most {DECIMALS} decimals, then `%`")),
             });
         };
         if millionths == 0 || millionths >= 100_000_000 {
             return Err(bad_share(text, "a share of the layers is out of range")
                 .expected("more than 0% and less than 100%")
-                .hint("the dense backbone is in every grid, and a cut has to leave a layer"));
+                .hint("every grid includes the dense backbone, and at least one layer must remain"));
         }
         Ok(Self::Share { millionths })
     }

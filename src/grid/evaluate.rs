@@ -216,9 +216,7 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                     ("system", task_use.system.is_some()),
                 ];
                 match written.into_iter().find(|(_, written)| *written) {
-                    Some((key, _)) => {
-                        Err(de::Error::custom(format!("`{key}` belongs to `definition`, which is not there")))
-                    }
+                    Some((key, _)) => Err(de::Error::custom(format!("`{key}` requires `definition`"))),
                     None => {
                         let how = Asking { limit, bos, max_length, ..Asking::default() };
                         Ok(TaskUseEntry::Known(EvalTask { name, how, defined: false }))
@@ -227,7 +225,7 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
             }
             (None, Some(definition)) => {
                 if task_use.multiturn.is_some() && !task_use.chat {
-                    return Err(de::Error::custom("`multiturn` belongs to `chat: true`, which is not there"));
+                    return Err(de::Error::custom("`multiturn` requires `chat: true`"));
                 }
                 let chat = task_use.chat.then(|| task_use.multiturn.unwrap_or(true));
                 let seed = task_use.seed.unwrap_or(SEED);
@@ -241,7 +239,7 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                 let entry = DefinitionEntry { definition, folder, data, revision, generated, how };
                 Ok(TaskUseEntry::Defined(Box::new(entry)))
             }
-            _ => Err(de::Error::custom("a task has either `name` or `definition`")),
+            _ => Err(de::Error::custom("a task needs either `name` or `definition`")),
         }
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn count(least: usize, found: usize, what: &str, position: &YamlPosit
     let error = Error::bad_input(format!("{what} is too small")).at(position.to_string());
     let error = error.expected(format!("{least} or more")).found(found.to_string());
     // A single token has no context to predict it from.
-    Err(if least == 2 { error.hint("one token alone predicts nothing") } else { error })
+    Err(if least == 2 { error.hint("a single token has no token to predict") } else { error })
 }
 
 /// Rejects lists whose lengths multiply to more than [`MAX_CELLS`].
@@ -35,11 +35,11 @@ pub(super) fn few_enough(lengths: &[usize], position: &YamlPosition) -> Result<(
         return Ok(());
     }
     let product: Vec<String> = lengths.iter().map(ToString::to_string).collect();
-    Err(Error::bad_input("the grid's lists multiply out to too many cells")
+    Err(Error::bad_input("the grid has too many cells")
         .at(position.to_string())
         .expected(format!("at most {MAX_CELLS}"))
         .found(product.join(" × "))
-        .hint("make several grids of it"))
+        .hint("split it into several grids"))
 }
 
 /// Rejects a name that cannot be printed or contains `/`, which separates names.
@@ -48,11 +48,11 @@ pub(super) fn shown(what: &str, name: &str, position: &YamlPosition) -> Result<(
         return Ok(());
     }
     let start: String = name.chars().take(40).collect();
-    Err(Error::bad_input(format!("the name of a {what} cannot be shown"))
+    Err(Error::bad_input(format!("invalid name of a {what}"))
         .at(position.to_string())
         .expected(format!("1 to {MAX_NAME} bytes without `/` and control characters"))
         .found(format!("{} bytes: `{}`", name.len(), start.escape_debug()))
-        .hint("a name is only what the grid calls it: the model's own belongs after `path` or `hub`"))
+        .hint("choose any short name; the model's path belongs after `path` or `hub`"))
 }
 
 /// Rejects a grid name that is not a plain directory name, so that results stay below the results directory.
@@ -60,7 +60,7 @@ pub(super) fn plain(name: &str, position: &YamlPosition) -> Result<()> {
     if is_plain(name) {
         return Ok(());
     }
-    Err(Error::bad_input("the grid's name cannot name a folder")
+    Err(Error::bad_input("the grid's name is not a valid folder name")
         .at(position.to_string())
         .expected(format!("a plain name of at most {MAX_NAME} bytes without `/`, `\\` or `:`, not starting with a dot"))
         .found(format!("`{name}`"))
@@ -108,7 +108,7 @@ pub(super) fn neither_empty_nor_long<T>(at: &At<'_>, values: &[T]) -> Result<()>
         .bad(format!("the axis `{}` is empty", at.name()))
         .expected("at least one value")
         .found("an empty list")
-        .hint("without a value on each axis there is no cell to run"))
+        .hint("every axis needs a value"))
 }
 
 /// Rejects duplicate values on an axis, compared by their display text.
@@ -120,7 +120,7 @@ pub(super) fn none_twice<T: Display>(axis: &str, values: &[Positioned<T>]) -> Re
             return Err(Error::bad_input(format!("the axis `{axis}` has the same value twice"))
                 .at(position.to_string())
                 .expected("each value once")
-                .found(format!("`{shown}`, which stands already at {first}"))
+                .found(format!("`{shown}`, already given at {first}"))
                 .hint("remove one of the two"));
         }
         seen.insert(shown, position);

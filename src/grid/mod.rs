@@ -276,7 +276,7 @@ impl Grid {
     /// Never fails for a loaded grid, which always has a JSON form.
     pub fn resolved(&self) -> Result<Value> {
         serde_json::to_value(self)
-            .map_err(|error| Error::bad_input("the grid has no JSON form").found(error.to_string()))
+            .map_err(|error| Error::bad_input("cannot write the grid as JSON").found(error.to_string()))
     }
 
     /// Returns the grid with absolute paths, for [`Grid::thawed`] in any directory.
@@ -300,7 +300,7 @@ impl Grid {
     /// Fails if the format is not this program's, or a method is unknown.
     pub fn thawed(frozen: &Value) -> Result<Self> {
         Self::deserialize(frozen)
-            .map_err(|error| Error::bad_input("the frozen grid cannot be read").found(error.to_string()))
+            .map_err(|error| Error::bad_input("cannot read the frozen grid").found(error.to_string()))
     }
 }
 

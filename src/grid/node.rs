@@ -76,7 +76,7 @@ impl YamlNode {
     pub(super) fn describe(&self) -> String {
         match &self.value {
             Value::Null => "nothing".to_owned(),
-            Value::Bool(value) => format!("the truth value `{value}`"),
+            Value::Bool(value) => format!("the boolean `{value}`"),
             Value::Number(number) => format!("the number {number}"),
             Value::Text(text) => format!("the text `{text}`"),
             Value::List(nodes) if nodes.is_empty() => "an empty list".to_owned(),

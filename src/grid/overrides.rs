@@ -32,8 +32,8 @@ pub(super) fn try_apply(root: &mut YamlNode, overrides: &[String]) {
 /// Rejects overrides of profiles, which would have no effect because profiles are merged first.
 fn refuse_profile(key: &str) -> Result<()> {
     let hint = match key.split(['.', '[']).next() {
-        Some("profile") => "choose one with --profile NAME",
-        Some("profiles") => "set the key of the grid itself: overrides come after the profile",
+        Some("profile") => "choose a profile with --profile NAME",
+        Some("profiles") => "set the key of the grid instead: overrides are applied after the profile",
         _ => return Ok(()),
     };
     Err(Error::bad_input("an override cannot change the profiles").found(format!("`{key}`")).hint(hint))
@@ -44,7 +44,7 @@ fn read(text: &str) -> Result<(&str, YamlNode)> {
     let (key, value) = match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => (key.trim(), value.trim()),
         _ => {
-            return Err(Error::bad_input("an override has no key and value")
+            return Err(Error::bad_input("an override needs a key and a value")
                 .at(shown)
                 .expected("key=value")
                 .found(format!("`{text}`"))
@@ -69,7 +69,7 @@ fn assign(node: &mut YamlNode, rest: &str, done: &str, new: &YamlNode) -> Result
     let found = node.describe();
     if let Some(inner) = rest.strip_prefix('[') {
         let (position, rest) = inner.split_once(']').ok_or_else(|| {
-            Error::bad_input("a list position is not closed").expected("a closing `]`").found(format!("`{rest}`"))
+            Error::bad_input("missing `]` after a list position").expected("a closing `]`").found(format!("`{rest}`"))
         })?;
         let Value::List(items) = &mut node.value else {
             return Err(Error::bad_input(format!("{here} has no positions"))
@@ -97,7 +97,7 @@ fn assign(node: &mut YamlNode, rest: &str, done: &str, new: &YamlNode) -> Result
         _ => Err(Error::bad_input(format!("{here} has no keys"))
             .expected("a map")
             .found(found)
-            .hint(format!("give the whole of it: --set \"{here}={{name: …, {rest}: …}}\""))),
+            .hint(format!("set the complete value: --set \"{here}={{name: …, {rest}: …}}\""))),
     }
 }
 
@@ -128,7 +128,7 @@ fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &YamlNod
         .found(format!("`{key}`"));
     Err(match nearest(key, keys) {
         Some(near) => unknown.hint(format!("did you mean `{}`?", joined_key(done, near))),
-        None => unknown.hint("write it into the grid first"),
+        None => unknown.hint("add it to the grid first"),
     })
 }
 
@@ -188,17 +188,17 @@ mod tests {
     #[test]
     fn what_cannot_be_set_is_refused_with_a_hint() {
         for (text, what, rest) in [
-            ("depth", "an override has no key and value", "key=value"),
-            ("=3", "an override has no key and value", "key=value"),
+            ("depth", "an override needs a key and a value", "key=value"),
+            ("=3", "an override needs a key and a value", "key=value"),
             ("nmaes.x.y=1", "there is no `nmaes` in the grid", "did you mean `names`?"),
             ("list[2].a=1", "list has no element at this position", "below 2"),
             ("list[x]=1", "list has no element at this position", "below 2"),
-            ("list[1=1", "a list position is not closed", "`]`"),
+            ("list[1=1", "missing `]` after a list position", "`]`"),
             ("depth[0]=1", "depth has no positions", "leave out `[0]`"),
             ("depth.a=1", "depth has no keys", "the number 3"),
             ("depth=[1", "this is not valid YAML", "--set depth=[1"),
             ("profile=tiny", "cannot change the profiles", "--profile NAME"),
-            ("profiles.tiny.depth=3", "cannot change the profiles", "overrides come after the profile"),
+            ("profiles.tiny.depth=3", "cannot change the profiles", "overrides are applied after the profile"),
         ] {
             let error = grid_with(&[text]).unwrap_err();
             let shown = error.to_string();

@@ -113,7 +113,7 @@ fn own(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<ChosenProfile
     let Some(profiles) = profiles else {
         return Err(unknown_profile(name, &position, "the grid has no profiles".to_owned())
             .expected("a grid with a map `profiles`")
-            .hint("leave the profile out, or write `profiles: {NAME: {…}}` into the grid"));
+            .hint("leave out the profile, or add `profiles: {NAME: {…}}` to the grid"));
     };
     match profiles.get(name) {
         Some(changes) => Ok(Some(ChosenProfile { name: name.to_owned(), changes: changes.clone() })),
@@ -139,11 +139,11 @@ fn names(profiles: &YamlNode) -> Vec<&str> {
 /// Checks all profiles, including unused ones, so that typos surface early.
 fn check(profiles: &YamlNode) -> Result<()> {
     if profiles.entries().is_empty() {
-        return Err(Error::bad_input("`profiles` holds no profile")
+        return Err(Error::bad_input("`profiles` is empty")
             .at(profiles.position.to_string())
             .expected("a map from names to changes, such as `tiny: {depth: 3}`")
             .found(profiles.describe())
-            .hint("leave the key out where there are none"));
+            .hint("leave out the key if there are no profiles"));
     }
     for profile in profiles.entries() {
         let subject = format!("`profiles.{}`", profile.key);
@@ -152,10 +152,10 @@ fn check(profiles: &YamlNode) -> Result<()> {
                 .at(profile.node.position.to_string())
                 .expected("a map of keys of the grid")
                 .found(profile.node.describe())
-                .hint("`{}` is a profile that changes nothing"));
+                .hint("write `{}` for a profile that changes nothing"));
         }
         if !is_plain(&profile.key) {
-            return Err(Error::bad_input("the profile's name cannot name a folder")
+            return Err(Error::bad_input("the profile's name is not a valid folder name")
                 .at(profile.key_place.to_string())
                 .expected("a plain name without `/`, `\\` or `:`, not starting with a dot")
                 .found(format!("`{}`", profile.key))
@@ -174,7 +174,7 @@ fn check_keys(changes: &YamlNode, subject: &str) -> Result<()> {
                 .at(change.key_place.to_string())
                 .expected(format!("one of {}", KEYS.join(", ")))
                 .found(format!("`{key}`"))
-                .hint("it belongs to the grid as a whole: write it at the left margin"));
+                .hint("it applies to the whole grid: write it at the top level"));
         }
         if !KEYS.contains(&key) {
             return Err(unknown_key(key, subject, &KEYS).at(change.key_place.to_string()));

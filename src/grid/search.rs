@@ -162,7 +162,7 @@ impl SearchEntry {
             return Err(at
                 .key("tasks")
                 .item(item)
-                .bad("a search does not race on definitions")
+                .bad("a search does not support task definitions")
                 .expected("the name of a task, or texts")
                 .found("a `definition`")
                 .hint("`ghostlab run` scores them"));
@@ -172,7 +172,7 @@ impl SearchEntry {
         if !(alpha > 0.0 && alpha <= 0.5) {
             return Err(at
                 .key("alpha")
-                .bad("the chance of a false exit cannot be used")
+                .bad("invalid `alpha`")
                 .expected("a number above 0 and up to 0.5")
                 .found(alpha.to_string()));
         }
@@ -211,12 +211,12 @@ impl BudgetEntry {
             None => Vec::new(),
         };
         if removed.contains(&0) {
-            return Err(at.key("layers").bad("a budget removes no layer").expected("1 or more").found("0"));
+            return Err(at.key("layers").bad("the budget removes no layer").expected("1 or more").found("0"));
         }
         if let Some(speedup) = speedup.filter(|speedup| !(*speedup > 1.0 && speedup.is_finite())) {
             return Err(at
                 .key("speedup")
-                .bad("a budget is met by the dense backbone")
+                .bad("the dense backbone already meets the budget")
                 .expected("a speedup above 1")
                 .found(speedup.to_string())
                 .hint("1.3 is 30 % faster: a pass takes 1/1.3 of the dense one's time"));
@@ -225,7 +225,7 @@ impl BudgetEntry {
             if let Some(share) = share.filter(|share| !(*share > 0.0 && *share < 1.0)) {
                 return Err(at
                     .key(key)
-                    .bad(format!("a budget's {key} is no share of the dense backbone's"))
+                    .bad(format!("invalid {key} in the budget"))
                     .expected("a number above 0 and below 1")
                     .found(share.to_string()));
             }
@@ -254,7 +254,7 @@ fn unit(at: &At<'_>, key: &'static str, text: Option<&str>, units: &[(&str, f64)
         .map(Some)
         .ok_or_else(|| -> Error {
             at.key(key)
-                .bad(format!("a budget's {key} cannot be read"))
+                .bad(format!("invalid {key} in the budget"))
                 .expected(forms.join(" or "))
                 .found(format!("`{text}`"))
         })

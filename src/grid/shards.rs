@@ -49,7 +49,7 @@ impl WrittenShards {
         if rule != Rule::C4Stream.name() {
             for (key, written) in [("shards", order.is_some()), ("shards_read", read.is_some())] {
                 if written {
-                    let error = at.key(key).bad(format!("`{key}` belongs to the rule {}", Rule::C4Stream));
+                    let error = at.key(key).bad(format!("`{key}` requires the rule {}", Rule::C4Stream));
                     return Err(error.found(format!("rule {rule}")));
                 }
             }
@@ -61,12 +61,12 @@ impl WrittenShards {
             names.extend(expanded(pattern).map_err(|error| error.at(files_at.place().to_string()))?);
         }
         if names.iter().any(|name| folder(name) != folder(&names[0])) {
-            return Err(files_at.bad("the shards of a text lie in several folders").expected("one folder"));
+            return Err(files_at.bad("the shards of a text are in several folders").expected("one folder"));
         }
         if read == Some(0) {
             return Err(at
                 .key("shards_read")
-                .bad("a stream without a shard has no rows")
+                .bad("a stream needs at least one shard")
                 .expected("1 or more")
                 .found("0"));
         }
@@ -98,7 +98,7 @@ impl WrittenShards {
         let files: BTreeMap<usize, String> =
             self.of(names.len()).into_iter().map(|shard| (shard, names[shard].clone())).collect();
         if let Some(absent) = files.values().find(|name| !path.join(name).is_file()) {
-            return Err(Error::missing("a shard of the text is not there")
+            return Err(Error::missing("a shard of the text is missing")
                 .at(path.display().to_string())
                 .expected(absent));
         }
@@ -143,10 +143,10 @@ fn expanded(pattern: &str) -> Result<Vec<String>> {
 }
 
 fn bad_pattern(pattern: &str, found: &str) -> Error {
-    Error::bad_input("this does not name the shards one by one")
+    Error::bad_input("invalid pattern of shard names")
         .expected("names with a range of numbers, such as `en/c4-train.{00000..01023}-of-01024.json.gz`")
         .found(format!("`{pattern}`: {found}"))
-        .hint("how many there are decides in which order they are read, so it is not left to what happens to be there")
+        .hint("write the full range, because the number of shards determines their order")
 }
 
 fn parse_number(text: &str) -> Option<usize> {

@@ -137,7 +137,7 @@ fn expected_in_words(expected: &dyn Expected) -> String {
 
 fn found_in_words(found: Unexpected<'_>) -> String {
     match found {
-        Unexpected::Bool(value) => format!("the truth value `{value}`"),
+        Unexpected::Bool(value) => format!("the boolean `{value}`"),
         Unexpected::Unsigned(value) => format!("the number {value}"),
         Unexpected::Signed(value) => format!("the number {value}"),
         Unexpected::Float(value) => format!("the number {value}"),
@@ -269,8 +269,7 @@ impl<'de> MapAccess<'de> for MapEntries<'_> {
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Fault> {
-        let entry =
-            self.open.take().ok_or_else(|| <Fault as de::Error>::custom("a value was asked for before its key"))?;
+        let entry = self.open.take().ok_or_else(|| <Fault as de::Error>::custom("a value was read before its key"))?;
         let dot = if self.path.is_empty() { "" } else { "." };
         let path = format!("{}{dot}{}", self.path, entry.key);
         seed.deserialize(FromNode { node: &entry.node, path })

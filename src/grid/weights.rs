@@ -114,8 +114,8 @@ impl Weights {
                 WeightsName::AsStored if calibrated.is_some() => {
                     return Err(at
                         .key("calibrated")
-                        .bad("weights as they are stored are calibrated on as they are")
-                        .expected("`calibrated` together with a type to round to")
+                        .bad("`calibrated` has no effect on weights as stored")
+                        .expected("`calibrated` together with a quantized type")
                         .found("`as-stored`"));
                 }
                 WeightsName::AsStored => {

@@ -42,7 +42,7 @@ pub(super) fn parse_map(text: &str, path: &Path, shape: &FileShape<'_>) -> Resul
         .at(root.position.to_string())
         .expected(*expected)
         .found(root.describe())
-        .hint("each line at the left margin is `key: value`"))
+        .hint("write `key: value` on each line of the top level"))
 }
 
 /// Returns whether a text has only blank lines, comments and document markers.
@@ -92,7 +92,7 @@ fn explain(error: &YamlError, text: &str, file: &str) -> Error {
     let error = error.without_snippet();
     let message = match error {
         YamlError::DuplicateMappingKey { key: Some(key), .. } => {
-            format!("the key `{key}` stands twice in the same map")
+            format!("duplicate key `{key}` in a map")
         }
         YamlError::NonFiniteFloat { value, .. } => format!("`{value}` is not a finite number"),
         other => format!("this is not valid YAML: {}", UserMessageFormatter.format_message(other)),
@@ -104,7 +104,7 @@ fn explain(error: &YamlError, text: &str, file: &str) -> Error {
         _ if message.contains("found a tab") => {
             "indent with spaces: there is a tab here or at the start of the next line"
         }
-        _ => "check the indentation, the brackets and the quotes up to this place",
+        _ => "check the indentation, brackets and quotes before this position",
     };
     let bad = Error::bad_input(message).hint(hint);
     let Some(location) = error.location() else {

@@ -103,7 +103,7 @@ impl BackbonePlan {
             .at(cell.to_string())
             .expected("a dense cell")
             .found(format!("an export: {}", config.export_text()))
-            .hint("prune the backbone that it was exported from"));
+            .hint("prune the model that it was exported from"));
         }
         let of_cells = cells.iter().filter_map(|(_, cell)| cell.calibration.clone());
         let of_trainings = cells.iter().map(|(_, cell)| training_text(cell));
@@ -221,7 +221,7 @@ impl BackbonePlan {
         };
         let position = calibrations.get(calibration).copied();
         let position =
-            position.ok_or_else(|| Error::job("a cell's calibration is not planned").at(cell.to_string()))?;
+            position.ok_or_else(|| Error::job("the plan has no calibration for the cell").at(cell.to_string()))?;
         let plan = &self.calibrations[position];
         let repair = contents::repair(calibration, criterion, recovery, &self.cut(cell.depth));
         let repaired = Some(&repair).filter(|_| criterion.rule.is_iterative() && recovery.rule.repairs());
@@ -295,7 +295,7 @@ impl BackbonePlan {
         if !criterion.rule.is_iterative() && regions.iter().all(|(start, end)| cell.depth == end - start) {
             return Ok(());
         }
-        Err(Error::bad_input("an operator is only fine-tuned at a contiguous cut")
+        Err(Error::bad_input("fine-tuning requires one contiguous block of removed layers")
             .at(cell.to_string())
             .expected("a criterion that removes one block, such as llm-streamline")
             .found(format!("`{criterion}`, whose layers need not be one block"))

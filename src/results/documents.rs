@@ -76,7 +76,7 @@ pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<
         // No cell name has this suffix.
         let more = if earlier == 0 { String::new() } else { format!("..{}", earlier + 1) };
         let text = serde_json::to_vec_pretty(results)
-            .map_err(|error| Error::job("the results have no JSON form").at(*cell).found(error.to_string()))?;
+            .map_err(|error| Error::job("cannot write the results as JSON").at(*cell).found(error.to_string()))?;
         put(&folder.join(format!("{cell}{more}.json")), &text)?;
     }
     Ok(folder)

@@ -31,7 +31,9 @@ pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
     write_atomically(path, |file| {
         let unwritten = |error: csv::Error| match error.into_kind() {
             csv::ErrorKind::Io(error) => Error::io("write", path, &error),
-            other => Error::job("the results make no table").at(path.display().to_string()).found(format!("{other:?}")),
+            other => Error::job("cannot write the results as a table")
+                .at(path.display().to_string())
+                .found(format!("{other:?}")),
         };
         // Fields are already quoted, to distinguish empty texts from missing values.
         let mut writer = WriterBuilder::new().quote_style(QuoteStyle::Never).from_writer(file);
@@ -51,7 +53,7 @@ pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
 /// # Errors
 /// Fails if records differ in their number of fields.
 pub fn csv_text<R: IntoIterator<Item: AsRef<[u8]>>>(records: impl IntoIterator<Item = R>) -> Result<String> {
-    let failed = |error: String| Error::job("the results make no table").found(error);
+    let failed = |error: String| Error::job("cannot write the results as a table").found(error);
     let mut writer = csv::Writer::from_writer(Vec::new());
     records
         .into_iter()
@@ -98,7 +100,7 @@ fn guard(text: &str) -> Option<String> {
 }
 
 pub fn failed(error: &PolarsError) -> Error {
-    Error::job("the results make no table").found(error.to_string())
+    Error::job("cannot write the results as a table").found(error.to_string())
 }
 
 /// Parquet writer that preserves I/O errors. Polars reports a full disk as a damaged table.

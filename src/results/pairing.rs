@@ -284,7 +284,7 @@ impl Renamed {
             if known.contains(name) {
                 continue;
             }
-            let error = Error::bad_input(format!("{which} has nothing of the name `{name}`"))
+            let error = Error::bad_input(format!("{which} has no entry `{name}`"))
                 .at(format!(
                     "--map {}",
                     names.iter().map(|(a, b)| format!("{a}={b}")).collect::<Vec<_>>().join(" --map ")

@@ -93,7 +93,7 @@ impl Provenance {
     pub fn read<T: DeserializeOwned>(folder: &Path) -> Result<T> {
         let path = folder.join(Self::FILE);
         serde_json::from_slice(&regular::read(&path)?).map_err(|error| {
-            Error::damaged("the record of a run cannot be read").at(path.display().to_string()).found(error.to_string())
+            Error::damaged("cannot read the record of the run").at(path.display().to_string()).found(error.to_string())
         })
     }
 
@@ -105,7 +105,7 @@ impl Provenance {
         // Keep files in the repository small.
         let text = if self.recorded { serde_json::to_string(self) } else { serde_json::to_string_pretty(self) };
         let mut text =
-            text.map_err(|error| Error::job("the record of the run has no JSON form").found(error.to_string()))?;
+            text.map_err(|error| Error::job("cannot write the run record as JSON").found(error.to_string()))?;
         text.push('\n');
         put(&dir.join(Self::FILE), text.as_bytes()).map(drop)
     }

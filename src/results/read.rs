@@ -130,7 +130,7 @@ impl<'a> BackboneReader<'a> {
         }
         // Operators may have been evicted after scoring.
         if variant.scores.is_empty() && variant.latencies.is_empty() && !is_solved {
-            result.missing = Some("its operator is not solved".to_owned());
+            result.missing = Some("its operator is not computed".to_owned());
         }
         let evaluations = self.backbone.evaluations.iter().zip(self.scored.iter().zip(&self.errors));
         for ((evaluation, (known, errors)), key) in evaluations.zip(&variant.scores) {

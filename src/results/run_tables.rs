@@ -231,7 +231,7 @@ fn chosen<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Result<&'a Pro
     found.ok_or_else(|| {
         let asked = metric.unwrap_or_default();
         let known = protocols.iter().map(Protocol::column).collect::<Vec<_>>();
-        let error = Error::bad_input("the run has no such metric").at("--metric");
+        let error = Error::bad_input("unknown metric of the run").at("--metric");
         let error = error.expected(format!("one of {}", known.join(", "))).found(format!("`{asked}`"));
         match nearest(asked, known.iter().map(String::as_str)) {
             Some(near) => error.hint(format!("did you mean `{near}`?")),

@@ -46,7 +46,7 @@ impl<'a> ModelScores<'a> {
     /// # Errors
     /// Fails if the cell failed, with its reason.
     pub fn of(grid: &'a Grid, outcome: &'a GridOutcome) -> Result<Self> {
-        let [result] = outcome.cells.as_slice() else { return Err(Error::job("a model is scored by itself")) };
+        let [result] = outcome.cells.as_slice() else { return Err(Error::job("exactly one model can be scored")) };
         result.ok()?;
         let mut scores = Vec::new();
         for text in &grid.evaluate.perplexity {
@@ -96,7 +96,7 @@ impl<'a> ModelScores<'a> {
         let mut files = harness_files(self.grid, self.result, model)?;
         if let Some(second) = files.get(1) {
             let twice = second["results"].as_object().and_then(|results| results.keys().next().cloned());
-            return Err(Error::bad_input("a task is there twice")
+            return Err(Error::bad_input("duplicate task")
                 .at(format!("task {}", twice.unwrap_or_default()))
                 .expected("each task once in a results file"));
         }

@@ -131,7 +131,7 @@ impl StoredResults {
     /// Fails with exit code 3 if the folder cannot be written.
     pub fn write(&self, folder: &Path) -> Result<PathBuf> {
         let text = serde_json::to_string(self)
-            .map_err(|error| Error::job("the numbers have no JSON form").found(error.to_string()))?;
+            .map_err(|error| Error::job("cannot write the numbers as JSON").found(error.to_string()))?;
         put(&folder.join(Self::FILE), text.as_bytes())
     }
 
@@ -146,7 +146,7 @@ impl StoredResults {
                 .hint("`ghostlab run` and `ghostlab reproduce` write it next to their tables")
         })?;
         serde_json::from_str(&text).map_err(|error| {
-            Error::damaged("the numbers of a results folder cannot be read")
+            Error::damaged("cannot read the numbers of the results folder")
                 .at(path.display().to_string())
                 .found(error.to_string())
                 .hint("run the grid again: stored results are reused")

@@ -111,7 +111,7 @@ pub fn run() -> ExitCode {
 fn read_request() -> Result<Request> {
     let mut text = String::new();
     let read = io::stdin().read_to_string(&mut text);
-    read.map_err(|error| Error::job("the sandbox got no request").found(error.to_string()))?;
+    read.map_err(|error| Error::job("the sandbox received no request").found(error.to_string()))?;
     serde_json::from_str(&text)
         .map_err(|error| Error::job("the sandbox cannot read its request").found(error.to_string()))
 }

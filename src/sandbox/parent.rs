@@ -43,7 +43,7 @@ pub fn check(probe: Probe) -> Result<()> {
     let text_bytes = TextLimit::current().bytes();
     let request = Request { threads: probe.threads(), probe, limits, text_bytes };
     let text = serde_json::to_string(&request)
-        .map_err(|error| Error::job("an input cannot be passed to the sandbox").found(error.to_string()))?;
+        .map_err(|error| Error::job("cannot pass an input to the sandbox").found(error.to_string()))?;
     if passed().contains(&text) {
         return Ok(());
     }
@@ -85,7 +85,7 @@ struct Outcome {
 
 fn run(request: &Request, text: &str) -> Result<()> {
     let mut child = start().map_err(|error| {
-        Error::job("the sandbox for untrusted inputs cannot be started")
+        Error::job("cannot start the sandbox for untrusted inputs")
             .found(error.to_string())
             .hint("the program starts itself as a child process: check limits on processes and memory")
     })?;
@@ -175,16 +175,16 @@ impl Outcome {
         let error = match limit {
             Some(limit) => {
                 let (resource, most) = limit.in_words(request.limits);
-                Error::bad_input(format!("an untrusted input takes more {resource} than it may"))
+                Error::bad_input(format!("an untrusted input exceeds the {resource} limit"))
                     .expected(most)
                     .found("more")
             }
             None if self.status.and_then(|status| status.code()) == Some(PANICKED) => {
-                Error::bad_input("an untrusted input cannot be processed").found(first_line(&self.stderr))
+                Error::bad_input("cannot process an untrusted input").found(first_line(&self.stderr))
             }
             None => {
                 let status = self.status.map_or("no exit status".to_owned(), |status| status.to_string());
-                Error::bad_input("an untrusted input ended the process that tried it")
+                Error::bad_input("an untrusted input crashed the sandbox")
                     .found(format!("{status} {}", first_line(&self.stderr)).trim_end().to_owned())
             }
         };
@@ -196,7 +196,7 @@ impl Outcome {
     }
 }
 
-const HINT: &str = "task definitions and chat templates are programs: look for loops, repeated texts and deep nesting";
+const HINT: &str = "task definitions and chat templates are programs: check for loops, repetition and deep nesting";
 
 fn first_line(text: &str) -> &str {
     text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default()

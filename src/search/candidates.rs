@@ -60,10 +60,10 @@ pub fn depths(
     let sought = Sought { budget, model: CostModel::new(config, engine, prompt)?, layers: config.layers, dense };
     if sought.meeting(Depth::layers(0)).1 {
         return Err(sought
-            .refused("the dense backbone meets the budget already")
-            .expected("a budget for which layers have to go")
+            .refused("the dense backbone already meets the budget")
+            .expected("a budget that requires removing layers")
             .found(sought.costs_text(0))
-            .hint(format!("one layer less is {}", sought.costs_text(1))));
+            .hint(format!("with one layer removed: {}", sought.costs_text(1))));
     }
     let mut depths = Vec::new();
     for &unit in units {
@@ -75,10 +75,10 @@ pub fn depths(
     let most = config.layers.saturating_sub(1);
     let reached = sought.costs_text(most);
     Err(sought
-        .refused("the budget is below what one layer costs")
-        .expected(format!("at most what removing {most} of {} layers gives: {reached}", config.layers))
+        .refused("the budget is too tight even for a single layer")
+        .expected(format!("at most the result of removing {most} of {} layers: {reached}", config.layers))
         .found(budget.to_string())
-        .hint("weights of embedding and head stay, whatever is removed"))
+        .hint("the embedding and the head are never removed"))
 }
 
 /// Budget, with the cost model to check cuts against it.
@@ -190,7 +190,7 @@ fn depth_text(depth: Depth) -> String {
 /// Creates the error for a budget that no candidate meets.
 pub(super) fn none_meets(what: &str, grid: &Grid, budget: &Budget, found: &str) -> Error {
     let error = Error::bad_input(what).at(grid.file.display().to_string()).expected(budget.to_string());
-    error.found(found).hint("other depths, or a budget that asks for less")
+    error.found(found).hint("use other depths or a looser budget")
 }
 
 /// Moves cells to `left_out` if a shallower cell of the same method also meets the budget.

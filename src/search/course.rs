@@ -41,7 +41,7 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
         let reasons: Vec<String> =
             left_out.iter().take(3).map(|entry| format!("{}: {}", entry.cell, entry.reason)).collect();
         return Err(none_meets(
-            "no candidate meets the budget once it is repaired",
+            "no candidate meets the budget after recovery",
             grid,
             &spec.budget,
             &reasons.join("; "),
@@ -155,7 +155,7 @@ fn measure(grid: &Grid, spec: &Search, lab: &Laboratory<'_>, racers: &mut [Racer
         let Some(racer) = racers.iter_mut().find(|racer| racer.cell == result.cell) else { continue };
         let Some((time, speedup)) = result.prompt(&spec.prompt).and_then(|prompt| took(prompt.sample.as_ref()?)) else {
             let reason =
-                format!("it has no time over {}: memory did not suffice, or its engine does not decode", spec.prompt);
+                format!("no time was measured over {}: out of memory, or its engine does not decode", spec.prompt);
             racer.fate = Fate::Slow { reason };
             continue;
         };

@@ -50,7 +50,7 @@ pub(super) fn dense_time(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Re
     let timed = Grid { cells: dense(grid), name: format!("{}.dense", grid.name), ..timed(grid, spec) };
     let outcome = times(&timed, lab)?;
     let time = outcome.cells.first().and_then(|cell| milliseconds(cell, spec));
-    time.ok_or_else(|| Error::job("the dense backbone has no time").at(grid.backbone.join(", ")))
+    time.ok_or_else(|| Error::job("no latency was measured for the dense backbone").at(grid.backbone.join(", ")))
 }
 
 /// Returns the grid with the prompt's latency as its only evaluation.
@@ -66,9 +66,9 @@ pub(super) fn times(grid: &Grid, lab: &Laboratory<'_>) -> Result<GridOutcome> {
     let outcome = exec::stored(grid, lab.settings, lab.store, &())?;
     match outcome.cells.iter().find(|cell| cell.missing.is_some() && cell.failure.is_none()) {
         None => Ok(outcome),
-        Some(result) => Err(Error::missing("a search under a time waits for times, which no worker measures")
+        Some(result) => Err(Error::missing("the search has a time budget, but workers do not measure latencies")
             .at(result.cell.to_string())
-            .hint("`ghostlab search` of the same file measures them, while workers run or afterwards")),
+            .hint("run `ghostlab search` with the same file, during or after the workers")),
     }
 }
 
@@ -192,11 +192,11 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result
     let tracks: Vec<Track> = tracks.into_iter().filter(|track| !track.strata.is_empty()).collect();
     match tracks.iter().flat_map(|track| &track.strata).find(|stratum| stratum.judged() == 0) {
         None => Ok(tracks),
-        Some(stratum) => Err(Error::bad_input("no item is left for the judgement")
+        Some(stratum) => Err(Error::bad_input("no held-out items")
             .at(stratum.on.to_string())
-            .expected("3 items or more of each task and text: a fifth is kept for what the race never sees")
+            .expected("3 or more items of each task and text, because a fifth is held out from the race")
             .found(format!("{} of {}", stratum.used, stratum.all))
-            .hint("more --items, or fewer tasks and texts")),
+            .hint("use more --items, or fewer tasks and texts")),
     }
 }
 

@@ -244,7 +244,7 @@ impl Found {
                 };
                 format!(": {} {reason}{hint}", candidate.cell)
             });
-            return format!("No candidate meets {} when it is measured{nearest}.", self.budget);
+            return format!("No candidate meets {} when measured{nearest}.", self.budget);
         };
         let survivors = self.survivors().count();
         let judged = self

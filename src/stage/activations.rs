@@ -298,9 +298,7 @@ fn unwritten(site: HookPoint, error: &std::io::Error) -> Error {
 }
 
 pub(super) fn no_room(what: &str, error: &std::io::Error) -> Error {
-    Error::missing(what)
-        .found(error.to_string())
-        .hint("free some room on the store's disk, or name another folder with --store")
+    Error::missing(what).found(error.to_string()).hint("free some disk space, or use another folder with --store")
 }
 
 /// Verified stored shards of each site.
@@ -362,7 +360,7 @@ fn map(artifact: &Option<StoredObject>) -> Result<Shard> {
 }
 
 fn vanished_error() -> Error {
-    Error::job("activations vanished from the store")
+    Error::job("activations are missing from the store")
 }
 
 /// Removes sites that no selection chose and the sums used for selecting, but keeps the training inputs of other

@@ -78,7 +78,7 @@ fn make(
     let done = caught(|| calibrated(run, models, backbone, plan, &left, &label, &hold));
     if done.is_err() && hold.is_lost() {
         run.check_stop()?;
-        run.note(format!("{label}: suspended for so long that others took it for dead; it leaves their work to them"));
+        run.note(format!("{label}: suspended too long; other workers took over its work"));
         return Ok(Progressed::Busy);
     }
     match &done {
@@ -194,7 +194,7 @@ fn chosen<'s>(
                 Some(key) => run.fail_at(variant.cell, key, reason.clone()),
                 None => run.fail(variant.cell, reason.clone()),
             },
-            Some(Picked::Waiting) | None => run.fail(variant.cell, "its criterion was never measured".to_string()),
+            Some(Picked::Waiting) | None => run.fail(variant.cell, "its criterion was not measured".to_string()),
         }
     }
     chosen

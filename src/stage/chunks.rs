@@ -294,9 +294,7 @@ impl ChunkRun<'_> {
         if !lost.is_empty() {
             let label = self.label;
             let count = lost.len();
-            self.run.note(format!(
-                "{label}: suspended for so long that others took it for dead; it leaves {count} chunks to them"
-            ));
+            self.run.note(format!("{label}: suspended too long; other workers took over {count} chunks"));
         }
         for chunk in group.chunks.into_iter().filter(|chunk| !lost.contains(chunk)) {
             let ran = ran.get(&chunk).copied();

@@ -162,7 +162,7 @@ fn one(
     let run = job.run;
     let backbone = job.backbone;
     let [(start, end)] = selection.regions()[..] else {
-        return Err(Error::job("an operator is only fine-tuned at a contiguous cut"));
+        return Err(Error::job("fine-tuning requires one contiguous block of removed layers"));
     };
     let solved = variant
         .operator

@@ -128,9 +128,9 @@ pub(crate) fn announced(backbones: &[BackbonePlan]) -> String {
         })
         .collect();
     match timed.is_empty() {
-        true => "--retime: nothing is timed here".to_owned(),
+        true => "--retime: this run measures no latencies".to_owned(),
         false => {
-            format!("--retime: times {} again, and replaces only their stored times", timed.join("; "))
+            format!("--retime: measuring {} again, replacing only their stored times", timed.join("; "))
         }
     }
 }
@@ -145,7 +145,7 @@ pub const GROUP: Group = Group {
     made: |variant, index| variant.latencies.get(index).into_iter().collect(),
     // Insufficient memory is recorded as a result.
     bytes: |_, _| 0,
-    order: Order::Alone("latencies are not measured by workers: `ghostlab run` measures them on its machine"),
+    order: Order::Alone("workers do not measure latencies: `ghostlab run` measures them on its machine"),
     make,
     tell: |_, _, _, _| {},
 };
@@ -191,7 +191,7 @@ fn make(
     let mut session = || comparison.results(&candidates);
     let mut again = |unstable: usize, sessions: usize| {
         run.note(format!(
-            "{label}: {unstable} of {} variants are unstable; all are measured again ({} of {max_sessions} sessions)",
+            "{label}: {unstable} of {} variants are unstable; measuring all again ({} of {max_sessions} sessions)",
             candidates.len(),
             sessions + 1
         ));
@@ -200,9 +200,7 @@ fn make(
     let results = settled(max_sessions, &mut session, &mut again)?;
     models.unchanged(backbone)?;
     if !lease.holds() {
-        run.note(format!(
-            "{label}: suspended for so long that others may have computed meanwhile; it is measured again"
-        ));
+        run.note(format!("{label}: suspended too long, so other processes may have run; measuring again"));
         return Ok(Progressed::Busy);
     }
     let sessions = results.first().map_or(1, |result| result.sessions);
@@ -374,8 +372,7 @@ impl TimedComparison<'_> {
             ends.push(std::thread::Builder::new().spawn(|| thread.run())?);
             Ok(())
         });
-        let thread =
-            thread.build().map_err(|error| Error::job("a thread cannot be started").found(error.to_string()))?;
+        let thread = thread.build().map_err(|error| Error::job("cannot start a thread").found(error.to_string()))?;
         let batch = self.prompt.as_batch(self.config.vocab);
         let trie = Trie::new(std::slice::from_ref(program));
         let (done, most) = thread.install(|| heap::high_water(|| self.engine.run(&trie, &batch, &mut ()).map(drop)));

@@ -137,10 +137,10 @@ impl Stage {
     /// Fails with kind `Job` if no stage makes such objects.
     pub fn of(kind: ObjectKind) -> Result<&'static Self> {
         STAGES.iter().find(|stage| stage.kind == kind).ok_or_else(|| {
-            Error::job("no stage makes objects of this kind")
+            Error::job("no stage creates objects of this kind")
                 .expected(KINDS.map(ObjectKind::name).join(", "))
                 .found(kind.name())
-                .hint("its stage has no line in `STAGES` (`src/stage/mod.rs`)")
+                .hint("add its stage to `STAGES` (`src/stage/mod.rs`)")
         })
     }
 
@@ -194,7 +194,7 @@ impl Family {
 /// # Errors
 /// Fails with kind `Job` if the value cannot be represented in JSON.
 fn to_json(value: &impl Serialize) -> Result<Vec<u8>> {
-    serde_json::to_vec(value).map_err(|error| Error::job("an artifact has no JSON form").found(error.to_string()))
+    serde_json::to_vec(value).map_err(|error| Error::job("cannot write the artifact as JSON").found(error.to_string()))
 }
 
 /// Reads a JSON payload.
@@ -203,7 +203,7 @@ fn to_json(value: &impl Serialize) -> Result<Vec<u8>> {
 /// Fails if the payload is damaged.
 fn from_json<T: DeserializeOwned>(artifact: &StoredObject, name: &str) -> Result<T> {
     serde_json::from_slice(&artifact.read(name)?).map_err(|error| {
-        Error::damaged("a stored artifact cannot be read")
+        Error::damaged("cannot read a stored artifact")
             .at(artifact.folder().join(name).display().to_string())
             .found(error.to_string())
     })

@@ -218,7 +218,7 @@ pub(super) fn figures_payload(results: &[BoundaryResult]) -> Result<Vec<u8>> {
     match serde_json::from_slice::<Vec<BoundaryResult>>(&figures) {
         Ok(_) => Ok(figures),
         Err(_) => Err(Error::job("the repair's figures are not finite numbers")
-            .hint("the method diverged: a smaller learning rate, or another method")),
+            .hint("the method diverged: use a smaller learning rate, or another method")),
     }
 }
 
@@ -244,7 +244,7 @@ pub fn matrix(artifact: &StoredObject) -> Result<Vec<f32>> {
 /// Fails if the object is damaged.
 pub fn program(artifact: &StoredObject, layers: usize, selection: &Selection) -> Result<Program> {
     let misfit =
-        || Error::damaged("a stored operator does not fit its record").at(artifact.folder().display().to_string());
+        || Error::damaged("a stored operator does not match its record").at(artifact.folder().display().to_string());
     let program = repaired(layers, &selection.removed, &figures(artifact)?, |index, key| {
         let operator = load(artifact, index)?;
         if operator.key() == key { Ok(operator) } else { Err(misfit()) }

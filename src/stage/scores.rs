@@ -176,7 +176,7 @@ pub(crate) fn window_scores(values: Vec<f64>, text: &Perplexity) -> Result<(Loss
     }
     let count = values.len();
     let damages = Damages::from_values(&values).ok_or_else(|| {
-        Error::damaged("stored scores are not those of complete windows")
+        Error::damaged("stored scores contain an incomplete window")
             .at(text.to_string())
             .expected(format!("a multiple of {WIDTH} values"))
             .found(count)

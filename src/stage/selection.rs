@@ -215,7 +215,7 @@ impl SelectionSlot<'_> {
         let announced = !self.criterion.trials(&self.cut).is_empty();
         let mut measure = |metric: TrialMetric, cuts: &[Cut]| match announced {
             true => trials.measure(&self.label, metric, cuts),
-            false => Err(Error::job("a criterion measures trials though its `trials` names none").at(&*self.label)),
+            false => Err(Error::job("a criterion measures trials, but its `trials` is empty").at(&*self.label)),
         };
         let norms = |layer: usize| job.engine.stream_norm(layer);
         let mut stats = CalibrationStats::new(similarities, activations, &mut measure).with_norms(&norms);
@@ -347,7 +347,7 @@ fn scored(run: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
             scores::read(
                 &run.run
                     .get(key)
-                    .ok_or_else(|| Error::job("scores vanished from the store").at(run.label.to_string()))?,
+                    .ok_or_else(|| Error::job("scores are missing from the store").at(run.label.to_string()))?,
             )
         })
         .collect()

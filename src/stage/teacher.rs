@@ -82,7 +82,7 @@ pub fn read(object: &StoredObject, positions: Range<usize>, all: usize) -> Resul
 }
 
 fn damaged_error() -> Error {
-    Error::damaged("a teacher's shard has another length")
+    Error::damaged("a shard of teacher outputs has the wrong length")
 }
 
 /// Number of rows whose logits are in memory at a time.
@@ -175,7 +175,7 @@ impl TrainingData {
             .shards
             .iter()
             .position(|shard| shard.contains(&sequence))
-            .ok_or_else(|| Error::job("what the teacher said vanished from the store"))?;
+            .ok_or_else(|| Error::job("teacher outputs are missing from the store"))?;
         let shard = &self.shards[at];
         let length = self.shape.length;
         let first = (sequence - shard.start) * length;
@@ -245,5 +245,5 @@ impl Spool for Both {
 }
 
 fn unwritten(error: &std::io::Error) -> Error {
-    no_room("cannot write what a training reads", error)
+    no_room("cannot write teacher outputs", error)
 }

@@ -129,7 +129,7 @@ fn check(artifact: &StoredObject, fits: bool) -> Result<()> {
     if fits {
         return Ok(());
     }
-    Err(Error::damaged("stored tokens do not fit their record").at(artifact.folder().display().to_string()))
+    Err(Error::damaged("stored tokens do not match their record").at(artifact.folder().display().to_string()))
 }
 
 /// Token ids of a task's requests.
@@ -199,7 +199,7 @@ impl TaskTokens {
 
 /// Creates the error for subsets of generated answers, which the grid rejects.
 fn undrawn() -> Error {
-    Error::job("a part is drawn of what is generated")
+    Error::job("generated answers cannot be sampled")
 }
 
 /// Stored tokens of a text, a task or a generation.

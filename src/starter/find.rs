@@ -68,9 +68,9 @@ pub(super) struct Corpus {
 /// Fails if there is only one file, or a file cannot be read as a text.
 pub(super) fn own_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
     if let [single] = files {
-        return Err(Error::bad_input("no text would be scored")
+        return Err(Error::bad_input("no text to score")
             .at(single.display())
-            .expected("two texts, one to calibrate on and one to score")
+            .expected("two texts, one for calibration and one for scoring")
             .found("one"));
     }
     let mut texts: Vec<Corpus> = Vec::new();
@@ -170,13 +170,10 @@ pub(super) fn none(folder: &Path, left_out: &[(PathBuf, Error)]) -> Error {
     let position = folder.display().to_string();
     let expected = "a folder with config.json, tokenizer.json and *.safetensors, a .gguf file, or folders of such";
     if left_out.is_empty() {
-        return Error::missing("there is no model").at(position).expected(expected).found("none");
+        return Error::missing("no model found").at(position).expected(expected).found("none");
     }
     let each = left_out.iter().map(|(path, error)| format!("{}: {}", path.display(), error.one_line()));
-    Error::bad_input("no model there can be used")
-        .at(position)
-        .expected(expected)
-        .found(each.collect::<Vec<_>>().join("\n"))
+    Error::bad_input("no usable model found").at(position).expected(expected).found(each.collect::<Vec<_>>().join("\n"))
 }
 
 /// Returns the bundled synthetic texts: one for calibration, and one for scoring.
@@ -187,8 +184,8 @@ pub(super) fn embedded_texts(folder: Option<&Path>) -> Result<Vec<Corpus>> {
 }
 
 fn missing_text() -> Error {
-    Error::missing("there is no text to calibrate on and to score")
-        .expected("--corpus FILE, or the texts that come with the program")
+    Error::missing("no text for calibration and scoring")
+        .expected("--corpus FILE, or the bundled texts")
         .found("neither")
         .hint("for example --corpus notes.txt; also .jsonl, .jsonl.gz and .parquet")
 }

@@ -155,17 +155,17 @@ fn amount(corpus: &Corpus, models: &[Model]) -> Result<Amount> {
 fn windows(corpora: &[Corpus], amounts: &[Amount], models: &[Model], most: usize) -> Result<(usize, usize)> {
     let tokens = amounts.iter().map(|amount| amount.first);
     let Some((shortest, fewest)) = corpora.iter().zip(tokens).min_by_key(|(_, tokens)| *tokens) else {
-        return Err(Error::missing("there is no text to calibrate on"));
+        return Err(Error::missing("no text for calibration"));
     };
     let context = models.iter().filter_map(|model| model.context).min().unwrap_or(most);
     // Calibration leaves out a tenth of the text.
     let room = (fewest * 9 / 20).min(context).min(most);
     if room < SHORTEST {
-        return Err(Error::bad_input("a text is too short")
+        return Err(Error::bad_input("the text is too short")
             .at(shortest.path.display().to_string())
             .expected(format!("{} tokens or more", SHORTEST * 20 / 9 + 1))
             .found(format!("{fewest}"))
-            .hint("name a longer one with --corpus"));
+            .hint("use a longer text with --corpus"));
     }
     let length = 1 << room.ilog2();
     Ok((length, (fewest / length).clamp(8, SEQUENCES)))
@@ -234,7 +234,7 @@ fn model_values(model: &Model, target: &Path) -> minijinja::Value {
 }
 
 fn render_error(error: &minijinja::Error) -> Error {
-    Error::job("a grid cannot be written").found(format!("{error:#}"))
+    Error::job("cannot write the grid").found(format!("{error:#}"))
 }
 
 /// Formats one comment line per method with its label and options.

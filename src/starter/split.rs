@@ -31,10 +31,10 @@ impl SplitText {
     pub fn of(text: &Path, target: &Path) -> Result<Self> {
         let rows = read_rows(text, None)?;
         let Some([calibration, scored]) = split_rows(&rows) else {
-            return Err(Error::bad_input("a text is too short")
+            return Err(Error::bad_input("the text is too short")
                 .at(text.display())
-                .expected("two parts, one to calibrate on and one to score")
-                .hint("name a longer one with --corpus, or two"));
+                .expected("two parts, one for calibration and one for scoring")
+                .hint("use a longer text with --corpus, or two texts"));
         };
         let folder = target.parent().unwrap_or(Path::new(""));
         let stem = find::stem(text);

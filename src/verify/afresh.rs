@@ -99,7 +99,7 @@ pub(super) fn draw(
     let grid = match Grid::thawed(&recorded.numbers.settings) {
         Ok(grid) => grid,
         Err(error) => {
-            drawn.inputs.lack("the grid as it ran", error.one_line());
+            drawn.inputs.lack("the grid of the run", error.one_line());
             return drawn;
         }
     };
@@ -196,7 +196,7 @@ impl DrawnPart {
             match sample(grid, *settings, request.store, request.reporter, request.stop, &draw) {
                 Ok(cells) => cells.iter().for_each(|cell| checks.compare(recorded, engine, grid, cell)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
-                Err(error) => checks.inputs.lack(format!("what {engine} ran"), error.one_line()),
+                Err(error) => checks.inputs.lack(format!("the kernels that {engine} used"), error.one_line()),
             }
         }
         Ok(checks.all(recorded))
@@ -220,7 +220,7 @@ fn asked(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<
 }
 
 fn is_elsewhere(id: &ComputeId) -> Option<String> {
-    Some(format!("{id} is not on this machine: computed here with what is"))
+    Some(format!("{id} is not available on this machine: computed with available kernels"))
 }
 
 /// Removes cells and evaluations whose inputs are not on this machine from a grid.

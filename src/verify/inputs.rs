@@ -58,7 +58,7 @@ impl Finder {
                     check.lack(at, format!("a file with SHA-256 {hash}; {} has {found}", file.display()));
                 }
                 Some(_) => {}
-                None => check.lack(at, format!("a file with SHA-256 {hash}; there is none here")),
+                None => check.lack(at, format!("a file with SHA-256 {hash}; not found")),
             }
         }
         None
@@ -95,7 +95,7 @@ pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Chec
         all += 1;
         let file = folder.join(&name);
         if !archive::is_inside(&name) {
-            check_files.differ(name, ["a file of this folder", "a path that leads out of it"], None);
+            check_files.differ(name, ["a file of this folder", "a path outside of it"], None);
         } else if !file.exists() && may_be_left_out(&name) {
             left_out += 1;
         } else if !file.exists() {
@@ -106,7 +106,7 @@ pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Chec
         }
     }
     notes.extend(
-        (left_out > 0).then(|| format!("left out of the folder, as a record may: {left_out} of {all} listed files")),
+        (left_out > 0).then(|| format!("not in the folder (allowed for records): {left_out} of {all} listed files")),
     );
     Ok(check_files.of(all - left_out))
 }
@@ -134,6 +134,6 @@ mod tests {
         assert!(check.cannot[0].lacks.contains(&hash), "{check:?}");
         let lacking = BTreeMap::from([("/no/where/else".to_owned(), hash)]);
         assert_eq!(finder.find("b", Path::new("/no/where/else"), &lacking, &mut check), None);
-        assert!(check.cannot[1].lacks.contains("there is none here"), "{check:?}");
+        assert!(check.cannot[1].lacks.contains("; not found"), "{check:?}");
     }
 }

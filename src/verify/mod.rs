@@ -63,7 +63,7 @@ pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     walk(root, DEPTH, &mut found);
     if found.is_empty() {
-        return Err(Error::missing("there are no results to check")
+        return Err(Error::missing("no results to check")
             .at(root.display().to_string())
             .expected(format!("a folder with `{}`, or folders of such", StoredResults::FILE))
             .found(if root.exists() { "none" } else { "nothing" })
@@ -106,12 +106,13 @@ impl Prepared {
         let mut measures = numbers.numbers.iter().flat_map(|number| numbers.measures(number));
         notes.extend(
             (measures.any(|measure| measure.machine().is_some()))
-                .then(|| "latencies are not verified: another machine has others".to_owned()),
+                .then(|| "latencies are not verified, because they depend on the machine".to_owned()),
         );
         let bare: Vec<&str> = items::without_items(&recorded).into_iter().collect();
         notes.extend(
-            (!bare.is_empty())
-                .then(|| format!("not recomputed, because the record has no items of them: {}", bare.join(", "))),
+            (!bare.is_empty()).then(|| {
+                format!("not recomputed, because the record does not contain their items: {}", bare.join(", "))
+            }),
         );
         Ok(Self { folder: folder.to_owned(), recorded, drawn, checks, notes })
     }

@@ -52,7 +52,7 @@ impl PrintedTable {
         let bytes = regular::read(path)?;
         let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(bytes.as_slice());
         let damaged = |error: csv::Error| {
-            Error::damaged("a table is no CSV").at(path.display().to_string()).found(error.to_string())
+            Error::damaged("the table is not a CSV file").at(path.display().to_string()).found(error.to_string())
         };
         let heads = reader.headers().map_err(damaged)?.iter().map(str::to_owned).collect();
         let rows = reader.records().map(|row| Ok(row.map_err(damaged)?.iter().map(str::to_owned).collect()));
@@ -172,7 +172,7 @@ fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
         let Some(nearest) = (0..free.len()).min_by_key(|&at| missing_columns(table, &text_cells, row, free[at]).len())
         else {
             let at = format!("{}, line {}", table.name, row + 2);
-            check.differ(at, ["a row", "no such cell among the numbers"], None);
+            check.differ(at, ["a row", "no such cell in numbers.json"], None);
             continue;
         };
         let wrong = missing_columns(table, &text_cells, row, free.remove(nearest));
@@ -249,7 +249,7 @@ fn printed(text: &str) -> Option<(f64, f64)> {
 /// Checks the page's table against the CSV table, and the Markdown and LaTeX tables against the page.
 fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &Path, check: &mut Check) -> Result<()> {
     let value: Value = serde_json::from_slice(&regular::read(page)?).map_err(|error| {
-        Error::damaged("an artifact of the page cannot be read").at(page.display().to_string()).found(error.to_string())
+        Error::damaged("cannot read an artifact of the page").at(page.display().to_string()).found(error.to_string())
     })?;
     let Some(view) = value["artifact"]["tables"].get(0) else { return Ok(()) };
     let lines = view["rows"].as_array().into_iter().flatten();

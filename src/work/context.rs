@@ -270,7 +270,7 @@ impl<'a> Context<'a> {
         idle.pause = pause;
         if self.terms.and_then(|terms| terms.idle_exit).is_some_and(|most| self.store.now() - idle.since >= most) {
             idle.left = true;
-            return Err(Error::interrupted("nothing was left to do for this worker"));
+            return Err(Error::interrupted("no work left for this worker"));
         }
         Ok(())
     }
@@ -321,7 +321,7 @@ impl<'a> Hold<'a> {
     /// # Errors
     /// Fails if the lease is lost after a pause of this process ([`Self::is_lost`]).
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_lost() { Err(Error::interrupted("its claim is not held any more")) } else { Ok(()) }
+        if self.is_lost() { Err(Error::interrupted("its lease was lost")) } else { Ok(()) }
     }
 
     pub(crate) fn name(&self) -> &str {

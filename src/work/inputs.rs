@@ -48,7 +48,7 @@ pub(crate) struct BackboneFiles {
 fn appeared(file: &Path) -> Error {
     Error::bad_input("an input appeared after the inputs were hashed")
         .at(file.display().to_string())
-        .hint("leave the inputs alone while a run begins")
+        .hint("do not change the inputs while a run starts")
 }
 
 impl Inputs {

@@ -31,7 +31,7 @@ pub(crate) fn caught<T>(job: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| {
         let message = panic.downcast_ref::<&str>().map(ToString::to_string);
         let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
-        Err(Error::job("a job panicked, which is a fault of the program")
+        Err(Error::job("a job panicked; this is a bug")
             .found(message.unwrap_or_else(|| "a panic without a message".to_string())))
     })
 }
@@ -89,7 +89,7 @@ pub fn claim(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, sto
                 ClaimResult::Mine(lease) => return Ok(lease),
                 ClaimResult::Theirs(process) => {
                     if !std::mem::replace(&mut warned, true) {
-                        let text = format!("{what}: process {} works on it; waiting", process.owner.pid);
+                        let text = format!("{what}: waiting for process {}", process.owner.pid);
                         reporter.event(Event::Note { text });
                     }
                 }

@@ -25,7 +25,7 @@ fn from_elsewhere_the_checkouts_store_is_used_or_the_users_own() {
     std::fs::write(elsewhere.path().join("own.yaml"), elsewhere_grid).unwrap();
     let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["plan", "own.yaml"]);
     assert!(code == Some(0) && text.contains("0 complete") && !home.path().join("ghostlab").exists(), "{text}");
-    let begins = format!("a store begins at {}", home.path().join("ghostlab/store").display());
+    let begins = format!("created a store in {}", home.path().join("ghostlab/store").display());
     let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["run", "own.yaml"]);
     assert!(code == Some(0) && text.contains(&begins), "{text}");
     let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["run", "own.yaml"]);

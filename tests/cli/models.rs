@@ -180,7 +180,7 @@ fn typing_errors_in_the_grid_are_placed() {
         ("depth: [1, 2]", "depth: [1, 4]", ["grid.yaml:8", "below 4"]),
         ("depth: [1, 2]", "depth: [3]", ["grid.yaml:8", "at most 2"]),
         ("depth: [1, 2]", "depth: []", ["grid.yaml:8", "empty"]),
-        ("depth: [1, 2]", "depth: [1]\ndepth: [2]", ["grid.yaml:9", "twice"]),
+        ("depth: [1, 2]", "depth: [1]\ndepth: [2]", ["grid.yaml:9", "duplicate key"]),
         ("llm-streamline]", "{name: llm-streamline, cosin: token}]", ["grid.yaml:7", "cosin"]),
     ] {
         assert!(grid.contains(from));

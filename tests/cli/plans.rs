@@ -16,7 +16,7 @@ fn a_run_that_is_asked_to_stop_says_so() {
 #[test]
 fn impossible_job_is_refused_with_figures_before_work() {
     let world = World::new();
-    world.refuses(&["--memory", "0.001"], 3, &["more memory", "backbone tiny", "0.00 GB by --memory; "]);
+    world.refuses(&["--memory", "0.001"], 3, &["memory limit", "backbone tiny", "0.00 GB by --memory; "]);
     let kinds = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
     assert!(kinds.contains("tokens-v") && !kinds.contains("activations-v") && !kinds.contains("scores-v"), "{kinds}");
     // The flag from the hint fixes the error.
@@ -206,7 +206,7 @@ fn older_results_are_compared_under_their_names() {
     let output = world.ghostlab(&["compare", "results/before", "results/grid"]);
     let output = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.contains("that both have are the same") && !output.contains("only in"), "{output}");
-    assert!(output.contains("settings: the same") && !output.contains("identity: one of the two"), "{output}");
+    assert!(output.contains("settings: the same") && !output.contains("identity: one of the runs"), "{output}");
 }
 
 #[test]

@@ -217,7 +217,7 @@ fn clearing_up_beside_a_run_takes_nothing_from_it() {
     let output = run.wait_with_output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{log}");
-    assert!(!log.contains("damaged") && !log.contains("vanished"), "{log}");
+    assert!(!log.contains("damaged") && !log.contains("missing from the store"), "{log}");
     assert!(rounds > 1 && world.tables() == undisturbed.tables());
     // Recreate scores that the last round may have deleted. Without a running process nothing protects them.
     world.runs(&[]);

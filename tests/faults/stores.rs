@@ -29,7 +29,7 @@ fn full_disk_stops_the_run_and_space_lets_it_resume() {
 fn a_store_that_cannot_be_written_is_refused_before_the_run() {
     let world = World::new();
     // No user can write here.
-    world.refuses(&["--store", "/proc/ghostlab"], 3, &["the store cannot be written to", "/proc/ghostlab", "--store"]);
+    world.refuses(&["--store", "/proc/ghostlab"], 3, &["cannot write to the store", "/proc/ghostlab", "--store"]);
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn a_store_of_a_newer_program_is_refused() {
     let world = World::new();
     fs::create_dir_all(world.path("data/store")).unwrap();
     world.write("data/store/store.json", r#"{"format": 99}"#);
-    world.refuses(&[], 3, &["written by another version", "format 99"]);
+    world.refuses(&[], 3, &["written by a different version", "format 99"]);
     let status = world.ghostlab(&["status"]);
     assert_eq!(status.status.code(), Some(3));
 }
@@ -51,7 +51,7 @@ fn artifacts_of_another_stage_version_are_not_used() {
     let log = world.runs(&[]);
     assert!(!log.contains("cells are stored already"), "{log}");
     let list = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
-    assert!(list.contains("scores-v999") && list.contains("of a later program, left alone"), "{list}");
+    assert!(list.contains("scores-v999") && list.contains("written by a newer version, kept"), "{list}");
 }
 
 #[cfg(target_os = "linux")]

@@ -139,12 +139,12 @@ fn all_that_is_not_there_is_told_at_once() {
         GOOD.replace("models/english", "models/french").replace("wiki.txt", "wki.txt").replace("c4.txt", "c5.txt");
     let (message, code) = folder.refusal(&text, &[]);
     assert_eq!(code, 3, "{message}");
-    for part in ["3 things that the grid names are not there", "models/french", "wki.txt", "c5.txt", "grid.yaml:2:19"] {
+    for part in ["3 inputs of the grid are missing", "models/french", "wki.txt", "c5.txt", "grid.yaml:2:19"] {
         assert!(message.contains(part), "`{part}` is not in\n{message}");
     }
     // A single error keeps its specific message, without a count.
     let (message, _) = folder.refusal(GOOD.replace("c4.txt", "c5.txt"), &[]);
-    assert!(message.contains("the corpus is not there") && !message.contains("things"), "{message}");
+    assert!(message.contains("the corpus is missing") && !message.contains("inputs of the grid"), "{message}");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn a_name_with_a_slash_is_refused_where_it_is_used() {
     ] {
         let (message, code) = folder.refusal(good_but(from, to).replace(defined.0, defined.1), &[]);
         assert_eq!(code, 2, "{message}");
-        let parts = [&format!("the name of a {kind} cannot be shown"), "`a/b`", "without `/`", "where:    grid.yaml:"];
+        let parts = [&format!("invalid name of a {kind}"), "`a/b`", "without `/`", "where:    grid.yaml:"];
         assert!(parts.iter().all(|part| message.contains(*part)), "{message}");
     }
 }

@@ -88,7 +88,7 @@ fn mistakes_in_a_file_are_blamed_on_its_own_lines() {
     let (message, code) = folder.refusal(shared(), &[]);
     assert!(message.contains("where:    corpora/c4.yaml:1:7\n") && code == 3, "{message}");
     assert!(
-        message.contains("a file at corpora/c4.txt") && message.contains("starts from that file's folder"),
+        message.contains("a file at corpora/c4.txt") && message.contains("are relative to that file's folder"),
         "{message}"
     );
 }

@@ -113,5 +113,5 @@ fn an_unknown_profile_on_the_command_line_is_blamed_there() {
     }
     let message = folder.refusal_of(GOOD, Some("tiny"));
     assert!(message.contains("the grid has no profiles") && message.contains("--profile tiny"), "{message}");
-    folder.refuses(GOOD, &["profile=tiny"], "--set profile=tiny", &["choose one with --profile NAME"]);
+    folder.refuses(GOOD, &["profile=tiny"], "--set profile=tiny", &["choose a profile with --profile NAME"]);
 }

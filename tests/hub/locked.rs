@@ -19,13 +19,13 @@ fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
     for command in [&["run", "grid.yaml"][..], &["worker", "grid.yaml"], &["submit", "slurm", "grid.yaml", "--dry-run"]]
     {
         let refused = run(&world, &server, command, 5);
-        assert!(refused.contains("not the one that is pinned") && refused.contains("model.safetensors"), "{refused}");
+        assert!(refused.contains("differs from the pinned one") && refused.contains("model.safetensors"), "{refused}");
         assert!(refused.contains("`ghostlab fetch grid.yaml` fetches it again"), "{refused}");
     }
     let score = ["score", MODEL, "--perplexity", "test.jsonl@64", "--windows", "2", "--json"];
     let refused = run(&world, &server, &score, 5);
     assert!(
-        refused.contains("not the one that is pinned") && refused.contains("--fetch fetches it again"),
+        refused.contains("differs from the pinned one") && refused.contains("--fetch fetches it again"),
         "{refused}"
     );
     run(&world, &server, &["fetch", "grid.yaml"], 0);
@@ -55,7 +55,7 @@ fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
     fs::write(world.path("copy/model.safetensors"), &bytes).unwrap();
     run(&world, &server, &["run", "grid.yaml"], 0);
     assert_eq!(is_pinned(&world), Value::Bool(false));
-    assert!(run(&world, &server, &["doctor", "grid.yaml"], 0).contains("another one than hub.lock has"));
+    assert!(run(&world, &server, &["doctor", "grid.yaml"], 0).contains("differs from the one in hub.lock"));
 }
 
 fn is_pinned(world: &World) -> Value {

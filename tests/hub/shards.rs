@@ -55,8 +55,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     // Another seed starts with another shard (5). Interleaving reads each of the eight groups.
     let seed = ["--set", "calibration.seed=1"];
     assert!(
-        run(&world, &server, &[&["run", "grid.yaml"][..], &seed].concat(), 3)
-            .contains("the corpus `train` is not here")
+        run(&world, &server, &[&["run", "grid.yaml"][..], &seed].concat(), 3).contains("the corpus `train` is missing")
     );
     run(&world, &server, &[&["fetch", "grid.yaml"][..], &seed].concat(), 0);
     assert_eq!(cached_parts(&world), ["part-2-of-8.jsonl", "part-5-of-8.jsonl"]);
@@ -82,9 +81,9 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     world.write("grid.yaml", grid.replace("test: {path", "test: {generated: true, path"));
     run(&world, &server, &["run", "grid.yaml", "--stored"], 0);
     for (set, found) in [
-        ("corpora.test.rule=c4", "the corpus is not there"),
+        ("corpora.test.rule=c4", "the corpus is missing"),
         ("corpora.test.shards=sideways", "sideways"),
-        ("corpora.test.shards_read=0", "a stream without a shard"),
+        ("corpora.test.shards_read=0", "a stream needs at least one shard"),
     ] {
         let log = both(&ghostlab(&world, &server.address, &["run", "grid.yaml", "--set", set], &[]));
         assert!(log.contains(found) && log.contains("error:"), "{set}: {log}");

@@ -58,7 +58,7 @@ fn two_backbones_stand_side_by_side_where_they_are_mapped() {
     world.write("experiments/backbones/yours.yaml", "path: ../../other\n");
     made(&world, &["reproduce", "mono"]);
     let log = made(&world, &["compare", "results/mini", "results/mono"]);
-    assert!(log.contains("no condition is in both") && log.contains("--map mine=yours"), "{log}");
+    assert!(log.contains("the runs have no condition in common") && log.contains("--map mine=yours"), "{log}");
     let log = made(&world, &["compare", "results/mini", "results/mono", "--map", "mine=yours"]);
     assert!(log.contains("values that differ") && !log.contains("only in"), "{log}");
     let output = world.ghostlab(&["compare", "results/mini", "results/mono", "--map", "mime=yours"]);

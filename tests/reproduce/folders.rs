@@ -37,7 +37,7 @@ fn run_artifact_has_its_own_folder_and_page_lists_gaps() {
     assert!(rows[1..].iter().all(|row| row[column].parse::<f64>().is_ok()), "{rows:?}");
     made(&world, &["run", "experiments/mini.yaml"]);
     let output = made(&world, &["reproduce", "mini", "--dtype", "bf16", "--kernels", "portable"]);
-    assert!(output.contains("(cpu-bf16): neither on the page nor held against the paper's claims"), "{output}");
+    assert!(output.contains("(cpu-bf16) are neither on the page nor compared with the paper's claims"), "{output}");
     assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), before);
     assert_eq!(names_in_mini(&world).len(), 3, "{:?}", names_in_mini(&world));
     let output = made(&world, &["report"]);

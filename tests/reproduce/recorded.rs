@@ -117,7 +117,7 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
     // Only artifacts without overrides can be recorded.
     let output = world.ghostlab(&["reproduce", "mini", "--record", "--dtype", "bf16"]);
     assert_eq!(output.status.code(), Some(2), "{}", both(&output));
-    assert!(both(&output).contains("only an artifact as it is described is recorded"), "{}", both(&output));
+    assert!(both(&output).contains("only an artifact with its default settings can be recorded"), "{}", both(&output));
 }
 
 fn results_and_reports(world: &World) -> std::collections::BTreeMap<String, Vec<u8>> {

@@ -190,7 +190,7 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
         let output = ended(child);
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(0), "{log}");
-        assert!(log.contains("suspended for so long that others took it for dead"), "{log}");
+        assert!(log.contains("suspended too long; other workers took over"), "{log}");
         assert!(log.contains("all 9 cells are stored"), "{log}");
         for left in ["claims", "processes", "drafts", "journals", "uses", "attempts"] {
             let count = fs::read_dir(world.path("data/store").join(left)).map_or(0, Iterator::count);

@@ -32,7 +32,7 @@ fn local_builders_are_read_or_refused_by_name() {
             assert!(samples.contains(&format!("\"{prompt}\"")), "{builder}: no `{prompt}` in {samples}");
         }
     }
-    for (dataset, words) in [("arrow", "`arrow` is a builder of `datasets`"), ("csv", "no files are named")] {
+    for (dataset, words) in [("arrow", "`arrow` is a builder of `datasets`"), ("csv", "no files are given")] {
         let named = definition(dataset, "rows.csv", "{{a}}");
         let unnamed = named.replace("dataset_kwargs: {data_files: {test: rows.csv}}\n", "");
         world.write("rows.yaml", unnamed);
@@ -51,7 +51,7 @@ fn a_split_without_labels_is_refused_with_its_row() {
     let output = world.ghostlab(&["score", "backbone", "--tasks", "boolq=boolq.jsonl"]);
     let message = error_text(&output);
     assert_eq!(output.status.code(), Some(2), "{message}");
-    assert!(message.contains("boolq.jsonl:1") && message.contains("take validation"), "{message}");
+    assert!(message.contains("boolq.jsonl:1") && message.contains("use the validation split"), "{message}");
 }
 
 #[test]

@@ -101,9 +101,9 @@ impl Error {
         match error.kind() {
             std::io::ErrorKind::NotFound => new.hint("check the path for a typing error"),
             std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
-                new.hint("check who owns the file and its folder")
+                new.hint("check the owner of the file and its folder")
             }
-            std::io::ErrorKind::StorageFull => new.hint("the disk is full: free some room"),
+            std::io::ErrorKind::StorageFull => new.hint("the disk is full: free some space"),
             _ => new,
         }
     }

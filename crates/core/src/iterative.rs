@@ -76,7 +76,7 @@ impl<'a> ShrinkingModel<'a> {
         let repaired: Vec<(Span, Repair)> =
             self.repaired.iter().map(|solved| (solved.span, solved.solution.repair.clone())).collect();
         let repairs = recovery::placed(&self.removed, &repaired)?
-            .ok_or_else(|| Error::job("a map of an MLP branch has no layer before it").at(self.removed.to_string()))?;
+            .ok_or_else(|| Error::job("no layer before a map of an MLP branch").at(self.removed.to_string()))?;
         Ok(Program::repaired(self.engine.config().layers, &self.removed, &repairs))
     }
 
@@ -97,7 +97,7 @@ impl<'a> ShrinkingModel<'a> {
         while scores.len() < cut.depth {
             let (similarities, _) = self.measure(&self.comparisons(rule, &one)?, progress)?;
             let mut no_trials =
-                |_: TrialMetric, _: &[Cut]| Err(Error::job("an iterative criterion measures no trials"));
+                |_: TrialMetric, _: &[Cut]| Err(Error::job("an iterative criterion does not measure trials"));
             let mut stats = CalibrationStats::new(&similarities, None, &mut no_trials).without(self.removed.clone());
             let chosen = rule.select(&one, &mut stats)?;
             let score = chosen.scores.iter().find(|(candidate, _)| removal(cut.unit, *candidate) == chosen.removed);

@@ -29,10 +29,10 @@ impl From<Unsolved> for Error {
                 .found(show_size(rows, channels))
                 .hint("calibrate on more tokens than the backbone has channels"),
             Unsolved::NoEigenvalues { rows, channels } => {
-                Self::job("the eigenvalues of the normal equations are not found").found(show_size(rows, channels))
+                Self::job("cannot compute the eigenvalues of the normal equations").found(show_size(rows, channels))
             }
             Unsolved::NoSingularValues { rows, channels } => {
-                Self::job("the singular values of the activations are not found").found(show_size(rows, channels))
+                Self::job("cannot compute the singular values of the activations").found(show_size(rows, channels))
             }
         }
     }

@@ -216,7 +216,7 @@ pub fn schema<T: JsonSchema>() -> Value {
 /// Fails if an option is unknown or a value is invalid. The error contains serde's message and the method's name.
 pub fn read<T: DeserializeOwned>(method: &str, options: &Options) -> Result<T> {
     serde_json::from_value(Value::Object(options.clone()))
-        .map_err(|error| Error::bad_input(format!("wrong options for `{method}`")).found(error))
+        .map_err(|error| Error::bad_input(format!("invalid options for `{method}`")).found(error))
 }
 
 /// Fills in all defaults and normalizes values, so that `0` and `0.0` are equal.
@@ -231,7 +231,7 @@ fn resolve<T: Serialize + DeserializeOwned>(method: &str, options: &Options) -> 
 pub fn written(method: &str, settings: &impl Serialize) -> Result<Options> {
     match serde_json::to_value(settings) {
         Ok(Value::Object(options)) => Ok(options),
-        other => Err(Error::job(format!("the options of `{method}` are no map")).found(format!("{other:?}"))),
+        other => Err(Error::job(format!("the options of `{method}` are not a map")).found(format!("{other:?}"))),
     }
 }
 

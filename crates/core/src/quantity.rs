@@ -53,7 +53,7 @@ impl TryFrom<f64> for Gigabytes {
         if value <= Self::MAX && bytes >= 1.0 {
             return Ok(Self(bytes as u64));
         }
-        Err(format!("{value} is no size: gigabytes are more than 0 and at most {}", Self::MAX))
+        Err(format!("{value} is not a size: expected more than 0 and at most {} gigabytes", Self::MAX))
     }
 }
 
@@ -82,7 +82,7 @@ impl FromStr for Days {
     fn from_str(text: &str) -> Result<Self, String> {
         match number(text)? {
             days if (0.0..=Self::MAX).contains(&days) => Ok(Self(Duration::from_secs_f64(days * 86_400.0))),
-            days => Err(format!("{days} is no age: days are 0 or more and at most {}", Self::MAX)),
+            days => Err(format!("{days} is not an age: expected 0 to {} days", Self::MAX)),
         }
     }
 }
@@ -110,7 +110,7 @@ fn size(bytes: u64, decimals: usize) -> String {
 
 /// Parses a number. The caller's type rejects NaN and infinity.
 pub(crate) fn number(text: &str) -> Result<f64, String> {
-    text.trim().parse().map_err(|_| format!("`{text}` is no number"))
+    text.trim().parse().map_err(|_| format!("`{text}` is not a number"))
 }
 
 /// Formats a count with its noun: `1 cell`, `2 cells`. The plural adds an `s`.

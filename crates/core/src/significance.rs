@@ -139,12 +139,12 @@ fn heads(random: &mut Mt64, count: u64) -> u64 {
 /// Fails if the lists differ in length or are empty, `samples` is 0, or a loss is not finite.
 pub fn paired_bootstrap(a: &[f64], b: &[f64], samples: usize, seed: u64) -> Result<Interval> {
     if a.len() != b.len() || a.is_empty() {
-        return Err(Error::bad_input("the losses are not pairs")
-            .expected("as many windows of one variant as of the other, and at least one")
+        return Err(Error::bad_input("the losses are not paired")
+            .expected("the same number of windows for both variants, at least one")
             .found(format!("{} and {}", a.len(), b.len())));
     }
     if samples == 0 {
-        return Err(Error::bad_input("a bootstrap needs samples").expected("a number of samples from 1").found("0"));
+        return Err(Error::bad_input("the bootstrap has no samples").expected("at least 1 sample").found("0"));
     }
     let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
     if let Some(index) = differences.iter().position(|difference| !difference.is_finite()) {

@@ -420,7 +420,7 @@ fn longrope_answer_beyond_the_context_runs_anew() {
         let token = engine.decoding(&trie).unwrap().token_bytes(&[0, 1]);
         let short = Settings { cache_bytes: token * 60, ..Settings::greedy(12, 100) };
         let error = generate(&*engine, &trie, &prompts, &short, &Digits, &mut ()).unwrap_err();
-        assert!(error.to_string().contains("the cache has no room for a prompt"), "{error}");
+        assert!(error.to_string().contains("a prompt does not fit in the KV cache"), "{error}");
     }
 }
 

@@ -117,7 +117,7 @@ impl Aggregation {
 
     fn of(self, items: &[&Item]) -> Result<f64> {
         if items.is_empty() {
-            return Err(Error::bad_input("there is no document to score"));
+            return Err(Error::bad_input("no documents to score"));
         }
         let numbers = items.iter().filter_map(|item| item.number());
         let count = items.len() as f64;
@@ -278,9 +278,9 @@ fn distinct(labels: &[(i64, i64)]) -> Vec<i64> {
 fn binary_f1(labels: &[(i64, i64)]) -> Result<f64> {
     let all = distinct(labels);
     if all.len() > 2 || all.len() == 2 && !all.contains(&1) {
-        return Err(Error::bad_input("`f1` is of two labels, 0 and 1")
+        return Err(Error::bad_input("`f1` requires the labels 0 and 1")
             .found(format!("the labels {all:?}"))
-            .hint("`aggregation: weighted_f1` is of any number of labels"));
+            .hint("use `aggregation: weighted_f1` for more labels"));
     }
     Ok(f1(labels, 1))
 }
@@ -319,7 +319,9 @@ fn brier(items: &[&Item]) -> Result<f64> {
     for item in items {
         let Item::Probabilities(gold, all) = item else { continue };
         if classes.is_some_and(|classes| classes != all.len()) || *gold >= all.len() {
-            return Err(Error::bad_input("`brier_score` needs as many choices for each document, and a right one"));
+            return Err(Error::bad_input(
+                "`brier_score` requires the same number of choices and a right answer for every document",
+            ));
         }
         classes = Some(all.len());
         sum += all.iter().enumerate().map(|(index, p)| (p - f64::from(u8::from(index == *gold))).powi(2)).sum::<f64>();

@@ -50,11 +50,11 @@ impl ChatTemplate {
         let path = folder.join("tokenizer_config.json");
         let config = if path.exists() { regular::read(&path)? } else { b"{}".to_vec() };
         let config: Value =
-            serde_json::from_slice(&config).map_err(|error| bad_file("this is no JSON", &path).found(error))?;
+            serde_json::from_slice(&config).map_err(|error| bad_file("invalid JSON", &path).found(error))?;
         let template_file = folder.join("chat_template.jinja");
         let (source, location) = if template_file.exists() {
             let text = String::from_utf8(regular::read(&template_file)?)
-                .map_err(|_| Error::bad_input("a chat template is no UTF-8").at(template_file.display()))?;
+                .map_err(|_| Error::bad_input("a chat template is not UTF-8").at(template_file.display()))?;
             (text, template_file.display().to_string())
         } else {
             let text = match config.get("chat_template") {
@@ -69,7 +69,7 @@ impl ChatTemplate {
             (
                 text.ok_or_else(|| {
                     bad_file("the model has no chat template", &path)
-                        .expected("`chat_template` here, or a file chat_template.jinja")
+                        .expected("`chat_template` in this file, or a file chat_template.jinja")
                 })?,
                 path.display().to_string(),
             )
@@ -164,10 +164,10 @@ impl ChatTemplate {
         let content = messages.last().map_or("", |last| last.content.trim_matches(is_space));
         let start = text.rfind(MARK.trim_end()).filter(|_| self.source.contains("content") && text.contains(content));
         let start = start.ok_or_else(|| {
-            Error::bad_input("a chat template does not show the message that is to be continued")
+            Error::bad_input("the chat template does not contain the message to continue")
                 .at(&self.place)
-                .expected(format!("{content:?} as it stands"))
-                .hint("leave out `gen_prefix`, or the chat template")
+                .expected(format!("{content:?} unchanged"))
+                .hint("leave out `gen_prefix` or the chat template")
         })?;
         // If the template trimmed the marker, trim the whitespace before it too.
         let is_whole_mark = text[start..].starts_with(MARK);
@@ -185,7 +185,7 @@ fn tojson(value: &Jinja, kwargs: &Kwargs) -> std::result::Result<String, JinjaEr
     let separators = match separators.as_deref() {
         None => None,
         Some([between, after]) => Some((between.clone(), after.clone())),
-        Some(_) => return Err(JinjaError::new(ErrorKind::InvalidOperation, "`separators` are two texts")),
+        Some(_) => return Err(JinjaError::new(ErrorKind::InvalidOperation, "`separators` must be two strings")),
     };
     let style = JsonStyle {
         indent: kwargs.get("indent")?,
@@ -244,7 +244,7 @@ fn strftime(format: &str, seconds: i64) -> std::result::Result<String, JinjaErro
 }
 
 fn unknown_directive(unknown: &str) -> JinjaError {
-    JinjaError::new(ErrorKind::InvalidOperation, format!("`strftime_now` does not know %{unknown}"))
+    JinjaError::new(ErrorKind::InvalidOperation, format!("`strftime_now` does not support %{unknown}"))
 }
 
 #[cfg(test)]
@@ -269,7 +269,7 @@ mod tests {
             vec![],
             "t",
         );
-        assert!(looping.unwrap().render(&messages, false).unwrap_err().to_string().contains("does not come to an end"));
+        assert!(looping.unwrap().render(&messages, false).unwrap_err().to_string().contains("exceeds the step limit"));
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl<'de> Deserialize<'de> for Definition {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let WrittenDefinition { file, line, says } = WrittenDefinition::deserialize(deserializer)?;
         let location = Place { file: file.as_str().into(), line };
-        let value = literal(&says).ok_or_else(|| Error::bad_input("this is no definition").at(&location));
+        let value = literal(&says).ok_or_else(|| Error::bad_input("not a task definition").at(&location));
         let read = value.and_then(|value| Self::read(&node(value, &location)));
         read.map_err(|error| de::Error::custom(error.one_line()))
     }

@@ -224,20 +224,20 @@ impl KeyReader<'_> {
                 }
                 return Err(match &node.tree {
                     Tree::Hook(function) => hooked(name, function, &node.place),
-                    _ => Error::bad_input(format!("`{name}` is not offered")).at(&node.place).found(node.kind()),
+                    _ => Error::bad_input(format!("`{name}` is not supported")).at(&node.place).found(node.kind()),
                 });
             }
             if !KEYS.contains(&name) && !WITHOUT_EFFECT.contains(&name) && !NOT_OFFERED.contains(&name) {
                 let near = nearest(name, KEYS.into_iter().chain(WITHOUT_EFFECT));
-                let bad = Error::bad_input(format!("`{}` is no key of a task", key.text())).at(&node.place);
-                return Err(bad.hint(near.map_or("leave it out".to_owned(), |near| format!("is `{near}` meant?"))));
+                let bad = Error::bad_input(format!("`{}` is not a key of a task", key.text())).at(&node.place);
+                return Err(bad.hint(near.map_or("leave it out".to_owned(), |near| format!("did you mean `{near}`?"))));
             }
         }
         if let Some(node) =
             self.node.get("unsafe_code").filter(|node| !matches!(node.tree, Tree::Scalar(Value::Bool(false))))
         {
             return Err(
-                Error::bad_input("`unsafe_code` is not offered: no code that a model wrote is run").at(&node.place)
+                Error::bad_input("`unsafe_code` is not supported: model-generated code is never run").at(&node.place)
             );
         }
         if let Some((path, node)) = self.other_hook() {
@@ -291,7 +291,7 @@ impl KeyReader<'_> {
         let options = match self.get("dataset_kwargs")? {
             Some(node) if matches!(node.tree, Tree::Map(_)) => {
                 if let Some((key, odd)) = node.pairs().iter().find(|(key, _)| !LOADING.contains(&&*key.text())) {
-                    let bad = Error::bad_input(format!("`dataset_kwargs.{}` is not offered", key.text()));
+                    let bad = Error::bad_input(format!("`dataset_kwargs.{}` is not supported", key.text()));
                     return Err(bad.at(&odd.place).expected(LOADING.join(", ")).found(odd.kind()));
                 }
                 node.plain()?
@@ -317,7 +317,7 @@ impl KeyReader<'_> {
         let prefix = self.field("gen_prefix")?;
         let shots = match self.get("num_fewshot")? {
             None => None,
-            Some(node) => Some(whole(node).ok_or_else(|| wrong("num_fewshot", "a number from 0", node))?),
+            Some(node) => Some(whole(node).ok_or_else(|| wrong("num_fewshot", "a whole number, 0 or more", node))?),
         };
         let repeats = match self.get("repeats")? {
             None => 1,
@@ -426,8 +426,9 @@ impl KeyReader<'_> {
             Some(Value::List(items)) if items.iter().all(|item| item.as_text().is_some()) => {
                 if !items.is_empty() && items.iter().all(|item| item.as_text() == Some("")) {
                     let culprit = node.get("until").unwrap_or(node);
-                    return Err(wrong("until", "texts at which a generation stops", culprit)
-                        .hint("an empty text stops nothing: `until: []` says that nothing does"));
+                    return Err(
+                        wrong("until", "non-empty stop texts", culprit).hint("write `until: []` for no stop texts")
+                    );
                 }
             }
             Some(Value::Text(_) | Value::None) => {}
@@ -442,9 +443,7 @@ impl KeyReader<'_> {
         let pipelines = items.iter().map(Pipeline::read).collect::<Result<Vec<_>>>()?;
         if let (false, Some(odd)) = (output == Output::Generate, pipelines.iter().find(|pipeline| !pipeline.is_first()))
         {
-            return Err(
-                wrong("filter_list", "take_first, which is all that numbers can be filtered by", node).found(&odd.name)
-            );
+            return Err(wrong("filter_list", "take_first, the only filter for numbers", node).found(&odd.name));
         }
         Ok(pipelines)
     }
@@ -548,7 +547,7 @@ fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
             "fewshot_indices" | "samples" | "doc_to_text" | "doc_to_target" => {}
             "process_docs" if node.is_null() => {}
             _ => {
-                let bad = Error::bad_input(format!("`{full}` is no key of examples")).at(&node.place);
+                let bad = Error::bad_input(format!("`{full}` is not a key of examples")).at(&node.place);
                 return Err(bad.found(texts(node).join(", ")));
             }
         }

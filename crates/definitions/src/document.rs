@@ -70,16 +70,16 @@ impl Columns {
     pub fn choices(&self, field: &Field, document: &Value) -> Result<Vec<Value>> {
         let value = self.value(("doc_to_choice", field), document, |text| {
             literal(&text).ok_or_else(|| {
-                Error::bad_input("`doc_to_choice` does not print a list")
-                    .expected("Python's literal of a list, as ['a', 'b']")
+                Error::bad_input("`doc_to_choice` does not render to a list")
+                    .expected("a Python list literal such as ['a', 'b']")
                     .found(text)
             })
         })?;
         match value {
             Value::List(items) if !items.is_empty() => Ok(items),
-            other => {
-                Err(Error::bad_input("`doc_to_choice` gives no list of choices").expected("a list").found(other.repr()))
-            }
+            other => Err(Error::bad_input("`doc_to_choice` does not give a list of choices")
+                .expected("a list")
+                .found(other.repr())),
         }
     }
 
@@ -94,7 +94,7 @@ impl Columns {
         };
         match document.get(name) {
             Some(Value::Text(text)) => Ok(text.clone()),
-            Some(other) => Err(Error::bad_input(format!("the column `{name}` is no text")).found(other.repr())),
+            Some(other) => Err(Error::bad_input(format!("the column `{name}` is not text")).found(other.repr())),
             None => {
                 activity::started(format_args!("`description` or `gen_prefix`, {}", template.place()));
                 template.render(document)
@@ -105,8 +105,8 @@ impl Columns {
 
 fn digits(text: &str) -> Result<Value> {
     literal(text).ok_or_else(|| {
-        Error::bad_input("a text of digits is no number of Python")
-            .expected("digits of ASCII without leading zeros")
+        Error::bad_input("the digits are not a valid Python number")
+            .expected("ASCII digits without leading zeros")
             .found(text)
     })
 }

@@ -47,7 +47,7 @@ impl Object for Printed {
     }
 
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Jinja> {
-        Some(refused(format!("`.{key}` of a {} is not offered", self.0.class())).into())
+        Some(refused(format!("`.{key}` of a {} is not supported", self.0.class())).into())
     }
 
     fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
@@ -82,7 +82,7 @@ fn jinja_variable((key, value): &(Value, Value)) -> (Value, Jinja) {
     let converted = match value {
         Value::Object(object) if object.text().is_none() => {
             let class = object.class();
-            refused(format!("the column `{}` has the type {class}, which no template prints", key.text())).into()
+            refused(format!("the column `{}` has the type {class}, which templates cannot print", key.text())).into()
         }
         value => jinja(value),
     };
@@ -101,9 +101,7 @@ pub(crate) fn jinja(value: &Value) -> Jinja {
             Jinja::from_object(Ordered(pairs.iter().map(|(key, value)| (key.clone(), jinja(value))).collect()))
         }
         Value::Object(object) if object.text().is_some() => Jinja::from_object(Printed((**object).clone())),
-        Value::Object(object) => {
-            refused(format!("the column is of the type {}, which is not read", object.class())).into()
-        }
+        Value::Object(object) => refused(format!("the column has the unsupported type {}", object.class())).into(),
     }
 }
 
@@ -121,10 +119,10 @@ pub(crate) fn python(value: &Jinja) -> Result<Value, Error> {
         }
         ValueKind::Number => Value::Float(f64::try_from(value.clone())?),
         _ if value.as_object().is_some_and(|object| object.type_name().contains("Namespace")) => {
-            return Err(refused("a namespace is no value that can be printed"));
+            return Err(refused("a namespace cannot be printed"));
         }
         ValueKind::Seq | ValueKind::Iterable if is_lazy(value) => {
-            return Err(refused("an iterator is no value that can be printed: apply `list` to it"));
+            return Err(refused("an iterator cannot be printed: apply `list` to it"));
         }
         ValueKind::Seq | ValueKind::Iterable => {
             Value::List(value.try_iter()?.map(|item| python(&item)).collect::<Result<_, _>>()?)
@@ -168,7 +166,7 @@ pub(crate) fn repr(value: &Jinja) -> Result<String, Error> {
         return object
             .repr()
             .map(str::to_owned)
-            .ok_or_else(|| refused(format!("a {} in a list or dict is not offered", object.class())));
+            .ok_or_else(|| refused(format!("a {} in a list or dict is not supported", object.class())));
     }
     if let Some(tuple) = value.downcast_object_ref::<Tuple>() {
         let comma = if tuple.len() == 1 { "," } else { "" };
@@ -220,7 +218,7 @@ pub(crate) fn printed(bytes: usize) -> Result<(), Error> {
     let all = PRINTED.get().saturating_add(bytes);
     PRINTED.set(all);
     if all > MAX_BYTES {
-        return Err(refused(format!("a rendering makes at most {} MB of text", MAX_BYTES >> 20)));
+        return Err(refused(format!("a rendering may produce at most {} MB of text", MAX_BYTES >> 20)));
     }
     Ok(())
 }

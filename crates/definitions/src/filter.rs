@@ -62,7 +62,7 @@ impl Pipeline {
         if let Some((key, odd)) =
             node.pairs().iter().find(|(key, _)| !["name", "filter"].contains(&key.as_text().unwrap_or("")))
         {
-            return Err(wrong(&key.text(), "`name` and `filter`, which are all that a pipeline has", odd));
+            return Err(wrong(&key.text(), "only `name` and `filter`", odd));
         }
         let name =
             node.get("name").and_then(Node::text).ok_or_else(|| wrong("filter_list", "entries with `name`", node))?;
@@ -71,7 +71,7 @@ impl Pipeline {
         };
         let steps = steps.iter().map(FilterStep::read).collect::<Result<Vec<_>>>()?;
         if !steps.iter().any(|step| matches!(step, FilterStep::TakeFirst)) {
-            let last = "take_first in it: metrics take one answer, not a list";
+            let last = "a final take_first, because metrics take one answer, not a list";
             return Err(wrong("filter", last, node).found(format!("the pipeline `{name}`")));
         }
         Ok(Self { name: name.to_owned(), steps })
@@ -149,16 +149,13 @@ impl FilterStep {
             }
             Self::TakeFirst => {
                 let first = items(answers)?.into_iter().next();
-                first.ok_or_else(|| Error::job("there is no first answer to take").found(answers.repr()))
+                first.ok_or_else(|| Error::job("no first answer to take").found(answers.repr()))
             }
             Self::TakeFirstK(k) => {
                 let mut all = items(answers)?;
                 if all.len() < *k {
-                    return Err(Error::bad_input(format!(
-                        "there are {} answers, and the first {k} are to be taken",
-                        all.len()
-                    ))
-                    .hint("raise `repeats`"));
+                    return Err(Error::bad_input(format!("cannot take the first {k} of {} answers", all.len()))
+                        .hint("raise `repeats`"));
                 }
                 all.truncate(*k);
                 Ok(Value::List(all))
@@ -167,9 +164,7 @@ impl FilterStep {
                 let all = items(answers)?;
                 let most = all.iter().map(|item| count_equal(item, &all)).max();
                 let winner = all.iter().find(|item| Some(count_equal(item, &all)) == most).cloned();
-                winner
-                    .map(|winner| Value::List(vec![winner]))
-                    .ok_or_else(|| Error::job("there is no answer to vote for"))
+                winner.map(|winner| Value::List(vec![winner])).ok_or_else(|| Error::job("no answer to vote for"))
             }
             Self::Strip => each_text(answers, |text| strip(text).to_owned()),
             Self::Lower => each_text(answers, str::to_lowercase),
@@ -193,7 +188,7 @@ fn each(answers: &Value, change: impl FnMut(Value) -> Result<Value>) -> Result<V
 fn each_text(answers: &Value, change: fn(&str) -> String) -> Result<Value> {
     each(answers, |item| match item {
         Value::Text(text) => Ok(Value::Text(change(&text))),
-        other => Err(Error::job("a filter of texts got something else").found(other.repr())),
+        other => Err(Error::job("a text filter got another type").found(other.repr())),
     })
 }
 
@@ -202,7 +197,7 @@ fn items(value: &Value) -> Result<Vec<Value>> {
     match value {
         Value::List(items) => Ok(items.clone()),
         Value::Text(text) => Ok(text.chars().map(|c| Value::Text(c.to_string())).collect()),
-        other => Err(Error::job("a filter needs a list of answers").found(other.repr())),
+        other => Err(Error::job("a filter requires a list of answers").found(other.repr())),
     }
 }
 
@@ -221,8 +216,8 @@ fn chosen(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool)>> {
     let length = i64::try_from(all.len()).unwrap_or(i64::MAX);
     let index = if select < 0 { select + length } else { select };
     let groups = usize::try_from(index).ok().and_then(|index| all.get(index)).ok_or_else(|| {
-        Error::job("`group_select` is beyond the matches")
-            .expected(format!("at most {} matches are needed", all.len()))
+        Error::job("`group_select` exceeds the number of matches")
+            .expected(format!("at least {} matches", all.len()))
             .found(select)
     })?;
     let part = groups.iter().find(|part| !part.is_empty()).map_or("", |part| strip(part));
@@ -249,13 +244,13 @@ fn choice(
         })
     };
     let choices = document.get("choices").and_then(Value::as_list).ok_or_else(|| {
-        Error::bad_input("`multi_choice_regex` reads the column `choices`")
-            .expected("a list of texts in it")
+        Error::bad_input("`multi_choice_regex` requires the column `choices`")
+            .expected("a list of texts")
             .found(document.repr())
     })?;
     let mut texts = Vec::new();
     for choice in choices {
-        let text = choice.as_text().ok_or_else(|| Error::bad_input("a choice is no text").found(choice.repr()))?;
+        let text = choice.as_text().ok_or_else(|| Error::bad_input("a choice is not text").found(choice.repr()))?;
         texts.push(cleaned(strip(text))?);
     }
     let by_text = Pattern::new(&texts.iter().map(|text| escaped(text)).collect::<Vec<_>>().join("|"))?;

@@ -50,12 +50,12 @@ impl Generating {
             let error = wrong(&key.text(), expected, value);
             let key = key.text();
             return Err(match nearest(&key, OTHERS.into_iter().chain(LIMITS)) {
-                Some(near) => error.hint(format!("is `{near}` meant?")),
+                Some(near) => error.hint(format!("did you mean `{near}`?")),
                 None => error,
             });
         }
         if let Some(beams) = read_setting("num_beams", settings).filter(|beams| beams.as_int() != Some(1)) {
-            return Err(wrong("num_beams", "1: answers are generated token by token", beams));
+            return Err(wrong("num_beams", "1, because beam search is not supported", beams));
         }
         let until = match read_setting("until", settings) {
             None => Vec::new(),
@@ -77,7 +77,7 @@ impl Generating {
             let temperature = temperature.unwrap_or(1.0);
             if temperature <= 0.0 {
                 let found = Value::Float(temperature);
-                return Err(wrong("temperature", "more than 0, as `do_sample` is true", &found));
+                return Err(wrong("temperature", "more than 0 if `do_sample` is true", &found));
             }
             let top_p = read_setting("top_p", settings).map_or(Ok(1.0), |value| number("top_p", value))?;
             let top_k = read_setting("top_k", settings).map_or(Ok(TOP_K as f64), |value| number("top_k", value))?;
@@ -107,7 +107,7 @@ fn number(key: &str, value: &Value) -> Result<f64> {
 }
 
 fn wrong(key: &str, expected: &str, found: &Value) -> Error {
-    Error::bad_input(format!("`generation_kwargs.{key}` is not run")).expected(expected).found(found.repr())
+    Error::bad_input(format!("`generation_kwargs.{key}` is not supported")).expected(expected).found(found.repr())
 }
 
 #[cfg(test)]

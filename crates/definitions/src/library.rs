@@ -170,7 +170,7 @@ impl Library {
             let nodes = Nodes::new(self).named(name)?;
             for (task, node) in nodes.tasks {
                 if let Some(other) = sources.get(&task) {
-                    let same = Error::bad_input(format!("the task `{task}` is asked for twice"));
+                    let same = Error::bad_input(format!("the task `{task}` is requested twice"));
                     return Err(same.at(&node.place).found(format!("in `{other}` and in `{name}`")));
                 }
                 selection.tasks.push(Definition::read(&node)?);
@@ -218,7 +218,7 @@ pub fn resolved(path: &Path) -> Result<Node> {
 fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
     let canonical = path.canonicalize().map_err(|error| Error::io("open", path, &error))?;
     if !seen.insert(canonical) {
-        return Err(Error::bad_input("a definition includes a file that it has included already")
+        return Err(Error::bad_input("a definition includes a file twice")
             .at(path.display())
             .hint("include each file once"));
     }
@@ -278,9 +278,9 @@ impl<'a> Nodes<'a> {
 
     fn unknown(&self, name: &str) -> Error {
         let near = nearest(name, self.library.entries.keys().map(String::as_str));
-        let bad = Error::bad_input(format!("there is no task, group, tag or file `{name}`"));
+        let bad = Error::bad_input(format!("unknown task, group, tag or file `{name}`"));
         bad.hint(
-            near.map_or("give the folder that has its definition".to_owned(), |near| format!("is `{near}` meant?")),
+            near.map_or("specify the folder with its definition".to_owned(), |near| format!("did you mean `{near}`?")),
         )
     }
 
@@ -334,7 +334,7 @@ impl<'a> Nodes<'a> {
         for member in members {
             self.members += 1;
             if self.members > MAX_MEMBERS {
-                return Err(Error::bad_input(format!("the group `{name}` names too many tasks and groups"))
+                return Err(Error::bad_input(format!("the group `{name}` contains too many tasks and groups"))
                     .at(&member.place)
                     .expected(format!("at most {MAX_MEMBERS} members, inner groups expanded")));
             }
@@ -373,9 +373,9 @@ impl<'a> Nodes<'a> {
             )]),
             Some(Entry::Tag(tasks)) if tasks.len() > 1 => {
                 // The harness would give every task the name of the tag.
-                Err(Error::bad_input(format!("overrides for the tag `{name}` cannot be given in a group"))
+                Err(Error::bad_input(format!("a group cannot override settings of the tag `{name}`"))
                     .at(&member.place)
-                    .hint("name the tasks one by one, or set the overrides for the whole group"))
+                    .hint("list the tasks individually, or set the overrides for the whole group"))
             }
             Some(entry) => {
                 member_overrides.take("task");
@@ -405,7 +405,7 @@ fn read_group_metric(item: &Node) -> Result<GroupMetric> {
             (Some("weight_by_size"), Tree::Scalar(Value::Bool(by_size))) => metric.by_size = *by_size,
             (Some("aggregation"), Tree::Scalar(Value::Text(name))) if name == "mean" => {}
             (Some("aggregation"), _) => {
-                return Err(wrong("aggregation", "`mean`, which is all that groups have", value));
+                return Err(wrong("aggregation", "`mean`, the only aggregation of groups", value));
             }
             _ => return Err(wrong(&key.text(), "metric, filter_list, weight_by_size or aggregation", value)),
         }
@@ -449,7 +449,7 @@ mod tests {
         assert!(node.get("num_fewshot").unwrap().is_null());
         assert_eq!(node.get("metric_list").unwrap().plain().unwrap().as_list().unwrap().len(), 1);
         let error = resolved(&folder.path().join("twice.yaml")).unwrap_err().to_string();
-        assert!(error.contains("included already") && error.contains("twice.yaml"), "{error}");
+        assert!(error.contains("includes a file twice") && error.contains("twice.yaml"), "{error}");
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl LiteralReader<'_> {
         let read = self.text.get(..self.at).unwrap_or_default();
         let excerpt: String = self.rest().chars().take(20).collect();
         let found = if excerpt.is_empty() { "the end".to_owned() } else { format!("{excerpt:?}") };
-        Error::bad_input("the text is not a Python literal")
+        Error::bad_input("invalid Python literal")
             .at(format!("character {}", read.chars().count() + 1))
             .expected(expected)
             .found(found)
@@ -243,7 +243,7 @@ impl LiteralReader<'_> {
             match self.peek() {
                 None => return Err(self.refuse("a closing quote")),
                 Some('\n' | '\r') if !long => return Err(self.refuse("a closing quote on the same line")),
-                Some('\0') => return Err(self.refuse("no character NUL")),
+                Some('\0') => return Err(self.refuse("no NUL character")),
                 Some('\\') if raw => {
                     self.next();
                     text.push('\\');
@@ -295,7 +295,7 @@ impl LiteralReader<'_> {
             }
             Some('N') => {
                 self.at = start;
-                return Err(self.refuse("no character by its name"));
+                return Err(self.refuse("no named character"));
             }
             // Python keeps the backslash of an unknown escape.
             _ => {
@@ -322,7 +322,7 @@ impl LiteralReader<'_> {
             return Ok(());
         }
         self.at = start;
-        Err(self.refuse(&format!("{length} digits that name a character")))
+        Err(self.refuse(&format!("{length} digits of a character code")))
     }
 }
 

@@ -109,7 +109,7 @@ fn of_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
                 items
                     .try_iter()?
                     .map(|item| {
-                        let one = item.as_str().ok_or_else(|| refused("`join` takes texts only"))?;
+                        let one = item.as_str().ok_or_else(|| refused("`join` requires texts"))?;
                         printed(one.len() + text.len()).map(|()| one.to_owned())
                     })
                     .collect::<Result<Vec<_>, _>>()?
@@ -156,7 +156,7 @@ fn without_arguments(text: &str, method: &str) -> Result<Jinja, Error> {
         "isascii" => Jinja::from(text.is_ascii()),
         "isidentifier" => Jinja::from(is_identifier(text)?),
         "isprintable" => Jinja::from(is_printable(text)),
-        _ => return Err(refused(format!("a text has no method `{method}` here"))),
+        _ => return Err(refused(format!("the method `{method}` of texts is not supported"))),
     })
 }
 
@@ -219,7 +219,7 @@ fn position(text: &str, method: &str, args: &[Jinja]) -> Result<i64, Error> {
 fn partition(text: &str, last: bool, args: &[Jinja]) -> Result<[Jinja; 3], Error> {
     let (separator,): (String,) = from_args(args)?;
     if separator.is_empty() {
-        return Err(refused("`partition` by an empty text"));
+        return Err(refused("`partition` with an empty separator"));
     }
     let parts = if last { text.rsplit_once(&separator) } else { text.split_once(&separator) };
     let parts = match parts {
@@ -234,7 +234,7 @@ fn padded(text: &str, method: &str, args: &[Jinja]) -> Result<String, Error> {
     let (width, fill): (usize, Option<String>) = from_args(args)?;
     let mut fill = fill.as_deref().unwrap_or(if method == "zfill" { "0" } else { " " }).chars();
     let (Some(fill), None) = (fill.next(), fill.next()) else {
-        return Err(refused(format!("`{method}` fills with one character")));
+        return Err(refused(format!("`{method}` requires a single fill character")));
     };
     let missing = width.saturating_sub(text.chars().count());
     printed(missing.saturating_mul(fill.len_utf8()))?;
@@ -309,7 +309,7 @@ fn split_lines(text: &str, keep_ends: bool) -> Vec<String> {
 
 fn split(text: &str, separator: Option<&str>, most: Option<usize>, right: bool) -> Result<Vec<String>, Error> {
     Ok(match (separator, most) {
-        (Some(""), _) => return Err(refused("`split` by an empty text")),
+        (Some(""), _) => return Err(refused("`split` with an empty separator")),
         (Some(separator), None) => owned_parts(text.split(separator).collect()),
         (Some(separator), Some(most)) if right => {
             owned_parts(text.rsplitn(most + 1, separator).collect::<Vec<_>>().into_iter().rev().collect())
@@ -363,7 +363,7 @@ fn of_list(object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error>
             None => Err(refused(format!("{} is not in the list {}", item.repr(), Value::List(items).repr()))),
         },
         "count" => Ok(Jinja::from(items.iter().filter(|other| **other == item).count())),
-        _ => Err(refused(format!("a list has no method `{method}` here"))),
+        _ => Err(refused(format!("the method `{method}` of lists is not supported"))),
     }
 }
 
@@ -394,6 +394,6 @@ fn of_map(object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> 
             let found = object.get_item(&key).ok().filter(|value| !value.is_undefined());
             Ok(found.or(default).unwrap_or_else(|| Jinja::from(())))
         }
-        _ => Err(refused(format!("a map has no method `{method}` here"))),
+        _ => Err(refused(format!("the method `{method}` of dicts is not supported"))),
     }
 }

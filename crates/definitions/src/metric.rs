@@ -137,7 +137,7 @@ impl Metric {
                     metric.aggregation = aggregation.ok_or_else(|| {
                         wrong(
                             "aggregation",
-                            &format!("one that takes what `{}` gives, as `{}`", entry.1, entry.2.name()),
+                            &format!("a metric that supports `{}`, such as `{}`", entry.1, entry.2.name()),
                             value,
                         )
                     })?;
@@ -146,7 +146,7 @@ impl Metric {
                 ("hf_evaluate", Tree::Scalar(Value::Bool(false))) => {}
                 ("hf_evaluate", _) => {
                     return Err(
-                        Error::bad_input("metrics of Hugging Face's `evaluate` are not offered").at(&value.place)
+                        Error::bad_input("metrics of Hugging Face's `evaluate` are not supported").at(&value.place)
                     );
                 }
                 // lm-eval drops these options for metrics that do not accept them.
@@ -164,7 +164,7 @@ impl Metric {
                 }
                 ("ignore_numbers", Tree::Scalar(Value::Bool(truth))) if compares => metric.matching.numbers = *truth,
                 (name, _) => {
-                    return Err(wrong(name, &format!("an option that `{}` has here", entry.1), value));
+                    return Err(wrong(name, &format!("a supported option of `{}`", entry.1), value));
                 }
             }
         }

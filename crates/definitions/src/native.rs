@@ -100,7 +100,7 @@ fn question(known: &Known, task: &Task, id: usize, tokens: &[Tokenised]) -> Resu
         return Err(mismatched_requests(known).found(found));
     }
     let gold = gold.as_int().ok_or_else(|| {
-        Error::bad_input("the right answer is no number of a choice").at(task.place(id)).found(gold.repr())
+        Error::bad_input("the right answer is not the number of a choice").at(task.place(id)).found(gold.repr())
     })?;
     let lengths = choices.iter().zip(tokens).map(|(choice, tokens)| {
         let text = choice.text();
@@ -110,7 +110,7 @@ fn question(known: &Known, task: &Task, id: usize, tokens: &[Tokenised]) -> Resu
 }
 
 fn mismatched_requests(known: &Known) -> Error {
-    Error::job("the requests are not those of the documents").at(format!("task {}", known.name))
+    Error::job("the requests do not match the documents").at(format!("task {}", known.name))
 }
 
 #[cfg(test)]

@@ -137,7 +137,7 @@ fn winogrande_splits_at_the_first_blank_only() {
     assert!(refused("winogrande", winogrande_row("no blank")).contains("a blank `_`"));
     let mut hidden = winogrande_row("a _");
     hidden["answer"] = json!("");
-    assert!(refused("winogrande", hidden).contains("take validation"));
+    assert!(refused("winogrande", hidden).contains("use the validation split"));
 }
 
 fn winogrande_row(sentence: &str) -> Value {
@@ -209,7 +209,7 @@ fn a_broken_problem_of_race_is_named() {
         ("[]", "at least one problem"),
         ("{}", "a list of dicts"),
         ("['a']", "a list of dicts"),
-        ("[{", "not a Python literal"),
+        ("[{", "invalid Python literal"),
         ("[{'options': ['a', 'b', 'c', 'd'], 'answer': 'A'}]", "problem 1"),
         ("[{'question': 'q', 'options': ['a', 'b', 'c'], 'answer': 'A'}]", "four options"),
         ("[{'question': 'q', 'options': ['a', 'b', 'c', 'd'], 'answer': 'E'}]", "a letter A to D"),
@@ -229,7 +229,7 @@ fn a_row_without_a_label_is_refused_with_its_place() {
     let copa = json!({"premise": "A.", "choice1": "b", "choice2": "c", "question": "cause", "label": -1});
     for (task, fields) in [("rte", rte.clone()), ("boolq", boolq), ("copa", copa)] {
         let message = refused(task, fields);
-        assert!(message.contains("no label") && message.contains("take validation"), "{message}");
+        assert!(message.contains("no label") && message.contains("use the validation split"), "{message}");
     }
     // Individual unlabelled rows are scored as in lm-eval and reported.
     let mut labelled = rte.clone();

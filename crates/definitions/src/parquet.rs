@@ -39,7 +39,7 @@ fn columns_to_read(columns: Option<Vec<String>>, schema: &ArrowSchema, path: &Pa
         let field = schema.iter_values().find(|field| field.name == column.as_str());
         let field = field.ok_or_else(|| absent(column, names.iter().copied()).at(path.display()))?;
         if !is_printed(&field.dtype) {
-            return Err(Error::bad_input(format!("the column `{column}` is of a type that is not read"))
+            return Err(Error::bad_input(format!("unsupported type of the column `{column}`"))
                 .at(path.display())
                 .expected("text, numbers, dates, times, and lists and structs of them")
                 .found(class_of(&field.dtype)));
@@ -82,7 +82,7 @@ fn of_frame(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool) -> 
                 // Defer the error until a template uses the value.
                 None if all => unread(field),
                 None => {
-                    return Err(Error::bad_input("the value is none that Python has")
+                    return Err(Error::bad_input("the value has no equivalent in Python")
                         .at(format!("{}, field `{}`", row_name(index, path), field.name))
                         .expected(format!("a value of the type {}", class_of(&field.dtype))));
                 }

@@ -23,9 +23,7 @@ impl Pattern {
     pub fn new(source: &str) -> Result<Self> {
         check_pattern(source)?;
         let regex = Regex::new(&rewritten(source)).map_err(|error| {
-            Error::bad_input("this is no regular expression that can be used here")
-                .found(shortened(source, MAX_SHOWN))
-                .hint(error)
+            Error::bad_input("unsupported regular expression").found(shortened(source, MAX_SHOWN)).hint(error)
         })?;
         Ok(Self { source: source.to_owned(), regex })
     }
@@ -94,10 +92,8 @@ impl Pattern {
             }
         })?;
         if let Some(group) = unknown {
-            return Err(Error::bad_input(format!(
-                "the replacement names a group `{group}` that the pattern does not have"
-            ))
-            .found(&self.source));
+            return Err(Error::bad_input(format!("the replacement uses a group `{group}` that is not in the pattern"))
+                .found(&self.source));
         }
         out.push_str(&text[end..]);
         Ok(out)
@@ -107,7 +103,7 @@ impl Pattern {
         let mut start_of_search = 0;
         while start_of_search <= text.len() {
             let found = self.regex.captures_from_pos(text, start_of_search).map_err(|error| {
-                Error::job("a regular expression did not come to an end").found(&self.source).hint(error)
+                Error::job("a regular expression exceeds the step limit").found(&self.source).hint(error)
             })?;
             let Some(captures) = found else { break };
             let Some((start, end)) = captures.get(0).map(|found_match| (found_match.start(), found_match.end())) else {
@@ -175,7 +171,7 @@ fn replacement_parts(replacement: &str) -> Result<Vec<Part>> {
 }
 
 fn bad_escape(replacement: &str) -> Error {
-    Error::bad_input("the replacement has an escape that Python refuses or that is not offered").found(replacement)
+    Error::bad_input("invalid or unsupported escape in the replacement").found(replacement)
 }
 
 /// Implements Python's `re.escape` for this engine.

@@ -76,7 +76,7 @@ impl Turn<'_> {
             let chosen = match (self.choices, answer.as_int(), answer) {
                 (Some(choices), Some(number), _) if !choices.is_empty() => {
                     let found = choice(choices, number);
-                    found.ok_or_else(|| Error::bad_input("the answer is the number of no choice").found(number))?
+                    found.ok_or_else(|| Error::bad_input("the answer is not the number of a choice").found(number))?
                 }
                 (_, _, Value::List(items)) => {
                     items.first().ok_or_else(|| Error::bad_input("an example has no answer").found("[]"))?
@@ -94,7 +94,7 @@ impl Turn<'_> {
 }
 
 fn no_text(what: &str, found: &Value) -> Error {
-    Error::bad_input(format!("{what} is no text")).found(found.repr())
+    Error::bad_input(format!("{what} is not text")).found(found.repr())
 }
 
 /// Returns a choice by index. Negative indices count from the end, as in Python.
@@ -121,7 +121,7 @@ pub(crate) fn without_label(expected: &str, found: impl std::fmt::Display) -> Er
     Error::bad_input("the row has no label")
         .expected(expected)
         .found(found)
-        .hint("this is a split without labels, like the hub's test splits: take validation")
+        .hint("the split has no labels, like many test splits of the hub: use the validation split")
 }
 
 pub fn plain(messages: &[Message]) -> String {
@@ -174,10 +174,10 @@ impl Pool {
     }
 
     fn too_few(&self, wanted: usize) -> Error {
-        Error::bad_input("there are too few examples to show before a question")
-            .expected(format!("{wanted} that are not the question itself"))
+        Error::bad_input("too few examples for the number of shots")
+            .expected(format!("{wanted} other than the question itself"))
             .found(format!("{} in all", self.documents.len()))
-            .hint("ask for fewer shots, or take equal rows out of the data")
+            .hint("use fewer shots, or remove duplicate rows from the data")
     }
 }
 

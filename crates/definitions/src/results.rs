@@ -48,7 +48,7 @@ pub struct Judged {
 /// Fails if the answers do not match the requests, or if a filter or metric rejects them.
 pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usize) -> Result<Vec<Score>> {
     if requests.len() != answers.len() {
-        return Err(Error::bad_input("there are not as many answers as requests")
+        return Err(Error::bad_input("the numbers of answers and requests differ")
             .expected(requests.len())
             .found(answers.len()));
     }
@@ -119,7 +119,8 @@ pub fn noted<'a, 'b>(
     for pipeline in &definition.filters {
         let mut items: Vec<Vec<Item>> = vec![Vec::new(); definition.metrics.len()];
         for (index, document_answers) in documents.clone() {
-            let document = task.documents.get(index).ok_or_else(|| Error::bad_input("an answer is of no document"))?;
+            let document =
+                task.documents.get(index).ok_or_else(|| Error::bad_input("an answer belongs to no document"))?;
             let noted = match (definition.output, document_answers) {
                 (Output::Generate, [Answer::Texts(texts)]) => {
                     let texts = Value::List(texts.iter().map(|text| Value::from(&**text)).collect());
@@ -171,7 +172,7 @@ pub fn group_scores(group: &Group, scores_of: &dyn Fn(&str) -> Vec<Score>) -> Ve
 }
 
 fn unlike(answers: &[Answer]) -> Error {
-    Error::bad_input("answers are not of the kind that was asked for").found(format!("{answers:?}"))
+    Error::bad_input("unexpected kind of answer").found(format!("{answers:?}"))
 }
 
 /// Returns the index of the first maximum, or of the first NaN if there is one, like `numpy.argmax`.
@@ -230,7 +231,7 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
     let texts = task.columns.choices(field, document)?;
     let texts: Vec<&str> = texts
         .iter()
-        .map(|text| text.as_text().ok_or_else(|| Error::bad_input("a choice is no text").found(text.repr())))
+        .map(|text| text.as_text().ok_or_else(|| Error::bad_input("a choice is not text").found(text.repr())))
         .collect::<Result<_>>()?;
     let pairs: Option<Vec<(f64, bool)>> =
         answers.iter().map(|one| if let Answer::LogLikelihood(l, g) = one { Some((*l, *g)) } else { None }).collect();
@@ -247,16 +248,15 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
             items.iter().map(|item| choice_number(task, &texts, item)).collect::<Result<_>>()?
         }
         (_, true) => {
-            return Err(
-                Error::bad_input("the first document has a list of right answers, and this one not").found(gold.repr())
-            );
+            return Err(Error::bad_input("the first document has a list of right answers, but this one does not")
+                .found(gold.repr()));
         }
         (gold, false) => vec![choice_number(task, &texts, gold)?],
     };
     let greedy: Vec<Value> = pairs.iter().map(|pair| Value::Bool(pair.1)).collect();
     let one = || match golds[..] {
         [gold] if !task.several_targets => Ok(gold),
-        _ => Err(Error::bad_input("this metric needs one right answer").found(gold.repr())),
+        _ => Err(Error::bad_input("this metric requires exactly one right answer").found(gold.repr())),
     };
     definition
         .metrics
@@ -313,16 +313,15 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>>
     let gold = if let Some(field) = &definition.choices {
         let choices = task.columns.choices(field, document)?;
         let found = target.as_int().and_then(|number| choice(&choices, number)).cloned();
-        found.ok_or_else(|| Error::bad_input("the answer is the number of no choice").found(target.repr()))?
+        found.ok_or_else(|| Error::bad_input("the answer is not the number of a choice").found(target.repr()))?
     } else if task.several_targets {
         match target {
             Value::List(items) => Value::List(items),
             // Python's `list()` of a string.
             Value::Text(text) => Value::List(text.chars().map(|c| Value::Text(c.to_string())).collect()),
             other => {
-                return Err(
-                    Error::bad_input("the first document has several answers, and this one none").found(other.repr())
-                );
+                return Err(Error::bad_input("the first document has several answers, but this one has none")
+                    .found(other.repr()));
             }
         }
     } else {
@@ -330,7 +329,7 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>>
             Value::Text(_) => Value::Text(target.text()),
             Value::Int(_) => {
                 target.as_int().or_else(|| target.text().parse().ok()).map(Value::Int).ok_or_else(|| {
-                    Error::bad_input("a filter gives numbers, and the answer is none").found(target.repr())
+                    Error::bad_input("a filter gives numbers, but the answer is not a number").found(target.repr())
                 })?
             }
             _ => target,
@@ -355,7 +354,7 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>>
             }
             (Kind::ExactMatch, gold) => Ok(Item::hit(same_text(metric, gold, result)?)),
             (_, Value::Text(gold)) if result.as_text().is_some() => Ok(Item::Texts(gold.clone(), result.text())),
-            (kind, gold) => Err(Error::bad_input(format!("`{}` compares a text with one reference", kind.name()))
+            (kind, gold) => Err(Error::bad_input(format!("`{}` supports only one reference text", kind.name()))
                 .found(format!("{} and {}", gold.repr(), result.repr()))),
         })
         .collect()

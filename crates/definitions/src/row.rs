@@ -27,8 +27,8 @@ pub(crate) fn absent<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Cl
         .expected(format!("a field `{wanted}`"))
         .found(if found.is_empty() { "no fields".to_owned() } else { format!("fields {}", found.join(", ")) });
     match nearest(wanted.rsplit('.').next().unwrap_or(wanted), names) {
-        Some(near) => error.hint(format!("is `{near}` meant? The names are those of the hub's data set")),
-        None => error.hint("the names are those of the hub's data set: is this another task's file?"),
+        Some(near) => error.hint(format!("did you mean `{near}`? The names are those of the hub's data set")),
+        None => error.hint("expected the column names of the hub's dataset; check that the file belongs to this task"),
     }
 }
 
@@ -108,7 +108,7 @@ impl Row {
         if is_unlabelled && LABELS.contains(&path) {
             return without_label(expected, describe(&json!(found))).at(format!("{}, field `{path}`", self.place));
         }
-        Error::bad_input(format!("the field `{path}` is not as expected"))
+        Error::bad_input(format!("invalid field `{path}`"))
             .at(&self.place)
             .expected(expected)
             .found(describe(&json!(found)))
@@ -189,9 +189,9 @@ impl Column {
                 if expected_length == others {
                     return Ok(());
                 }
-                Err(Error::bad_input(format!("the field `{path}` is not as expected"))
+                Err(Error::bad_input(format!("invalid field `{path}`"))
                     .at(&row.place)
-                    .expected(format!("as many texts as `{other}` has"))
+                    .expected(format!("the same number of texts as `{other}`"))
                     .found(format!("{expected_length} and {others}")))
             }
         }
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(row.integer_or_text("n").unwrap(), 2);
         assert_eq!(row.texts("c.text").unwrap(), ["a"]);
         for (error, words) in [
-            (row.text("lable").unwrap_err(), "is `label` meant?"),
+            (row.text("lable").unwrap_err(), "did you mean `label`?"),
             (row.text("n").unwrap_err(), "a number: 2"),
             (row.integer("label").unwrap_err(), "a string: \"1 \""),
             (row.integer("x").unwrap_err(), "a number: 1.5"),

@@ -90,10 +90,10 @@ fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
         }
     }
     let looked: Vec<String> = places.iter().map(|folder_of_split| folder_of_split.display().to_string()).collect();
-    Err(Error::missing(format!("the data set has no split `{split}` here"))
+    Err(Error::missing(format!("the dataset has no split `{split}`"))
         .at(looked.join(", "))
         .expected(format!("{split}.jsonl, {split}.parquet, or {split}-00000-of-00001.parquet"))
-        .hint("`data: {SPLIT: FILE}` names the files of splits one by one"))
+        .hint("set the files of splits with `data: {SPLIT: FILE}`"))
 }
 
 fn inner_folder(base: &Path, part: &str) -> Option<PathBuf> {
@@ -104,7 +104,7 @@ fn inner_folder(base: &Path, part: &str) -> Option<PathBuf> {
 impl Rows for FileRows {
     fn rows(&self, data: &Data, split: &str) -> Result<Vec<Row>> {
         let files = self.splits.get(split).ok_or_else(|| {
-            Error::missing(format!("no file is given for the split `{split}`"))
+            Error::missing(format!("no file for the split `{split}`"))
                 .found(self.splits.keys().cloned().collect::<Vec<_>>().join(", "))
         })?;
         let mut rows = Vec::new();
@@ -179,10 +179,9 @@ fn row(value: Value, location: String) -> Result<Row> {
             check_row(&value, &location)?;
             Ok(Row { place: location, value })
         }
-        other => Err(Error::bad_input("this is not a row")
-            .at(location)
-            .expected("a JSON object")
-            .found(describe(&json!(other)))),
+        other => {
+            Err(Error::bad_input("invalid row").at(location).expected("a JSON object").found(describe(&json!(other))))
+        }
     }
 }
 
@@ -263,7 +262,7 @@ pub(crate) fn kept(definition: &Definition, rows: &dyn Rows, split: &str) -> Res
     let mut documents = rows.rows(&definition.data, split).map_err(|error| name_task(error, definition))?;
     for (column, wanted) in &definition.keep_rows {
         if let Some(odd) = documents.iter().find(|row| row.value.get(column).is_none()) {
-            let bad = Error::bad_input(format!("`keep_rows` names the column `{column}`, which a row does not have"));
+            let bad = Error::bad_input(format!("`keep_rows` uses the column `{column}`, which a row does not have"));
             return Err(name_task(bad.at(&odd.place).found(odd.value.repr()), definition));
         }
         documents.retain(|row| row.value.get(column).is_some_and(|value| wanted.contains(value)));

@@ -141,7 +141,7 @@ impl Task {
             );
         };
         let Value::Map(pairs) = first else {
-            return Err(place(Error::bad_input("a row is no map").found(first.repr())));
+            return Err(place(Error::bad_input("a row is not a map").found(first.repr())));
         };
         let names = pairs.iter().map(|(name, _)| name.text()).collect();
         let columns = Columns { names, choices: definition.choices.is_some() };
@@ -152,11 +152,11 @@ impl Task {
             let choices = columns.choices(field, first).map_err(place)?;
             several_contexts = text.as_int().is_some();
             if let Some(number) = target.as_int().filter(|number| choice(&choices, *number).is_none()) {
-                let bad = Error::bad_input("the answer is the number of no choice");
+                let bad = Error::bad_input("the answer is not the number of a choice");
                 return Err(place(bad.expected(format!("0 to {}", choices.len() - 1)).found(number)));
             }
             if let Some(odd) = choices.iter().find(|one| one.as_text().is_none_or(str::is_empty)) {
-                return Err(place(Error::bad_input("a choice is empty, or no text").found(odd.repr())));
+                return Err(place(Error::bad_input("a choice is empty or not text").found(odd.repr())));
             }
         }
         let several_targets = matches!(target, Value::List(_));
@@ -279,7 +279,7 @@ impl Task {
         let all = self.documents.len();
         let verb = if count == 1 { "has" } else { "have" };
         Some(format!(
-            "{count} of {all} documents {verb} no label and cannot be right, as in lm-eval; the first is {first}"
+            "{count} of {all} documents {verb} no label and count as wrong, as in lm-eval; the first is {first}"
         ))
     }
 
@@ -288,9 +288,9 @@ impl Task {
         let definition = &self.definition;
         match self.documents.len().checked_mul(definition.repeats) {
             Some(0..=MAX_ANSWERS) => Ok(()),
-            _ => Err(Error::bad_input("`repeats` asks for too many answers")
+            _ => Err(Error::bad_input("`repeats` is too large")
                 .at(format!("task {}, {}", definition.name, definition.place))
-                .expected(format!("at most {MAX_ANSWERS} answers of all documents"))
+                .expected(format!("at most {MAX_ANSWERS} answers for all documents"))
                 .found(format!("{} documents × {}", self.documents.len(), definition.repeats))),
         }
     }
@@ -315,7 +315,8 @@ impl Task {
     pub fn solution(&self, document: usize) -> Result<(Vec<Value>, Value)> {
         let definition = &self.definition;
         let row = &self.documents[document];
-        let field = definition.choices.as_ref().ok_or_else(|| Error::job("a task without choices has no right one"))?;
+        let field =
+            definition.choices.as_ref().ok_or_else(|| Error::job("a task without choices has no right choice"))?;
         let choices = self.columns.choices(field, row);
         choices.and_then(|choices| Ok((choices, self.gold(row)?))).map_err(|error| error.at(self.place(document)))
     }
@@ -404,7 +405,7 @@ impl Task {
             let number = text.as_int().unwrap_or(i64::MAX);
             let found = choices.as_deref().and_then(|choices| choice(choices, number)).cloned();
             text = found.ok_or_else(|| {
-                Error::bad_input("an example's context is the number of no choice").found(text.repr())
+                Error::bad_input("an example's context is not the number of a choice").found(text.repr())
             })?;
             choices = None;
         }
@@ -422,7 +423,7 @@ impl Task {
     fn target_text(&self, document: &Value) -> Result<String> {
         let target = self.columns.target(&self.definition.target, document)?;
         target.as_text().map(str::to_owned).ok_or_else(|| {
-            Error::bad_input("the target is no text").expected("`doc_to_target` gives a text").found(target.repr())
+            Error::bad_input("the target is not text").expected("`doc_to_target` gives a text").found(target.repr())
         })
     }
 
@@ -433,9 +434,7 @@ impl Task {
         match definition.output {
             Output::LogLikelihood => Ok(vec![likelihood(first(), self.target_text(document)?)?]),
             Output::Rolling => match self.target_text(document)? {
-                text if text.is_empty() => {
-                    Err(Error::bad_input("there is no text to score").found("an empty `doc_to_target`"))
-                }
+                text if text.is_empty() => Err(Error::bad_input("no text to score").found("an empty `doc_to_target`")),
                 text => Ok(vec![Ask::Rolling { text }]),
             },
             Output::Generate => Ok(vec![Ask::Generate { context: first(), settings: definition.generation.clone() }]),
@@ -477,10 +476,10 @@ impl Task {
 /// Builds a log-likelihood request. Trailing whitespace of the context is scored as part of the continuation.
 fn likelihood(context: String, continuation: String) -> Result<Ask> {
     if continuation.is_empty() && !ends_blank(&context) {
-        return Err(Error::bad_input("there is nothing to score behind a context")
+        return Err(Error::bad_input("nothing to score after a context")
             .expected("a continuation of at least one character")
             .found("an empty text")
-            .hint("look at `doc_to_target`, `doc_to_choice` and `target_delimiter`"));
+            .hint("check `doc_to_target`, `doc_to_choice` and `target_delimiter`"));
     }
     Ok(Ask::LogLikelihood { context, continuation })
 }

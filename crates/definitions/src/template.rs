@@ -36,7 +36,7 @@ fn bounded(source: &str) -> Result<()> {
         let word = tag.split(|c: char| !c.is_alphanumeric()).next().unwrap_or("");
         match word {
             "include" | "import" | "from" | "extends" | "block" => {
-                return Err(Error::bad_input(format!("a template has `{word}`, which is not offered"))
+                return Err(Error::bad_input(format!("`{word}` in a template is not supported"))
                     .expected("if, for, set, with, macro, call and filter")
                     .found(tag.trim().to_owned()));
             }
@@ -52,9 +52,9 @@ fn bounded(source: &str) -> Result<()> {
     if growth <= MAX_GROWTH {
         return Ok(());
     }
-    Err(Error::bad_input("a template puts texts together of texts so often that they may fill the memory")
+    Err(Error::bad_input("a template repeats texts so often that they may exceed the memory")
         .expected(format!("a text that contains itself at most {MAX_GROWTH} times"))
-        .found(format!("up to {growth:.0} times, by its `set`s")))
+        .found(format!("up to {growth:.0} times, through its `set`s")))
 }
 
 fn count_marks(text: &str, marks: &[char]) -> f64 {
@@ -131,7 +131,7 @@ impl Template {
                 .at(&self.place)
                 .expected(format!("one of {}", columns.join(", ")))
                 .found(absent.join(", "))
-                .hint("the data set's columns may have changed, or another `dataset_name` has them")
+                .hint("check whether the dataset's columns have changed, or belong to another `dataset_name`")
         })
     }
 }
@@ -188,14 +188,14 @@ pub(crate) fn explained(error: &JinjaError) -> Error {
         source = cause.source();
     }
     match error.kind() {
-        ErrorKind::OutOfFuel => Error::bad_input("a template does not come to an end")
+        ErrorKind::OutOfFuel => Error::bad_input("a template exceeds the step limit")
             .expected(format!("at most {FUEL} steps"))
-            .hint(format!("it loops{line}")),
-        ErrorKind::UndefinedError => Error::bad_input(format!("a template uses a value that is not there{line}"))
+            .hint(format!("check for an endless loop{line}")),
+        ErrorKind::UndefinedError => Error::bad_input(format!("a template uses an undefined value{line}"))
             .expected("a column, field or item of the document")
             .hint(format!("{detail}{innermost}")),
         _ => Error::bad_input(format!("a template cannot be rendered{line}: {detail}{innermost}"))
-            .hint("templates are Jinja's, with the filters and methods that definitions use"),
+            .hint("use only Jinja, with the filters and methods of task definitions"),
     }
 }
 
@@ -214,7 +214,7 @@ fn known_names(environment: &Environment<'static>, source: &str) -> Result<()> {
             _ => METHODS.contains(&name.as_str()),
         };
         if !known {
-            return Err(Error::bad_input(format!("a template uses a {sort} that is not offered"))
+            return Err(Error::bad_input(format!("a template uses an unsupported {sort}"))
                 .expected("a filter, test or method of Jinja or Python that definitions use")
                 .found(name));
         }
@@ -325,7 +325,7 @@ mod tests {
         assert!(render_error("{{ question | shout }}").contains("shout"));
         assert!(render_error("{{ question is shouted }}").contains("shouted"));
         assert!(render_error("{{ question.shout() }}").contains("shout"));
-        assert!(render_error("{{ question.field }}").contains("not there"));
+        assert!(render_error("{{ question.field }}").contains("undefined value"));
         assert!(render_error("{{ [1].index(2) }}").contains("not in the list"));
         assert!(render_error("{{ 1 / 0 }}").contains("f.yaml:3"));
         let doubled = "{% set x = x ~ x %}".repeat(40);

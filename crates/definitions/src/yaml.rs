@@ -140,14 +140,14 @@ impl Node {
     pub(crate) fn check_finite(&self, key: &str) -> Result<()> {
         match &self.tree {
             Tree::Scalar(Value::Float(number)) if !number.is_finite() => {
-                Err(wrong(key, "a finite number", self).hint("JSON has no `.nan` and no `.inf`: write them as a text"))
+                Err(wrong(key, "a finite number", self).hint("JSON has no `.nan` or `.inf`: write them as text"))
             }
             Tree::Scalar(_) | Tree::Hook(_) => Ok(()),
             Tree::List(items) => {
                 items.iter().enumerate().try_for_each(|(at, item)| item.check_finite(&format!("{key}[{at}]")))
             }
             Tree::Map(pairs) => pairs.iter().try_for_each(|(name, node)| match name {
-                Value::Float(number) if !number.is_finite() => Err(wrong(key, "keys that are finite", node)),
+                Value::Float(number) if !number.is_finite() => Err(wrong(key, "finite keys", node)),
                 name if key.is_empty() => node.check_finite(&name.text()),
                 name => node.check_finite(&format!("{key}.{}", name.text())),
             }),
@@ -172,12 +172,12 @@ pub(crate) fn hooked(key: &str, function: &str, location: &Place) -> Error {
         .at(location)
         .expected("a value, a template or a declarative key")
         .found(format!("!function {function}"))
-        .hint("`keep_rows` keeps the rows of one value, `aggregation: weighted_f1` is the weighted F1")
+        .hint("use `keep_rows` to filter rows, `aggregation: weighted_f1` for the weighted F1")
 }
 
 /// Creates the error for a key with an invalid value.
 pub(crate) fn wrong(key: &str, expected: &str, node: &Node) -> Error {
-    let bad = Error::bad_input(format!("`{key}` has a value that it cannot have"));
+    let bad = Error::bad_input(format!("invalid value of `{key}`"));
     bad.at(&node.place).expected(expected).found(node.kind())
 }
 
@@ -196,12 +196,12 @@ pub(crate) fn texts(node: &Node) -> Vec<String> {
 pub fn read_file(path: &Path) -> Result<Node> {
     activity::started(format_args!("{}", path.display()));
     let text = String::from_utf8(regular::read(path)?)
-        .map_err(|_| Error::bad_input("a definition is no UTF-8").at(path.display()))?;
+        .map_err(|_| Error::bad_input("a definition is not UTF-8").at(path.display()))?;
     let root = parse(text.trim_start_matches('\u{feff}'), &path.display().to_string())?;
     activity::finished();
     match root.tree {
         Tree::Map(_) => Ok(root),
-        _ => Err(Error::bad_input("a definition is a mapping of keys")
+        _ => Err(Error::bad_input("a definition must be a mapping")
             .at(&root.place)
             .expected("`task: name` or `group: name`")
             .found(root.kind())),
@@ -250,7 +250,7 @@ fn document(text: &str, file: &str) -> Result<Node> {
         match event {
             Event::StreamStart | Event::StreamEnd | Event::DocumentStart(..) | Event::DocumentEnd => {}
             _ if root.is_some() => {
-                return Err(reader.bad(&span, "a definition is one document, and here begins another"));
+                return Err(reader.bad(&span, "a definition must be a single YAML document"));
             }
             event => root = Some(reader.node(event, &span, &mut parser, 0)?),
         }
@@ -283,14 +283,14 @@ impl EventReader {
         } else {
             return Ok(());
         };
-        Err(self.bad(span, "this YAML is deeper or larger than a definition can be").expected(limit))
+        Err(self.bad(span, "the YAML exceeds the limits of a definition").expected(limit))
     }
 
     fn next<'a>(&self, parser: &mut Events<'a>) -> Result<Option<(Event<'a>, Span)>> {
         parser.next_event().transpose().map_err(|error| {
             Error::bad_input(format!("this is not valid YAML: {}", error.info()))
                 .at(format!("{}:{}", self.file, error.marker().line()))
-                .hint("check the indentation, the brackets and the quotes up to this place")
+                .hint("check the indentation, brackets and quotes before this position")
         })
     }
 
@@ -321,7 +321,7 @@ impl EventReader {
             Event::MappingStart(_, anchor, _) => (self.mapping(span, parser, depth)?, anchor),
             Event::Alias(anchor) => {
                 let found = self.anchors.get(&anchor);
-                let found = found.ok_or_else(|| self.bad(span, "an alias stands inside of what it names"))?;
+                let found = found.ok_or_else(|| self.bad(span, "an alias refers to itself"))?;
                 let (values, bytes) = size(found);
                 self.count += values;
                 self.text_bytes += bytes;
@@ -361,7 +361,7 @@ impl EventReader {
                 continue;
             }
             let Tree::Scalar(name) = key.tree else {
-                return Err(self.bad(&span_of_key, "a key of a mapping is a list or a mapping itself"));
+                return Err(self.bad(&span_of_key, "a key of a mapping is a list or a mapping"));
             };
             // The last duplicate key wins and keeps the position of the first, as in PyYAML.
             index.set(&mut pairs, name, value);
@@ -525,7 +525,7 @@ mod tests {
         for i in 1..10 {
             text += &format!("a{i}: &a{i} [{}]\n", vec![format!("*a{}", i - 1); 10].join(", "));
         }
-        assert!(parse(&text, "f").unwrap_err().to_string().contains("larger"));
+        assert!(parse(&text, "f").unwrap_err().to_string().contains("exceeds the limits"));
         assert!(parse(&"[".repeat(100_000), "f").is_err());
         assert!(parse("a: [1, b", "f").unwrap_err().to_string().contains("f:1"));
         let texts = format!("a: &a {}\nb: [{}]\n", "x".repeat(400_000), vec!["*a"; 1_000].join(", "));

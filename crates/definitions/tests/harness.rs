@@ -30,7 +30,7 @@ impl Rows for LocalRows {
         let path =
             ["jsonl", "json"].map(|end| folder.join(format!("{split}.{end}"))).into_iter().find(|path| path.is_file());
         let path = path.ok_or_else(|| {
-            Error::missing(format!("the data set has no split `{split}` here"))
+            Error::missing(format!("the dataset has no split `{split}`"))
                 .at(folder.display().to_string())
                 .expected(format!("{split}.jsonl or {split}.json"))
         })?;

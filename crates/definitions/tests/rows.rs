@@ -58,7 +58,7 @@ fn parquet_columns_print_as_in_python() {
         let used = template_at("{{text}}|{{other}}", &location).render(first);
         if name.contains("binary") {
             let message = used.unwrap_err().to_string();
-            assert!(message.contains("bytes") && !message.contains("data set's columns"), "{name}: {message}");
+            assert!(message.contains("bytes") && !message.contains("dataset's columns"), "{name}: {message}");
             assert!(
                 !serde_json::to_string(first).unwrap().contains("other"),
                 "{name}: unread columns are not recorded"

@@ -367,7 +367,7 @@ fn the_first_document_decides_what_all_have() {
     const MIXED: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": 0, "c": ["a", "b"], "n": 1}]"#;
     let task = task_of(&choices(""), MIXED).unwrap();
     let error = task.requests(&Made(MIXED), &Setting::default()).unwrap_err().to_string();
-    assert!(error.contains("the question is no text") && error.contains("test.jsonl:2"), "{error}");
+    assert!(error.contains("the question is not text") && error.contains("test.jsonl:2"), "{error}");
 }
 
 fn refusal_of(rows: &'static str) -> String {

@@ -22,9 +22,9 @@ impl Hub {
     pub fn adopt(&self, repo: &PlannedRepo, file: &PlannedFile, from: &mut dyn Read) -> Result<PathBuf> {
         let name = shown(&repo.source, &file.name);
         let (Some(bytes), Some(sha256)) = (file.bytes, &file.sha256) else {
-            return Err(Error::missing("the file is not pinned, so a copy of it cannot be checked")
+            return Err(Error::missing("the file is not pinned, so a copy cannot be verified")
                 .at(name)
-                .hint("`ghostlab fetch NAME --lock` pins it where the hub can be reached"));
+                .hint("run `ghostlab fetch NAME --lock` on a machine that can reach the hub"));
         };
         let blobs = self.cache.blobs(&repo.source.repo);
         make_folder(&blobs)?;
@@ -39,7 +39,7 @@ impl Hub {
             loop {
                 let read = from
                     .read(&mut buffer)
-                    .map_err(|error| Error::damaged("the content cannot be read").at(&name).found(error))?;
+                    .map_err(|error| Error::damaged("cannot read the content").at(&name).found(error))?;
                 if read == 0 {
                     break;
                 }

@@ -99,16 +99,17 @@ impl Asked<'_> {
         let error = |what: String| Error::missing(what).at(self.place()).found(why);
         let tokens = format!("{}settings/tokens", self.endpoint);
         let token = match self.token {
-            Some(_) => format!("the token that was sent must be able to read it: {tokens}"),
+            Some(_) => format!("check that your token can read it: {tokens}"),
             None => {
-                format!("then make a token at {tokens} and put it into HF_TOKEN, or into the file of HF_TOKEN_PATH")
+                format!("then create a token at {tokens} and set HF_TOKEN, or save it in the file HF_TOKEN_PATH")
             }
         };
         match (status.as_u16(), code) {
-            (401 | 403, Some("GatedRepo")) => error(format!("{repo} asks for its licence to be accepted first"))
-                .hint(format!("accept it at {page}\n{token}")),
-            (401 | 404, Some("RepoNotFound")) => error(format!("there is no {repo} on the hub, or it is private"))
-                .hint(format!("check the name; of a private one:\n{token}")),
+            (401 | 403, Some("GatedRepo")) => {
+                error(format!("{repo} requires accepting its licence")).hint(format!("accept it at {page}\n{token}"))
+            }
+            (401 | 404, Some("RepoNotFound")) => error(format!("{repo} does not exist on the hub, or is private"))
+                .hint(format!("check the name; if the repository is private:\n{token}")),
             (404, Some("RevisionNotFound")) => error(format!("{repo} has no revision `{}`", self.source.revision()))
                 .hint(format!("{page}/tree/main lists its branches")),
             (404, Some("EntryNotFound")) => match self.file {
@@ -116,17 +117,16 @@ impl Asked<'_> {
                 None => error(format!("{repo} has no such folder at `{}`", self.source.revision())),
             }
             .hint(format!("{page}/tree/{} lists its files", self.source.revision())),
-            (404, _) => error("the hub does not have this".to_owned()).hint(format!(
-                "it does not say whether the repository, the revision or the file is missing: see {page}"
-            )),
+            (404, _) => error("not found on the hub".to_owned())
+                .hint(format!("the repository, the revision or the file is missing: see {page}")),
             (401, _) => match self.token {
-                Some(_) => error("the hub does not know the token".to_owned())
-                    .hint(format!("it may have been revoked, or not be whole: {tokens}")),
-                None => error("the hub wants to know who asks".to_owned())
-                    .hint(format!("look whether it can be seen at {page}\n{token}")),
+                Some(_) => error("the hub rejected the token".to_owned())
+                    .hint(format!("it may be revoked or incomplete: {tokens}")),
+                None => error("the hub requires authentication".to_owned())
+                    .hint(format!("check that it exists at {page}\n{token}")),
             },
-            (403, _) => error(format!("the hub does not let you read {repo}")).hint(format!("see {page}\n{token}")),
-            _ => error("the hub answered with something unexpected".to_owned())
+            (403, _) => error(format!("the hub denied access to {repo}")).hint(format!("see {page}\n{token}")),
+            _ => error("unexpected response of the hub".to_owned())
                 .hint("if HF_ENDPOINT is set, check that it is the address of a hub"),
         }
     }
@@ -198,12 +198,12 @@ mod tests {
         for (status, code, message) in [
             (401, "GatedRepo", "accept it at https://huggingface.co/o/n"),
             (403, "GatedRepo", "accept it at https://huggingface.co/o/n"),
-            (401, "RepoNotFound", "there is no o/n on the hub, or it is private"),
-            (404, "RepoNotFound", "there is no o/n on the hub, or it is private"),
+            (401, "RepoNotFound", "o/n does not exist on the hub, or is private"),
+            (404, "RepoNotFound", "o/n does not exist on the hub, or is private"),
             (404, "RevisionNotFound", "o/n has no revision `dev`"),
             (404, "EntryNotFound", "o/n has no file `config.json` at `dev`"),
-            (401, "", "the hub does not know the token"),
-            (403, "", "the hub does not let you read o/n"),
+            (401, "", "the hub rejected the token"),
+            (403, "", "the hub denied access to o/n"),
         ] {
             let answer_headers = headers(&[("x-error-code", code), ("x-error-message", "your hf_secret is bad")]);
             let status = StatusCode::from_u16(status).unwrap();

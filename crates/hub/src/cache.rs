@@ -114,11 +114,11 @@ impl Cache {
         for part in inside.components() {
             path.push(part);
             if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
-                return Err(Error::bad_input("a folder of the cache is a link")
+                return Err(Error::bad_input("a folder of the cache is a symbolic link")
                     .at(path.display())
-                    .expected("a folder: what is written below it would land elsewhere")
+                    .expected("a folder, because files would be written outside the cache")
                     .found(fs::read_link(&path).map_or("a link".to_owned(), |to| format!("a link to {}", to.display())))
-                    .hint("remove the link; HF_HUB_CACHE moves the whole cache to another place"));
+                    .hint("remove the link; to move the whole cache, set HF_HUB_CACHE"));
             }
         }
         Ok(())
@@ -158,14 +158,12 @@ pub(crate) fn make_folder(folder: &Path) -> Result<()> {
 
 /// Creates the error for a cache that is not writable.
 pub(crate) fn refused(verb: &str, path: &Path, error: &std::io::Error) -> Error {
-    let refused = Error::missing(format!("the hub's cache cannot be written to: cannot {verb} this"))
-        .at(path.display())
-        .found(error);
+    let refused = Error::missing(format!("cannot {verb} this in the hub's cache")).at(path.display()).found(error);
     refused.hint(match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            "the disk is full: free some room; received data is kept: run the same command to resume"
+            "the disk is full: free some space, then run the same command to resume"
         }
-        _ => "HF_HUB_CACHE names another folder; what is cached already can be read where it is",
+        _ => "choose another folder with HF_HUB_CACHE; cached files can still be read",
     })
 }
 

@@ -93,7 +93,7 @@ impl Hub {
     /// Fails if offline mode is set, or if the runtime or HTTP client cannot be created.
     pub(crate) fn connection(&self) -> Result<&Connection> {
         if self.settings.offline {
-            return Err(Error::missing("something has to be asked of the hub, and HF_HUB_OFFLINE says not to")
+            return Err(Error::missing("the hub is needed, but HF_HUB_OFFLINE is set")
                 .hint("unset HF_HUB_OFFLINE (and TRANSFORMERS_OFFLINE) to fetch missing files"));
         }
         if let Some(connection) = self.connection.get() {
@@ -121,8 +121,7 @@ impl Hub {
     /// Builds a URL below the endpoint from percent-encoded parts.
     pub(crate) fn url(&self, path: &str) -> Result<Url> {
         let base = self.settings.endpoint.as_str().trim_end_matches('/');
-        Url::parse(&format!("{base}/{path}"))
-            .map_err(|error| Error::bad_input("this makes no address").at(path).found(error))
+        Url::parse(&format!("{base}/{path}")).map_err(|error| Error::bad_input("invalid address").at(path).found(error))
     }
 
     /// Returns whether a URL belongs to the Hub. Only such requests carry the token.
@@ -181,11 +180,11 @@ impl Hub {
                     false => format!("a loop, or more than {MAX_HOPS} redirects"),
                 };
                 return Err(RequestFailure::Final(
-                    Error::missing("the hub sends the request from place to place")
+                    Error::missing("too many redirects")
                         .at(request.asked.place())
-                        .expected("a redirect that ends at the file, over HTTPS")
+                        .expected("a redirect to the file over HTTPS")
                         .found(found)
-                        .hint("something between this machine and the hub may be at fault: a proxy, or HF_ENDPOINT"),
+                        .hint("check the proxy and HF_ENDPOINT"),
                 ));
             }
             url = next;
@@ -214,7 +213,7 @@ impl Hub {
     ) -> Result<()> {
         let (why, after) = match failure {
             RequestFailure::Again { why, after } => (why, after),
-            RequestFailure::Range => ("the host has no such part".to_owned(), None),
+            RequestFailure::Range => ("the host does not have the requested range".to_owned(), None),
             RequestFailure::Final(error) => return Err(error),
             RequestFailure::Closed(error) => {
                 self.closed.lock().unwrap_or_else(PoisonError::into_inner).insert(asked.source.clone());
@@ -230,9 +229,9 @@ impl Hub {
             return Err(error.hint("received data is kept: run the same command to resume"));
         }
         if let Some(after) = after.filter(|after| *after > patience.asked) {
-            let expected = format!("to wait at most {} s", patience.asked.as_secs());
-            let error = gave_up.expected(expected).found(format!("{why}; it asks to wait {} s", after.as_secs()));
-            return Err(error.hint("try again later; a token raises the hub's limits"));
+            let expected = format!("a wait of at most {} s", patience.asked.as_secs());
+            let error = gave_up.expected(expected).found(format!("{why}; requested wait: {} s", after.as_secs()));
+            return Err(error.hint("try again later; a token raises the rate limit"));
         }
         let time = patience.first.saturating_mul(1 << (*tries - 1).min(16)).min(patience.longest);
         let time = jittered(time).max(after.unwrap_or_default());

@@ -79,13 +79,13 @@ impl Hub {
         let bytes = expected.bytes.unwrap_or(came);
         watch.reporter.event(Event::Fetched { file: shown.to_string(), bytes });
         let path = self.cache.file(&source.repo, &repo.commit, &file.name, expected.bytes);
-        let path = path.ok_or_else(|| Error::damaged("a file is not where it was just put").at(shown))?;
+        let path = path.ok_or_else(|| Error::damaged("a downloaded file is missing").at(shown))?;
         Ok((path, came))
     }
 
     fn about(&self, repo: &PlannedRepo, asked: &Asked<'_>, reply: &Reply) -> Result<FileHead> {
         if reply.header("x-repo-commit").is_some_and(|commit| commit != repo.commit.as_str()) {
-            return Err(self.no_hub(&repo.source, "the file of another commit than was asked for"));
+            return Err(self.no_hub(&repo.source, "a file of a different commit"));
         }
         let etag = reply.header("x-linked-etag").or_else(|| reply.header(ETAG.as_str()));
         let Some(etag) = etag else { return Err(self.no_hub(&repo.source, "a file without an ETag")) };
@@ -109,7 +109,9 @@ impl Hub {
             Ok(()) | Err(TryLockError::Error(_)) => true,
             Err(TryLockError::WouldBlock) => {
                 if !is_reported {
-                    watch.reporter.event(Event::FetchNote { text: format!("{shown}: another program is bringing it") });
+                    watch
+                        .reporter
+                        .event(Event::FetchNote { text: format!("{shown}: another process is downloading it") });
                     is_reported = true;
                 }
                 false
@@ -129,13 +131,14 @@ impl Hub {
                 Ok(()) => match stream.part.check() {
                     Ok(()) => return Ok(came),
                     Err(found) => {
-                        self.restart(stream, "it is not what it should be", watch)?;
+                        self.restart(stream, "its hash is wrong", watch)?;
                         // The bytes from an earlier attempt may be the cause, so retry once.
                         if wrong {
-                            let error = Error::damaged("a file comes otherwise than it should; it was not kept");
+                            let error =
+                                Error::damaged("a downloaded file differs from the expected one and was deleted");
                             let error =
                                 error.at(stream.request.asked.place()).expected(found.expected).found(found.found);
-                            return Err(error.hint("a proxy, a mirror or the hub itself is at fault; try again later"));
+                            return Err(error.hint("check the proxy or mirror, or try again later"));
                         }
                         wrong = true;
                         most = 0;
@@ -183,8 +186,8 @@ impl Hub {
         stream.request.from = from;
         let mut reply = match self.once(&stream.request, watch).await {
             Err(RequestFailure::Range) => {
-                self.restart(stream, "the host has nothing after what came", watch).map_err(RequestFailure::Final)?;
-                return Err(RequestFailure::again("nothing after what came"));
+                self.restart(stream, "the host has no more data", watch).map_err(RequestFailure::Final)?;
+                return Err(RequestFailure::again("no more data"));
             }
             reply => reply?,
         };
@@ -209,7 +212,12 @@ impl Hub {
                 .has(from - known, same)
                 .map_err(|error| RequestFailure::Final(refused("read", stream.part.path(), &error)))?
             {
-                return Err(self.doubt(stream, from, "it begins with other bytes than came".to_owned(), watch));
+                return Err(self.doubt(
+                    stream,
+                    from,
+                    "its first bytes differ from the received ones".to_owned(),
+                    watch,
+                ));
             }
             known -= same.len() as u64;
             if chunk.is_empty() {
@@ -217,7 +225,7 @@ impl Hub {
             }
             let all = stream.part.bytes() + chunk.len() as u64;
             if let Some(bytes) = stream.expected.bytes.filter(|bytes| all > *bytes) {
-                return Err(self.anew(stream, format!("more than its {bytes} bytes came"), watch));
+                return Err(self.anew(stream, format!("received more than its {bytes} bytes"), watch));
             }
             stream.doubted = false;
             stream
@@ -261,9 +269,11 @@ fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
         let (span, total) = range.trim().strip_prefix("bytes ")?.split_once('/')?;
         Some((span.split_once('-')?.0.trim().parse::<u64>().ok()?, total.trim().parse::<u64>().ok()))
     });
-    let Some((first, total)) = range else { return Err(Unfit::Useless("a part that does not say which".to_owned())) };
+    let Some((first, total)) = range else {
+        return Err(Unfit::Useless("a partial response without a range".to_owned()));
+    };
     if first != from {
-        return Err(useless_part("a part comes from byte", from, first));
+        return Err(useless_part("a partial response starts at byte", from, first));
     }
     if let (Some(expected), Some(found)) = (stream.expected.bytes, total)
         && expected != found
@@ -288,9 +298,9 @@ fn useless_part(what: &str, expected: u64, found: u64) -> Unfit {
 fn expected(repo: &PlannedRepo, file: &PlannedFile, head: &FileHead) -> Result<Expected> {
     let of_hub = Expected::of(&head.etag, head.bytes);
     let pinned = if repo.locked { "as it is pinned" } else { "as it is listed" };
-    let differs = Error::damaged("the hub has another file than the one that is wanted")
+    let differs = Error::damaged("the file on the hub differs from the expected one")
         .at(format!("{}, {} at {}", repo.source, file.name, repo.commit))
-        .hint("a commit never changes: a mirror, or an altered hub.lock, is at fault");
+        .hint("commits never change; check the mirror and hub.lock");
     if let (Some(expected), Some(found)) = (file.bytes, of_hub.bytes)
         && expected != found
     {

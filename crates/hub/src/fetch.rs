@@ -117,14 +117,14 @@ impl Hub {
         }
         let name = shown(&repo.source, &file.name);
         if self.settings.offline {
-            return Err(Error::damaged("a cached file is not the one that is pinned")
+            return Err(Error::damaged("the cached file differs from the pinned one")
                 .at(path.display())
                 .expected(format!("SHA-256 {expected}"))
                 .found(format!("SHA-256 {found}"))
-                .hint("without HF_HUB_OFFLINE it would be fetched again"));
+                .hint("unset HF_HUB_OFFLINE to download it again"));
         }
         watch.reporter.event(Event::FetchNote {
-            text: format!("{name} in the cache is damaged or altered: it is fetched again"),
+            text: format!("{name} in the cache is damaged or altered; downloading it again"),
         });
         self.cache.forget(&repo.source.repo, path)?;
         Ok(false)
@@ -139,11 +139,11 @@ impl Hub {
         }
         let all = show_gigabytes(needed.saturating_add(SPARE));
         let spare = show_gigabytes(SPARE);
-        Err(Error::missing("the disk has no room for what is to be fetched")
+        Err(Error::missing("not enough disk space for the download")
             .at(root.display())
-            .expected(format!("{all} free: {} to come, and {spare} that are left free", show_gigabytes(needed)))
+            .expected(format!("{all} free: {} to download, and {spare} to keep free", show_gigabytes(needed)))
             .found(show_gigabytes(free))
-            .hint("free some room, or name a folder on another disk with HF_HUB_CACHE"))
+            .hint("free some disk space, or set HF_HUB_CACHE to a folder on another disk"))
     }
 
     /// Pins a plan, i.e. the commit, and the size and SHA-256 of each file. Small files for which the Hub has no
@@ -178,10 +178,9 @@ impl Hub {
         if let (Some(bytes), Some(sha256)) = (file.bytes, &file.sha256) {
             return Ok(LockedFile { bytes, sha256: sha256.clone() });
         }
-        let path = self
-            .cache
-            .file(&repo.source.repo, &repo.commit, &file.name, file.bytes)
-            .ok_or_else(|| Error::missing("a fetched file is not in the cache").at(shown(&repo.source, &file.name)))?;
+        let path = self.cache.file(&repo.source.repo, &repo.commit, &file.name, file.bytes).ok_or_else(|| {
+            Error::missing("a downloaded file is missing from the cache").at(shown(&repo.source, &file.name))
+        })?;
         let (sha256, bytes) =
             ghostlab_core::files::sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?;
         Ok(LockedFile { bytes, sha256: ContentHash::new(&sha256)? })

@@ -96,7 +96,7 @@ impl Hub {
                 _ => return Ok(files),
             }
         }
-        Err(self.no_hub(source, "a list of files without end"))
+        Err(self.no_hub(source, "an endless list of files"))
     }
 
     /// Requests a JSON document. Also returns the URL of the next page, if any. The types of `T` validate names that
@@ -117,7 +117,7 @@ impl Hub {
                 match brought(reply.response.chunk(), self.settings.patience.stall, "it stalled", watch).await {
                     Ok(None) => break None,
                     Ok(Some(chunk)) if body.len() + chunk.len() <= MAX_BYTES => body.extend_from_slice(&chunk),
-                    Ok(Some(_)) => return Err(self.no_hub(source, "a list of files without end")),
+                    Ok(Some(_)) => return Err(self.no_hub(source, "an endless list of files")),
                     Err(failure) => break Some(failure),
                 }
             };
@@ -138,10 +138,10 @@ impl Hub {
 
     /// Creates the error for a server that does not respond like the Hub.
     pub(crate) fn no_hub(&self, source: &Source, found: &str) -> Error {
-        Error::missing("this is not how a hub answers")
-            .at(format!("{source}, asked of {}", self.settings.endpoint))
+        Error::missing("invalid response of the hub")
+            .at(format!("{source} at {}", self.settings.endpoint))
             .found(found)
-            .hint("if HF_ENDPOINT is set, check it; else there may be a proxy or a login page in between")
+            .hint("check HF_ENDPOINT if it is set; otherwise check for a proxy or login page")
     }
 }
 

@@ -60,7 +60,10 @@ impl Lock {
         let lock: Self =
             serde_json::from_slice(&regular::read(path)?).map_err(|error| bad_lock(error.to_string(), path))?;
         if lock.version != VERSION {
-            return Err(bad_lock(format!("version {}, and this program reads version {VERSION}", lock.version), path));
+            return Err(bad_lock(
+                format!("version {}, but this program supports version {VERSION}", lock.version),
+                path,
+            ));
         }
         for source in lock.repositories.keys() {
             Source::parse(source).map_err(|error| error.at(path.display()))?;
@@ -73,8 +76,8 @@ impl Lock {
     /// # Errors
     /// Fails if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let text =
-            serde_json::to_string_pretty(self).map_err(|error| Error::job("the lock has no JSON form").found(error))?;
+        let text = serde_json::to_string_pretty(self)
+            .map_err(|error| Error::job("cannot write the lock as JSON").found(error))?;
         write_whole(path, (text + "\n").as_bytes())
     }
 
@@ -97,10 +100,10 @@ impl Lock {
 }
 
 fn bad_lock(found: String, path: &Path) -> Error {
-    Error::bad_input("the lock of the hub's files cannot be read")
+    Error::bad_input("cannot read hub.lock")
         .at(path.display())
         .found(found)
-        .hint("a program writes it: take it from the repository again, or make it again with `ghostlab fetch … --lock`")
+        .hint("restore it from the repository, or create it again with `ghostlab fetch … --lock`")
 }
 
 #[cfg(test)]
@@ -147,15 +150,15 @@ mod tests {
             ("{\"version\":2,\"repositories\":{}}".to_owned(), "version 2"),
             (
                 "{\"version\":1,\"repositories\":{\"o/n@main\":{\"commit\":\"main\",\"files\":{}}}}".to_owned(),
-                "no commit",
+                "invalid commit",
             ),
             (
                 format!("{{\"version\":1,\"repositories\":{{\"../x\":{{\"commit\":\"{commit}\",\"files\":{{}}}}}}}}"),
-                "no name",
+                "invalid repository name",
             ),
-            (one_file_lock("../a", &"a".repeat(64), &commit), "climbs"),
-            (one_file_lock("a", "abc", &commit), "no SHA-256"),
-            (one_file_lock("a", &"g".repeat(64), &commit), "no SHA-256"),
+            (one_file_lock("../a", &"a".repeat(64), &commit), "contains `.` or `..`"),
+            (one_file_lock("a", "abc", &commit), "invalid SHA-256"),
+            (one_file_lock("a", &"g".repeat(64), &commit), "invalid SHA-256"),
         ] {
             std::fs::write(&path, &text).unwrap();
             let error = Lock::read(&path).unwrap_err();

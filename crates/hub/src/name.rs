@@ -79,7 +79,7 @@ checked!(
 
 /// Converts the result of a check to the value, or to an error for the rejected text.
 fn passed(what: &str, expected: &str, text: &str, good: Option<String>) -> Result<String> {
-    good.ok_or_else(|| Error::bad_input(format!("this is no {what}")).expected(expected).found(format!("`{text}`")))
+    good.ok_or_else(|| Error::bad_input(format!("invalid {what}")).expected(expected).found(format!("`{text}`")))
 }
 
 /// Converts `digits` hexadecimal digits to lower case. Returns `None` for any other text.
@@ -136,10 +136,10 @@ checked!(
     FileName,
     |text| match fault(text) {
         None => Ok(text.to_owned()),
-        Some(fault) => Err(Error::bad_input("a file name of the hub is refused")
+        Some(fault) => Err(Error::bad_input("unsafe file name on the hub")
             .expected("a path below the repository's folder")
             .found(format!("`{text}`: {fault}"))
-            .hint("a repository that names files so is broken or hostile; nothing was written")),
+            .hint("the repository is broken or malicious; nothing was written")),
     }
 );
 
@@ -161,11 +161,11 @@ fn fault(text: &str) -> Option<&'static str> {
     }
     for part in text.split('/') {
         let fault = match part {
-            "" => "it is absolute, or has an empty part",
-            "." | ".." => "it climbs out of its folder",
-            _ if part.contains(['\\', ':']) => "it has a `\\` or a `:`, which some systems read as a way out",
-            _ if part.chars().any(char::is_control) => "it has control characters",
-            _ if part.len() > MAX_PART_BYTES => "a part of it is longer than file systems allow",
+            "" => "it is absolute, or has an empty component",
+            "." | ".." => "it contains `.` or `..`",
+            _ if part.contains(['\\', ':']) => "it contains `\\` or `:`, which some systems interpret",
+            _ if part.chars().any(char::is_control) => "it contains control characters",
+            _ if part.len() > MAX_PART_BYTES => "a component is longer than file systems allow",
             _ => continue,
         };
         return Some(fault);

@@ -82,7 +82,7 @@ impl Wanted {
 }
 
 fn bad_pattern(found: String, pattern: &str) -> Error {
-    Error::bad_input("this is no pattern of file names").at(format!("`{pattern}`")).found(found)
+    Error::bad_input("invalid pattern of file names").at(format!("`{pattern}`")).found(found)
 }
 
 impl Want {
@@ -198,9 +198,9 @@ impl Hub {
                 .map(|(name, pin)| (name.clone(), (Some(pin.bytes), Some(pin.sha256.clone()), None)))
                 .collect(),
             &|| {
-                Error::missing("a file is not pinned, though others of its repository are")
+                Error::missing("a file is not pinned, unlike others of its repository")
                     .at(format!("{source} in {}", Lock::FILE))
-                    .hint("`ghostlab fetch … --lock` of what needs it pins it, too")
+                    .hint("run `ghostlab fetch … --lock` for the grid that needs it")
             },
         )
     }
@@ -285,7 +285,7 @@ impl Hub {
 
 fn not_fetched(source: &Source, path: &Path) -> Error {
     let error = Error::missing(format!("{source} is not in the hub's cache")).at(path.display());
-    error.hint("without HF_HUB_OFFLINE, `ghostlab fetch …` of what needs it brings it")
+    error.hint("unset HF_HUB_OFFLINE and run `ghostlab fetch …` for the grid that needs it")
 }
 
 #[cfg(test)]

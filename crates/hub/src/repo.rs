@@ -53,10 +53,10 @@ impl Repo {
             })
             || odd
         {
-            return Err(Error::bad_input("this is no name of a repository on the hub")
-                .expected("org/name, of letters, digits and single `-`, `_`, `.`")
+            return Err(Error::bad_input("invalid repository name")
+                .expected("org/name with letters, digits and single `-`, `_`, `.`")
                 .found(format!("`{name}`"))
-                .hint("it is the part after huggingface.co/ on the page of the model, or behind datasets/"));
+                .hint("use the part after huggingface.co/, or after datasets/, in the address of its page"));
         }
         Ok(Self { kind, name: bare.to_owned() })
     }
@@ -106,7 +106,7 @@ impl Source {
             || !revision.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/'))
             || !(revision.split('/').all(|part| !part.is_empty() && part != "." && part != ".."))
         {
-            return Err(Error::bad_input("this is no revision of a repository")
+            return Err(Error::bad_input("invalid revision of a repository")
                 .expected("a branch, a tag, or a commit of 40 digits")
                 .found(format!("`{revision}`")));
         }

@@ -115,7 +115,7 @@ fn seconds(variable: &dyn Fn(&str) -> Option<OsString>, name: &str, default: Dur
             // 0 selects the default, as in `huggingface_hub`.
             Ok(0) => Ok(default),
             Ok(seconds) => Ok(Duration::from_secs(u64::from(seconds))),
-            Err(_) => Err(Error::bad_input(format!("{name} is no number of seconds")).found(format!("`{value}`"))),
+            Err(_) => Err(Error::bad_input(format!("{name} is not a number of seconds")).found(format!("`{value}`"))),
         },
     }
 }
@@ -134,9 +134,9 @@ fn endpoint(text: &str) -> Result<Url> {
     // Messages include the URL, so it must not contain credentials.
     let url = url.filter(|url| url.username().is_empty() && url.password().is_none());
     url.ok_or_else(|| {
-        Error::bad_input("HF_ENDPOINT is no address of a hub")
-            .expected("https://host, without a name and a password in it")
-            .hint(format!("without the variable it is {HUB}"))
+        Error::bad_input("HF_ENDPOINT is not the address of a hub")
+            .expected("https://host, without user name and password")
+            .hint(format!("unset the variable to use {HUB}"))
     })
 }
 
@@ -149,7 +149,7 @@ fn token(text: &dyn Fn(&str) -> Option<String>, file: &Path) -> Result<Option<To
     match std::fs::read_to_string(file) {
         Ok(text) => Token::new(&text, &file.display().to_string()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io("read", file, &error).hint("it should hold the hub's token")),
+        Err(error) => Err(Error::io("read", file, &error).hint("it should contain the token for the hub")),
     }
 }
 

@@ -24,11 +24,11 @@ impl Token {
             return Ok(None);
         }
         if !text.chars().all(|c| c.is_ascii_graphic()) || text.len() < SHORTEST {
-            return Err(Error::bad_input("this is not a token of the hub")
+            return Err(Error::bad_input("invalid hub token")
                 .at(source)
                 .expected("letters and digits on one line, such as hf_…")
-                .found("other characters, or next to nothing")
-                .hint("a token is made at https://huggingface.co/settings/tokens"));
+                .found("invalid characters, or too few")
+                .hint("create a token at https://huggingface.co/settings/tokens"));
         }
         Ok(Some(Self(text.to_owned())))
     }
@@ -36,7 +36,7 @@ impl Token {
     /// Returns the authorization header, marked as sensitive.
     pub(crate) fn header(&self) -> Result<HeaderValue> {
         let mut value = HeaderValue::from_str(&format!("Bearer {}", self.0))
-            .map_err(|_| Error::bad_input("the token cannot be sent in a request"))?;
+            .map_err(|_| Error::bad_input("the token contains characters that cannot be sent"))?;
         value.set_sensitive(true);
         Ok(value)
     }

@@ -123,7 +123,7 @@ fn every_download_fault_ends_in_right_file_or_error() {
                 a.body[5] ^= 1;
                 a
             },
-            Refused(5, "otherwise than it should"),
+            Refused(5, "differs from the expected one"),
         ),
         (
             "200 in answer to a Range",
@@ -135,7 +135,7 @@ fn every_download_fault_ends_in_right_file_or_error() {
             Whole(&[None, Some(70)]),
         ),
         (
-            "a login page in answer to a Range, once",
+            "login page in answer to a Range, once",
             |_, n, a| match n {
                 0 => Answer { cut: Some(70), ..a },
                 1 => Answer::new(200).body("<html>Log in</html>"),
@@ -289,7 +289,7 @@ fn who_asks_to_wait_is_waited_for_and_who_asks_too_much_is_not() {
     let server = FakeHub::start(REPO, vec![], fault);
     let cache = TempDir::new().unwrap();
     let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
-    assert!(outcome.error().unwrap().to_string().contains("it asks to wait 100000 s"));
+    assert!(outcome.error().unwrap().to_string().contains("requested wait: 100000 s"));
     assert_eq!(server.requests().len(), 1, "and is left alone");
 }
 
@@ -297,13 +297,8 @@ fn who_asks_to_wait_is_waited_for_and_who_asks_too_much_is_not() {
 fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
     type Make = fn(&Request, Answer) -> Answer;
     let table: &[(&str, Make, &str, &str)] = &[
-        ("401", |_, _| Answer::new(401), "f", "the hub does not know the token"),
-        (
-            "gated",
-            |_, _| Answer::new(403).with("x-error-code", "GatedRepo"),
-            "f",
-            "asks for its licence to be accepted first",
-        ),
+        ("401", |_, _| Answer::new(401), "f", "the hub rejected the token"),
+        ("gated", |_, _| Answer::new(403).with("x-error-code", "GatedRepo"), "f", "requires accepting its licence"),
         (
             "a message with the token in it",
             |r, _| Answer::new(403).with("x-error-message", r.header("authorization").unwrap_or_default()),
@@ -314,7 +309,7 @@ fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
             "no repository",
             |_, _| Answer::new(404).with("x-error-code", "RepoNotFound"),
             "f",
-            "there is no o/n on the hub",
+            "o/n does not exist on the hub",
         ),
         (
             "no revision",
@@ -324,7 +319,7 @@ fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
         ),
         ("no file", |_, a| a, "g", "has no such file"),
         ("no folder", |_, _| Answer::new(404).with("x-error-code", "EntryNotFound"), "f", "has no such folder"),
-        ("a login page", |_, _| Answer::new(200).body("<html>Log in</html>"), "f", "not how a hub answers"),
+        ("a login page", |_, _| Answer::new(200).body("<html>Log in</html>"), "f", "invalid response of the hub"),
         ("a redirect to itself", |r, _| Answer::new(302).with("location", r.path.clone()), "f", "a loop"),
         (
             "a redirect to a file",
@@ -385,7 +380,7 @@ fn a_file_name_cannot_leave_its_folder() {
             (FakeHub::start(REPO, vec![small(name, "x"), small("f", "y")], no_fault()), TempDir::new().unwrap());
         let outcome = fetch(&server, &cache.path().join("hub"), &["f"], &Lock::default());
         let text = outcome.error().unwrap().to_string();
-        assert!(text.contains("a file name of the hub is refused"), "{name}: {text}");
+        assert!(text.contains("unsafe file name on the hub"), "{name}: {text}");
         assert!(files_below(cache.path()).is_empty());
     }
 }
@@ -642,9 +637,9 @@ fn full_disk_is_refused_upfront_and_named_during_a_run() {
     let file = large("f", content(30 << 20));
     let server = FakeHub::start(REPO, vec![file.clone()], no_fault());
     let Some(output) = in_own_file_system(&mount_command(80), &server, cache.path()) else { return };
-    assert!(output.contains("ENDED 3") && output.contains("the disk has no room"), "{output}");
+    assert!(output.contains("ENDED 3") && output.contains("not enough disk space"), "{output}");
     // The message states both parts of the required space, because the file alone would fit.
-    assert!(output.contains("0.10 GB free: 0.03 GB to come, and 0.07 GB that are left free"), "{output}");
+    assert!(output.contains("0.10 GB free: 0.03 GB to download, and 0.07 GB to keep free"), "{output}");
     assert!(gets(&server, &file).is_empty());
 
     // There is enough space at first, until another process fills it.
@@ -670,7 +665,7 @@ fn unwritable_cache_is_named_and_still_read() {
     let server = FakeHub::start(REPO, vec![file], no_fault());
     let mount = "mount --bind \"$HUB_TEST_CACHE\" \"$HUB_TEST_CACHE\" && mount -o remount,ro,bind \"$HUB_TEST_CACHE\"";
     let Some(output) = in_own_file_system(mount, &server, cache.path()) else { return };
-    assert!(output.contains("ENDED 3") && output.contains("cannot be written to"), "{output}");
+    assert!(output.contains("ENDED 3") && output.contains("in the hub's cache"), "{output}");
     fetch(&server, cache.path(), &["f"], &Lock::default()).fetched.unwrap();
     let Some(output) = in_own_file_system(mount, &server, cache.path()) else { return };
     assert!(output.contains("ENDED 0"), "{output}");

@@ -155,7 +155,7 @@ fn unwritten(path: &Path, error: &io::Error) -> Error {
     Error::missing("cannot write to the store")
         .at(path.display())
         .found(error)
-        .hint("free some room on its disk, or name another folder with --store")
+        .hint("free some disk space, or use another folder with --store")
 }
 
 impl Payload {

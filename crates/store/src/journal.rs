@@ -63,7 +63,7 @@ impl Journal {
                     None => damages.push(
                         Error::damaged("a record of unfinished work is damaged")
                             .at(format!("{}, byte {}", path.display(), start + line_start as u64))
-                            .hint("it is not used; its chunk is computed again"),
+                            .hint("the record is ignored and its chunk is recomputed"),
                     ),
                 }
                 line_start += length + 1;
@@ -77,7 +77,7 @@ impl Journal {
     /// Appends a record. It is durable after [`Self::flush`].
     pub fn push(&mut self, record: &JournalRecord) -> Result<()> {
         let json =
-            serde_json::to_string(record).map_err(|error| Error::job("a record has no JSON form").found(error))?;
+            serde_json::to_string(record).map_err(|error| Error::job("cannot write a record as JSON").found(error))?;
         let check = check(json.as_bytes());
         self.buffer.extend_from_slice(format!("{json}\t{check}\n").as_bytes());
         Ok(())

@@ -544,7 +544,7 @@ impl Store {
             let worker = Worker::start(&self.root, self.words, Arc::clone(&self.disk), Arc::clone(&self.uses))?;
             self.worker.set(worker).ok();
         }
-        self.worker.get().ok_or_else(|| Error::job("the store has no worker"))
+        self.worker.get().ok_or_else(|| Error::job("no worker is registered in the store"))
     }
 
     /// Removes leftovers of dead processes: drafts, leases, temporary files and journals of stored work. Process
@@ -629,10 +629,7 @@ impl Store {
 }
 
 fn write_refused(error: &std::io::Error, root: &Path) -> Error {
-    Error::missing("the store cannot be written to")
-        .at(root.display())
-        .found(error)
-        .hint("name another folder with --store")
+    Error::missing("cannot write to the store").at(root.display()).found(error).hint("use another folder with --store")
 }
 
 fn mark_error(error: &std::io::Error, root: &Path) -> Error {

@@ -71,27 +71,27 @@ impl Mark {
             }
             Err(error) if error.kind() == ErrorKind::InvalidData => return Err(damaged_mark(error.to_string(), &path)),
             Err(error) => {
-                return Err(Error::missing("the store cannot be read")
+                return Err(Error::missing("cannot read the store")
                     .at(path.display())
                     .found(error)
-                    .hint("check who owns the folder, or name another one with --store"));
+                    .hint("check the owner of the folder, or use another one with --store"));
             }
         }
         let value: Value = match serde_json::from_slice(&text) {
             Ok(value) => value,
             // A truncated, empty or overwritten marker.
             Err(_) if text.len() as u64 <= MAX_MARKER_BYTES => return Err(damaged_mark(shown(&text), &path)),
-            Err(_) => return Err(no_store(root, words, "a `store.json` of something else")),
+            Err(_) => return Err(no_store(root, words, "a `store.json` of another program")),
         };
         let Some(format) = value["format"].as_u64() else {
-            return Err(no_store(root, words, "a `store.json` of something else"));
+            return Err(no_store(root, words, "a `store.json` of another program"));
         };
         if format != FORMAT {
-            return Err(Error::missing("the store was written by another version of this program")
+            return Err(Error::missing("the store was written by a different version of ghostlab")
                 .at(path.display())
                 .expected(format!("format {FORMAT}"))
                 .found(format!("format {format}"))
-                .hint("use the newer program, or name another folder with --store"));
+                .hint("use the newer version, or another folder with --store"));
         }
         serde_json::from_value(value).map(Some).map_err(|_| damaged_mark(shown(&text), &path))
     }
@@ -147,7 +147,7 @@ impl Mark {
             Err(error) => return Err(error),
         }
         if !is_lost_store(root, words) {
-            return Err(no_store(root, words, "a `store.json` that cannot be read"));
+            return Err(no_store(root, words, "an unreadable `store.json`"));
         }
         if path.is_dir() {
             fs::remove_dir(&path).map_err(|error| write_error(&error, &path))?;
@@ -158,11 +158,11 @@ impl Mark {
 }
 
 fn damaged_mark(found: String, path: &Path) -> Error {
-    Error::damaged("the file that marks the store is damaged")
+    Error::damaged("`store.json` is damaged")
         .at(path.display())
         .expected(format!("{{\"format\":{FORMAT}}}"))
         .found(found)
-        .hint("nothing else was looked at; `ghostlab cache verify --repair --store FOLDER` rewrites it")
+        .hint("run `ghostlab cache verify --repair --store FOLDER` to rewrite it")
 }
 
 fn write_error(error: &std::io::Error, path: &Path) -> Error {
@@ -195,11 +195,11 @@ fn names(root: &Path) -> Result<Vec<String>> {
 }
 
 fn read_refused(found: String, root: &Path) -> Error {
-    Error::missing("the store cannot be read")
+    Error::missing("cannot read the store")
         .at(root.display())
         .expected("a folder")
         .found(found)
-        .hint("name another folder with --store")
+        .hint("use another folder with --store")
 }
 
 /// Returns whether a folder is nonempty and contains only entries of a store.
@@ -262,17 +262,17 @@ fn no_store(root: &Path, words: StoreWords, missing: &str) -> Error {
     let shown: Vec<String> = names.iter().take(TOLD).map(|name| format!("`{name}`")).collect();
     let more = names.len().saturating_sub(TOLD);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let error = Error::missing("this folder is no store, and it is not empty")
+    let error = Error::missing("the folder is not a store and not empty")
         .at(root.display())
-        .expected("a store, which `store.json` marks, or an empty folder to begin one in")
+        .expected("a store (a folder with `store.json`), or an empty folder")
         .found(format!("{missing}; {}{more}", shown.join(", ")));
     if is_lost_store(root, words) {
         return error.hint(
-            "nothing was written or removed; where it is a store that lost its `store.json`, \
-             `ghostlab cache verify --repair --store FOLDER` rewrites it",
+            "no files were changed; if it is a store that lost its `store.json`, \
+             rewrite it with `ghostlab cache verify --repair --store FOLDER`",
         );
     }
-    error.hint("nothing was written or removed; name another folder with --store")
+    error.hint("no files were changed; use another folder with --store")
 }
 
 #[cfg(test)]
@@ -318,11 +318,11 @@ mod tests {
         }
         for text in ["{}", "[1]", "{\"users\": []}"] {
             let (code, message) = open_error(text, root);
-            assert!(code == 3 && message.contains("no store"), "{text:?}: {message}");
+            assert!(code == 3 && message.contains("not a store"), "{text:?}: {message}");
             assert!(Mark::mend(root, WORDS).is_err(), "another program's file is not overwritten: {text:?}");
         }
         let (code, message) = open_error("{\"format\": 2}", root);
-        assert!(code == 3 && message.contains("another version"), "{message}");
+        assert!(code == 3 && message.contains("a different version"), "{message}");
     }
 
     fn open_error(text: &str, root: &Path) -> (u8, String) {

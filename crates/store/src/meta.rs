@@ -58,14 +58,14 @@ impl Meta {
         let mut record: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
         let check = record.as_object_mut().and_then(|fields| fields.remove(CHECK));
         if check != Some(checksum(&record).into()) {
-            return Err("its own checksum does not fit".to_string());
+            return Err("its checksum does not match".to_string());
         }
         serde_json::from_value(record).map_err(|error| error.to_string())
     }
 }
 
 fn record_error(error: serde_json::Error) -> Error {
-    Error::job("an artifact's record has no JSON form").found(error)
+    Error::job("cannot write the record of an artifact as JSON").found(error)
 }
 
 /// Name of the checksum field.

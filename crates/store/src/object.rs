@@ -140,7 +140,7 @@ impl StoredObject {
         self.meta
             .payloads
             .get(name)
-            .ok_or_else(|| damaged(self.folder()).expected(format!("a payload `{name}`")).found("none of that name"))
+            .ok_or_else(|| damaged(self.folder()).expected(format!("a payload `{name}`")).found("no such payload"))
     }
 
     /// Returns the file that contains a payload, without checking it.
@@ -187,14 +187,16 @@ impl StoredObject {
 fn of_key(path: &Path, meta: &Meta, hash: Option<&str>) -> Result<()> {
     match hash {
         Some(hash) if Key::hash_of(&meta.key) != hash => {
-            Err(damaged(path).expected("the key of its path").found("another key"))
+            Err(damaged(path).expected("the key in its path").found("a different key"))
         }
         _ => Ok(()),
     }
 }
 
 pub(super) fn damaged(path: &Path) -> Error {
-    Error::damaged("a stored artifact is damaged").at(path.display()).hint("it is not used; a run makes it again")
+    Error::damaged("a stored artifact is damaged")
+        .at(path.display())
+        .hint("the artifact is ignored and recomputed by the next run")
 }
 
 fn same(path: &Path, stored: &StoredFile, found: &StoredFile) -> Result<()> {

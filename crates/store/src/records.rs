@@ -21,9 +21,9 @@ impl DamagedRecord {
     pub fn error(&self) -> Error {
         Error::damaged("a record is damaged")
             .at(self.path.display())
-            .expected("JSON that fits its checksum")
+            .expected("JSON with a matching checksum")
             .found("other bytes")
-            .hint("it is not used; `ghostlab cache verify --repair` removes it, and no result is lost")
+            .hint("the record is ignored; `ghostlab cache verify --repair` removes it without losing results")
     }
 
     /// Removes the file.
@@ -32,7 +32,7 @@ impl DamagedRecord {
     /// Fails if the file cannot be removed.
     pub fn remove(&self) -> Result<()> {
         std::fs::remove_file(&self.path).map_err(|error| {
-            Error::damaged("a damaged record cannot be removed").at(self.path.display()).found(error).hint("remove it")
+            Error::damaged("cannot remove a damaged record").at(self.path.display()).found(error).hint("remove it")
         })
     }
 }

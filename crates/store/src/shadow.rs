@@ -98,6 +98,6 @@ impl Scratch {
             let store = Store::open(folder.path(), words)?;
             self.made.set((store, folder)).ok();
         }
-        self.made().ok_or_else(|| Error::job("a folder for temporary files vanished"))
+        self.made().ok_or_else(|| Error::job("a temporary folder is missing"))
     }
 }

@@ -45,7 +45,7 @@ impl Stray {
             .at(self.path.display())
             .expected(self.expected)
             .found(self.found)
-            .hint("it is passed over; `ghostlab cache verify --repair` removes it, a folder only where it is empty")
+            .hint("the entry is ignored; `ghostlab cache verify --repair` removes it, unless it is a non-empty folder")
     }
 
     /// Removes the entry. A folder is removed only if it is empty.
@@ -55,7 +55,7 @@ impl Stray {
     pub fn remove(&self) -> Result<()> {
         let removed = if self.path.is_dir() { fs::remove_dir(&self.path) } else { fs::remove_file(&self.path) };
         removed.map_err(|error| {
-            Error::damaged("foreign entries of a store cannot be removed")
+            Error::damaged("cannot remove foreign entries of the store")
                 .at(self.path.display())
                 .found(error)
                 .hint("move it away")

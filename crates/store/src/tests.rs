@@ -246,7 +246,7 @@ fn a_store_of_a_newer_program_is_refused() {
     let (folder, _) = store();
     fs::write(folder.path().join("store.json"), r#"{"format": 2}"#).unwrap();
     let error = Store::open(folder.path(), WORDS).err().unwrap();
-    assert!(error.to_string().contains("another version") && error.exit_code() == 3, "{error}");
+    assert!(error.to_string().contains("a different version") && error.exit_code() == 3, "{error}");
 }
 
 #[test]

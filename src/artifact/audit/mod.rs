@@ -225,7 +225,7 @@ pub fn csv(findings: &[Finding]) -> Result<String> {
 pub fn json(findings: &[Finding]) -> Result<String> {
     serde_json::to_string_pretty(findings)
         .map(|text| text + "\n")
-        .map_err(|error| Error::job("the findings cannot be written as JSON").found(error.to_string()))
+        .map_err(|error| Error::job("cannot write the findings as JSON").found(error.to_string()))
 }
 
 /// Runs all checks on the given entries ([`crate::artifact::paper::all`] for the paper). Findings are sorted by

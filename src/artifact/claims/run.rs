@@ -93,14 +93,17 @@ pub(super) fn apart((a, first): (&str, &ArtifactNumbers), (b, second): (&str, &A
     let one = first.run.as_ref()?;
     let other = second.run.as_ref()?;
     if one.program != other.program {
-        return Some(format!("{a} is by {}, {b} by {}: make both again by one program", one.program, other.program));
+        return Some(format!(
+            "{a} was made by {}, {b} by {}: make both again with the same version",
+            one.program, other.program
+        ));
     }
     if one.gate != other.gate {
         let open = if one.gate { b } else { a };
-        return Some(format!("{open} was made with --no-gate, and the other not"));
+        return Some(format!("{open} was made with --no-gate, the other without"));
     }
     if let Some((older, _)) = [(a, first), (b, second)].iter().find(|(_, artifact)| artifact.identities.is_empty()) {
-        return Some(format!("{older} was made by an older program, which did not keep what its numbers are"));
+        return Some(format!("{older} was made by an older version, which did not record the identity of each number"));
     }
     let unlike = LEVELS.iter().find_map(|level| unlike(level, first, second));
     unlike.map(|what| format!("{a} and {b} differ in {what}"))
@@ -205,11 +208,14 @@ mod tests {
     fn program_gate_and_version_keep_results_apart() {
         let program = "ghostlab 0.1.0 ab".to_owned();
         let gate = true;
-        assert!(why(&one_record(), &one_record_of(ClaimRun { program: "cd".into(), gate })).contains("by one program"));
+        assert!(
+            why(&one_record(), &one_record_of(ClaimRun { program: "cd".into(), gate }))
+                .contains("with the same version")
+        );
         let open = one_record_of(ClaimRun { program, gate: false });
-        assert_eq!(why(&one_record(), &open), "tableA7 was made with --no-gate, and the other not");
+        assert_eq!(why(&one_record(), &open), "tableA7 was made with --no-gate, the other without");
         let older = ArtifactNumbers { identities: Vec::new(), ..one_record() };
-        assert!(why(&one_record(), &older).starts_with("tableA7 was made by an older program"));
+        assert!(why(&one_record(), &older).starts_with("tableA7 was made by an older version"));
         assert_eq!(why(&one_record(), &ArtifactNumbers::printed(vec![record("llama", 4, "ghosted", 50.0)])), "");
     }
 

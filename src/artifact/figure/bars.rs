@@ -76,12 +76,12 @@ impl BarChart {
     /// Fails if there is no group, series or number, or if a series does not have one value per group.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         if self.groups.is_empty() || self.series.is_empty() {
-            return Err(Error::bad_input("a figure of bars has nothing to draw")
+            return Err(Error::bad_input("the bar chart is empty")
                 .expected("at least one group and one series")
                 .found(format!("{} groups, {} series", self.groups.len(), self.series.len())));
         }
         if let Some(series) = self.series.iter().find(|series| series.values.len() != self.groups.len()) {
-            return Err(Error::bad_input("a series of bars does not fit the groups")
+            return Err(Error::bad_input("the series and the groups of the bar chart have different lengths")
                 .at(series.label.as_str())
                 .expected(format!("{} values", self.groups.len()))
                 .found(series.values.len().to_string()));
@@ -92,7 +92,7 @@ impl BarChart {
             Some([number - error, number, number + error])
         });
         let range = Range::of(numbers.flatten(), self.axis.scale)
-            .ok_or_else(|| Error::bad_input("a figure of bars has no number to draw").hint(self.axis.scale.hides()))?;
+            .ok_or_else(|| Error::bad_input("the bar chart has no finite value").hint(self.axis.scale.hides()))?;
         Ok(self.draw_on(around, range.with_base().with_end_ticks(Frame::most_ticks(around.width)), scene))
     }
 
@@ -233,15 +233,15 @@ impl Dots {
     /// Fails if there is no number, or if a method does not have one list per group.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         if let Some(method) = self.methods.iter().find(|method| method.values.len() != self.groups.len()) {
-            return Err(Error::bad_input("a method's dots do not fit the groups")
+            return Err(Error::bad_input("the values of a method and the groups have different lengths")
                 .at(method.label.as_str())
                 .expected(format!("values of {} groups", self.groups.len()))
                 .found(method.values.len().to_string()));
         }
         let numbers = self.methods.iter().flat_map(|method| method.values.iter().flatten());
         let numbers = numbers.filter_map(|&value| drawable(Some(value)));
-        let range = Range::of(numbers, self.axis.scale)
-            .ok_or_else(|| Error::bad_input("a figure of dots has no number to draw"))?;
+        let range =
+            Range::of(numbers, self.axis.scale).ok_or_else(|| Error::bad_input("the dot plot has no finite value"))?;
         let range = range.with_room(false);
         let keys: Vec<(Key, String)> = self.methods.iter().map(Series::marker_key).collect();
         let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: DOT, foot: DOT, aside: 0.0 };

@@ -77,7 +77,7 @@ impl Curves {
         // A level alone does not determine the x range.
         let (Some(xs), Some(ys)) = (xs, ys) else {
             let scale = if self.x.scale == Scale::Log { Scale::Log } else { self.y.scale };
-            return Err(draw_nothing().found("no point with two finite numbers").hint(scale.hides()));
+            return Err(draw_nothing().found("no point with two finite coordinates").hint(scale.hides()));
         };
         let ys = ys.with_room(true).with_end_ticks(Frame::most_ticks(around.width));
         Ok(self.draw_on(around, (xs, ys), scene))
@@ -198,7 +198,7 @@ impl Curves {
 }
 
 fn draw_nothing() -> Error {
-    Error::bad_input("a figure of curves has nothing to draw")
+    Error::bad_input("the line chart is empty")
 }
 
 fn x_position(xs: &Range, frame: &Frame, aside: f64, value: f64) -> f64 {

@@ -35,7 +35,7 @@ pub(super) fn data() -> &'static [u8] {
 pub(super) fn load() -> Result<()> {
     static LOADED: OnceLock<bool> = OnceLock::new();
     let loaded = *LOADED.get_or_init(|| register_font(NAME, FontStyle::Normal, data()).is_ok());
-    if loaded { Ok(()) } else { Err(Error::job("the font of the figures cannot be read").found(NAME)) }
+    if loaded { Ok(()) } else { Err(Error::job("cannot read the font of the figures").found(NAME)) }
 }
 
 pub(super) fn sized(em: f64) -> FontDesc<'static> {

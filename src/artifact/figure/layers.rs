@@ -60,7 +60,7 @@ impl LayerDiagram {
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let most = if around.width == Width::Page { 2 } else { 1 };
         if self.selections.is_empty() || self.selections.len() > most {
-            return Err(Error::bad_input("a diagram of layers cannot show this many selections")
+            return Err(Error::bad_input("too many selections for a layer diagram")
                 .expected(format!("1 to {most}"))
                 .found(self.selections.len().to_string()));
         }
@@ -239,8 +239,8 @@ fn regions(removed: &[usize], layers: usize) -> Result<Vec<Region>> {
         _ => None,
     };
     if let Some(found) = fault {
-        return Err(Error::bad_input("the removed layers cannot be drawn")
-            .expected(format!("at least one, each once, below {layers}"))
+        return Err(Error::bad_input("invalid removed layers")
+            .expected(format!("one or more distinct layers below {layers}"))
             .found(found));
     }
     Ok(sorted.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run[run.len() - 1])).collect())

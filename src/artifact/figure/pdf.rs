@@ -77,7 +77,7 @@ pub(super) fn pdf(scene: &Scene) -> Result<Vec<u8>> {
 }
 
 fn pdf_error(scene: &Scene, found: String) -> Error {
-    Error::job("a figure could not be written as PDF").at(scene.title.as_str()).found(found)
+    Error::job("cannot write the figure as PDF").at(scene.title.as_str()).found(found)
 }
 
 /// Writes the font with its glyphs, widths, and mapping to Unicode.

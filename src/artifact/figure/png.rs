@@ -41,11 +41,10 @@ pub(super) fn png(scene: &Scene) -> Result<Vec<u8>> {
     let mut fine = SURFACE.light.repeat(fine_width * fine_height);
     let mut bitmap = BitMapBackend::with_buffer(&mut fine, (fine_width as u32, fine_height as u32));
     let painted = scene.shapes.iter().try_for_each(|shape| paint(shape, &mut bitmap));
-    painted.map_err(|error| Error::job("a figure could not be drawn").at(scene.title.as_str()).found(error))?;
+    painted.map_err(|error| Error::job("cannot draw the figure").at(scene.title.as_str()).found(error))?;
     drop(bitmap);
-    encode(&halved(&fine, width, height), width as u32, height as u32).map_err(|error| {
-        Error::job("a figure could not be written as PNG").at(scene.title.as_str()).found(error.to_string())
-    })
+    encode(&halved(&fine, width, height), width as u32, height as u32)
+        .map_err(|error| Error::job("cannot write the figure as PNG").at(scene.title.as_str()).found(error.to_string()))
 }
 
 /// Rounds up to whole pixels of the output image.

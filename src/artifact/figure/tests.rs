@@ -412,12 +412,12 @@ fn without_data_there_is_an_error_and_no_figure() {
         series.values.fill(BarValue::from(0.0));
     }
     for (figure, words) in [
-        (of_plot(no_groups, Plot::Bars), "nothing to draw"),
-        (of_plot(no_numbers, Plot::Bars), "no number"),
+        (of_plot(no_groups, Plot::Bars), "is empty"),
+        (of_plot(no_numbers, Plot::Bars), "no finite value"),
         (of_plot(nothing_positive, Plot::Bars), "positive"),
         (of_plot(ragged, Plot::Bars), "expected: 3 values"),
         (of_plot(no_lines, Plot::Curves), "at least one line"),
-        (of_plot(no_points, Plot::Curves), "nothing to draw"),
+        (of_plot(no_points, Plot::Curves), "is empty"),
         (of_plot(diagram(16, vec![16], vec![1]), Plot::Layers), "layer 16"),
         (of_plot(no_stacks, Plot::Layers), "1 to 2"),
     ] {

@@ -33,7 +33,7 @@ pub(super) struct PageFigure<'a> {
 pub(super) fn figure<'a>(view: &'a FigureView, artifact: &PageArtifact) -> Result<PageFigure<'a>> {
     let Some(root) = root(&view.svg) else {
         let found: String = view.svg.chars().take(40).collect();
-        return Err(Error::job("a figure is no SVG")
+        return Err(Error::job("the figure is not an SVG")
             .at(format!("artifact {} {}", artifact.name, view.label).trim_end())
             .expected("a document with an `<svg>` element")
             .found(found));

@@ -179,7 +179,7 @@ struct AuditValues<'a> {
 
 fn filled(template: &str, values: &impl Serialize) -> Result<String> {
     render_template(template, values)
-        .map_err(|error| Error::job("the page's templates cannot be filled").found(format!("{error:#}")))
+        .map_err(|error| Error::job("cannot render the templates of the page").found(format!("{error:#}")))
 }
 
 fn render_template(template: &str, values: &impl Serialize) -> Result<String, minijinja::Error> {

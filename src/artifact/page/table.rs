@@ -116,7 +116,7 @@ pub(super) fn table(
     may_scroll: bool,
 ) -> Result<PageTable> {
     if let Some((index, row)) = view.rows.iter().enumerate().find(|(_, row)| row.cells.len() != view.columns.len()) {
-        return Err(Error::job("a row does not fit its table")
+        return Err(Error::job("a row and its table have different numbers of columns")
             .at(format!("{title}, row {}", index + 1))
             .expected(format!("{} cells", view.columns.len()))
             .found(row.cells.len().to_string()));

@@ -168,10 +168,7 @@ impl PaperNumber {
         let file = path.display().to_string();
         let bytes = regular::read(path)?;
         let text = String::from_utf8(bytes).map_err(|_| {
-            Error::bad_input("a table cannot be read")
-                .at(file.clone())
-                .expected("text in UTF-8")
-                .found("something else")
+            Error::bad_input("cannot read the table").at(file.clone()).expected("text in UTF-8").found("something else")
         })?;
         let text = text.trim_start_matches('\u{feff}');
         let head = text.lines().next().unwrap_or_default();
@@ -183,9 +180,9 @@ impl PaperNumber {
 
     fn wide(file: &str, text: &str, labels: &[String], wanted: &[&str]) -> Result<Vec<Self>> {
         if wanted.is_empty() {
-            return Err(Error::bad_input("the meaning of the table's columns is not given")
+            return Err(Error::bad_input("the meaning of the table's columns is unknown")
                 .at(format!("{file}:1"))
-                .expected(format!("{HEAD}, or the columns that are to be checked"))
+                .expected(format!("{HEAD}, or the columns to check"))
                 .found(text.lines().next().unwrap_or_default())
                 .hint("for example --tasks ARC-e=arc_easy,HellaSwag=hellaswag,PIQA=1838 --average Avg"));
         }
@@ -205,9 +202,9 @@ impl PaperNumber {
             for (name, at) in &columns {
                 let cell = record.get(*at).unwrap_or_default();
                 let (printed, value, error) = number(cell).ok_or_else(|| {
-                    Error::bad_input(format!("the column `{name}` is wrong"))
+                    Error::bad_input(format!("invalid value in the column `{name}`"))
                         .at(format!("{file}:{line}"))
-                        .expected("a decimal number as printed, also with `±` and a second one, or `-` for none")
+                        .expected("a printed decimal number, optionally followed by `±` and its error, or `-` for none")
                         .found(format!("`{cell}`"))
                 })?;
                 all.push(Self {
@@ -225,12 +222,12 @@ impl PaperNumber {
 
 fn broken(file: &str, error: &::csv::Error) -> Error {
     let line = error.position().map_or(1, ::csv::Position::line);
-    Error::bad_input("the table cannot be read").at(format!("{file}:{line}")).found(error.to_string())
+    Error::bad_input("cannot read the table").at(format!("{file}:{line}")).found(error.to_string())
 }
 
 fn column_index(file: &str, head: &::csv::StringRecord, name: &str) -> Result<usize> {
     head.iter().position(|column| column == name).ok_or_else(|| {
-        Error::bad_input("the table has no such column")
+        Error::bad_input("unknown column of the table")
             .at(format!("{file}:1"))
             .expected(format!("`{name}`"))
             .found(head.iter().collect::<Vec<_>>().join(", "))

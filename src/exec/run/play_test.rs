@@ -509,7 +509,7 @@ impl Engine for PacedEngine {
     }
 
     fn logits(&self, _: &[f32], _: &[usize]) -> Result<HostRows> {
-        Err(Error::job("it has no vocabulary"))
+        Err(Error::job("the engine has no vocabulary"))
     }
 }
 

@@ -168,9 +168,9 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
     let (end_of_text, end) = end_tokens(to.tokenizer, &tokenizer_config, generation.end_of_text)?;
     let Generating { until, max_tokens, sampling } = Generating::read(&task.definition.generation)?;
     if max_tokens >= context {
-        return Err(Error::bad_input("new tokens leave no room for a prompt")
+        return Err(Error::bad_input("the new tokens leave no room for a prompt")
             .at(format!("task {}", used.name))
-            .expected(format!("fewer new tokens than the backbone sees, which are {context}"))
+            .expected(format!("fewer new tokens than the context of the backbone, {context}"))
             .found(format!("{max_tokens} new tokens"))
             .hint("set `max_gen_toks` in `generation_kwargs` of the definition"));
     }
@@ -178,7 +178,7 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
         .par_iter()
         .map(|request: &Request| -> Result<Vec<u32>> {
             let Ask::Generate { context, .. } = &request.ask else {
-                return Err(Error::job("a likelihood is not generated"));
+                return Err(Error::job("a likelihood request cannot be generated"));
             };
             tasks::prompt(context, &encoder, used.how.bos).map_err(|error| error.at(task.place(request.document)))
         })

@@ -123,7 +123,7 @@ fn tokens<T>(
     remake(Given { grid: run.grid, inputs: run.inputs }, backbone, key, run.store)?;
     match run.store.get(key) {
         Lookup::Whole(artifact) => read(&artifact),
-        _ => Err(Error::job("tokens vanished from the store").at(key.short().to_string())),
+        _ => Err(Error::job("tokens are missing from the store").at(key.short().to_string())),
     }
 }
 
@@ -175,7 +175,7 @@ fn tokenizer(given: Given<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
             .at(tokenizer.path().display().to_string())
             .expected(format!("token ids below {}, the vocab_size of config.json", backbone.config.vocab))
             .found(format!("ids up to {}", tokenizer.vocab_size() - 1))
-            .hint("tokenizer.json is of another model"));
+            .hint("tokenizer.json belongs to another model"));
     }
     Ok(tokenizer.within(backbone.config.vocab))
 }

@@ -153,7 +153,7 @@ impl Activations {
         for (site, shards) in &sites {
             let bytes: usize = shards.iter().map(|shard| size_of_val(shard.values())).sum();
             if bytes as u64 != shape.bytes() {
-                return Err(Error::job("stored activations have another size")
+                return Err(Error::job("stored activations have an unexpected size")
                     .at(site)
                     .expected(format!("{} bytes", shape.bytes()))
                     .found(bytes));
@@ -188,14 +188,15 @@ impl Activations {
     /// # Errors
     /// Fails if the hook point was not captured or the range is not within one shard.
     pub fn rows(&self, site: HookPoint, rows: Range<usize>) -> Result<&[f32]> {
-        let shards = self.sites.get(&site).ok_or_else(|| Error::job("activations were not kept").at(site))?;
+        let shards =
+            self.sites.get(&site).ok_or_else(|| Error::job("the activations of a site are missing").at(site))?;
         let shard_rows = self.shape.shard_rows();
         let channels = self.shape.channels;
         let shard = rows.start / shard_rows;
         let within = (rows.start - shard * shard_rows) * channels..(rows.end - shard * shard_rows) * channels;
         let values = shards.get(shard).map_or(&[][..], Shard::values);
         values.get(within).ok_or_else(|| {
-            Error::job("a block of activations is not within one shard")
+            Error::job("a block of activations spans several shards")
                 .at(site)
                 .found(format!("rows {rows:?} of {}", self.shape.rows()))
         })

@@ -38,12 +38,9 @@ pub fn fits_deci(config: &Config) -> Result<()> {
         (config.experts.is_some(), "an MLP without experts"),
         (architecture.query_key_norm != QueryKeyNorm::None, "no norms of queries and keys"),
         (Sublayer::BOTH.iter().any(|&half| config.ends_in_norm(half)), "no norms after attention and MLP"),
-        (architecture.fused || architecture.rope != RopeEntries::One, "a layer of the same form as Llama's"),
+        (architecture.fused || architecture.rope != RopeEntries::One, "layers of Llama's form"),
         (config.activation != Activation::Silu, "the activation silu"),
-        (
-            config.biases.inputs && config.heads * config.head_dim != config.hidden,
-            "biases of queries as wide as the stream",
-        ),
+        (config.biases.inputs && config.heads * config.head_dim != config.hidden, "query biases of the hidden size"),
     ];
     match lacks.into_iter().find(|(is_lacking, _)| *is_lacking) {
         None => Ok(()),
@@ -62,7 +59,7 @@ pub fn fits_deci_step(config: &Config, step: StepForm) -> Result<()> {
     match step {
         StepForm::Normed | StepForm::Constant => fits_deci(config),
         StepForm::Stream | StepForm::Branch => {
-            let expected = "a repair that weights take in, or a constant or a map of the normed stream next to them";
+            let expected = "a repair that folds into the weights, or a constant or a map of the normed stream";
             Err(refused(expected, step.text()))
         }
     }

@@ -43,45 +43,47 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
         (0..layout.kept.len()).find(|&index| pattern(index) != original(layout.kept[index]))
     };
     if let (None, Some(window)) = (window_of(form), windows().flatten().min()) {
-        let expected = format!("no sliding windows, which llama.cpp does not honour in `{}`", form.name);
+        let expected = format!("no sliding windows, which llama.cpp ignores in `{}`", form.name);
         return Err(refused(&expected, format!("a window of {window} tokens")));
     }
     if let (Some(every), true) = (window_of(form), windows().any(|window| window.is_some())) {
         if let Some(index) = unlike(&|index| is_in_window(index, every), &|layer| config.windows[layer].is_some()) {
             let found = if is_in_window(index, every) { "none" } else { "one" };
             let expected =
-                format!("windows in all layers but every {every}th, as llama.cpp has them in `{}`", form.name);
+                format!("sliding windows in all layers except every {every}th, as in llama.cpp's `{}`", form.name);
             return Err(refused(&expected, format!("{found} in remaining layer {index}")));
         }
         if windows().flatten().collect::<BTreeSet<_>>().len() > 1 {
-            return Err(refused("one width of all windows", "several"));
+            return Err(refused("the same width for all windows", "several"));
         }
     }
     if let GgufPlaces::Unrotated(every) = form.places
         && let Some(index) = unlike(&|index| (index + 1) % every != 0, &|layer| config.rotated[layer])
     {
-        let expected =
-            format!("every {every}th layer without a rotary embedding, as llama.cpp has it in `{}`", form.name);
+        let expected = format!("no rotary embedding in every {every}th layer, as in llama.cpp's `{}`", form.name);
         return Err(refused(&expected, format!("another kind in remaining layer {index}")));
     }
     let scale = scale_in_gguf(form, layout.kept.len(), config.hidden, config.heads, config.head_dim);
     if (config.scale / scale - 1.0).abs() > 1e-6 {
-        return Err(refused(&format!("scores times {scale}, as llama.cpp has them"), config.scale.to_string()));
+        return Err(refused(&format!("attention scores scaled by {scale}, as in llama.cpp"), config.scale.to_string()));
     }
     // llama.cpp fills missing entries with defaults.
     let capped = config.architecture.caps.iter().zip([config.score_cap, config.logit_cap]);
     if form.name == "gemma2" && capped.clone().any(|(key, cap)| key.is_some() && cap.is_none()) {
-        return Err(refused("caps of scores and of logits, which llama.cpp always has in `gemma2`", "none"));
+        return Err(refused(
+            "soft caps of attention scores and logits, which llama.cpp always applies in `gemma2`",
+            "none",
+        ));
     }
     if form.name == "gemma2" && !config.tied_embeddings {
-        return Err(refused("a tied output projection, as llama.cpp has it in `gemma2`", "one of its own"));
+        return Err(refused("a tied output projection, as in llama.cpp's `gemma2`", "an untied one"));
     }
     if config.architecture.fused && config.heads * config.head_dim != config.hidden {
         let found = format!("{} heads of {} channels", config.heads, config.head_dim);
-        return Err(refused(&format!("heads of {} channels in all, as llama.cpp has them", config.hidden), found));
+        return Err(refused(&format!("heads of {} channels in total, as in llama.cpp", config.hidden), found));
     }
     if config.window_rope.as_ref().is_some_and(|rope| rope.scaling.is_some()) {
-        return Err(refused("a plain rotary embedding in windows", "a stretched one"));
+        return Err(refused("an unscaled rotary embedding in sliding windows", "a scaled one"));
     }
     stretched(config)?;
     Ok(form)

@@ -46,7 +46,7 @@ impl GgufType {
 
 /// Creates the error for a variant that GGUF cannot represent.
 pub(super) fn refused(expected: &str, found: impl Into<String>) -> Error {
-    Error::bad_input("the cell has no form as GGUF")
+    Error::bad_input("the cell cannot be exported as GGUF")
         .expected(expected)
         .found(found.into())
         .hint("export a Hugging Face folder instead: `--to FOLDER` without --gguf")
@@ -83,7 +83,7 @@ pub(super) fn checkpoint_tensor<'a>(
     numbers: GgufType,
 ) -> Result<GgufTensor<'a>> {
     let name = name_in_gguf(config.architecture, name)
-        .ok_or_else(|| Error::job("a tensor has no name in GGUF files").at(format!("tensor {name}")))?;
+        .ok_or_else(|| Error::job("no GGUF name for the tensor").at(format!("tensor {name}")))?;
     let info = GgufInfo { name, dtype: numbers.of(&tensor.shape), shape: tensor.shape.clone() };
     Ok(GgufTensor { info, content: GgufContent::Checkpoint(tensor) })
 }

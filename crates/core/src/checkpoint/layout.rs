@@ -191,18 +191,18 @@ fn walked(config: &Config, deployed: &Deployed) -> Result<Walked> {
             }));
         }
         if waiting.is_some() {
-            return Err(Error::job("an operator between the sublayers of a layer has no place in a checkpoint")
+            return Err(Error::job("a checkpoint cannot store an operator between the sublayers of a layer")
                 .at(format!("layer {layer}")));
         }
         let index = kept.len() - 1;
         present = present.with(index, half);
         if let Step::Edited(half, _, operator) = step {
             let norm = config.norm_after(*half);
-            let norm = norm.ok_or_else(|| Error::job("a branch keeps a map that its weights could take in"))?;
+            let norm = norm.ok_or_else(|| Error::job("a branch without a norm has an unfolded map"))?;
             attached.push(Attached { layer: index, place: BranchPlace::Norm(norm), operator: Arc::clone(operator) });
         }
     }
-    let last = kept.len().checked_sub(1).ok_or_else(|| Error::job("a variant without layers has no checkpoint"))?;
+    let last = kept.len().checked_sub(1).ok_or_else(|| Error::job("a variant without layers cannot be exported"))?;
     attached.extend(waiting.map(|operator| Attached { layer: last, place: BranchPlace::After, operator }));
     let dropped = Cut::layers(0..kept.len()).iter().filter(|&(layer, half)| !present.contains(layer, half)).collect();
     Ok(Walked { kept, dropped, attached })

@@ -121,7 +121,7 @@ pub fn header(tensors: Vec<(String, Dtype, Vec<usize>)>) -> Result<Vec<u8>> {
 }
 
 fn header_error(found: String) -> Error {
-    Error::job("the header of a weight file cannot be made").found(found)
+    Error::job("cannot write the header of a weight file").found(found)
 }
 
 /// Passes the elements of a tensor to `each` in order, block by block.
@@ -199,11 +199,11 @@ pub(super) fn encode(name: &str, dtype: FloatType, values: &[f32], bytes: &mut V
     });
     match unfit {
         None => Ok(()),
-        Some(value) => Err(Error::job("a weight does not fit into its float type")
+        Some(value) => Err(Error::job("a weight overflows its float type")
             .at(format!("tensor {name}"))
             .expected(format!("a number that {} can hold", dtype.name()))
             .found(value)
-            .hint("--dtype f32 holds all of them, bf16 nearly all")),
+            .hint("use --dtype f32, or bf16 if f32 is too large")),
     }
 }
 

@@ -207,24 +207,24 @@ fn check_sequences(sequences: usize) -> Result<()> {
     if sequences > 0 {
         return Ok(());
     }
-    Err(Error::bad_input("no calibration sequences were asked for").expected("at least 1").found("0"))
+    Err(Error::bad_input("the number of calibration sequences is 0").expected("at least 1").found("0"))
 }
 
 fn check_limit(limit: Option<usize>) -> Result<()> {
     if limit != Some(0) {
         return Ok(());
     }
-    Err(Error::bad_input("the limit leaves no windows to evaluate")
+    Err(Error::bad_input("the limit allows no windows")
         .expected("at least 1 window")
         .found("0")
-        .hint("leave the limit out to take all windows"))
+        .hint("leave out the limit to use all windows"))
 }
 
 fn too_short(found: usize, needed: usize, rule: Rule, length: usize) -> Error {
     Error::bad_input("the corpus is too short for one window")
         .expected(format!("at least {needed} tokens, for windows of {length} under rule {rule}"))
         .found(format!("{found} tokens"))
-        .hint("ask for shorter windows, or take a longer text")
+        .hint("use shorter windows or a longer text")
 }
 
 #[cfg(test)]

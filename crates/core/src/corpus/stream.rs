@@ -220,13 +220,13 @@ pub(super) fn draw_windows(
     let mut longest = 0;
     while windows.starts.len() < count {
         let Some((_, text)) = rows.next()? else {
-            return Err(Error::bad_input("the corpus has too few documents that are long enough")
+            return Err(Error::bad_input("too few documents of the corpus are long enough")
                 .expected(format!(
                     "{count} documents of at least {} tokens, for windows of {length}",
                     length.saturating_add(1)
                 ))
                 .found(format!("{} of {document} documents, the longest of {longest} tokens", windows.starts.len()))
-                .hint("ask for shorter windows or fewer of them, or take a corpus with longer documents"));
+                .hint("use shorter or fewer windows, or a corpus with longer documents"));
         };
         let (ids, ends) = tokenizer
             .encode_with_ends(&text)

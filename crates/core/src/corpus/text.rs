@@ -119,8 +119,8 @@ fn boxed_rows(rows: Vec<String>) -> Rows<'static> {
 fn read_text(mut file: File, path: &Path, column: Option<&str>) -> Result<Vec<String>> {
     if let Some(column) = column {
         return Err(bad("a plain text file has no columns", path)
-            .found(format!("column `{column}` was asked for"))
-            .hint("leave the column out: the whole file is one row"));
+            .found(format!("the column `{column}`"))
+            .hint("leave out the column; the whole file is one row"));
     }
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(|error| Error::io("read", path, &error))?;
@@ -314,7 +314,7 @@ mod tests {
             let (_folder, path) = write(name, &bytes);
             // 2,240 bytes of text at most, but 160 rows of 24 bytes each.
             let message = read_rows_within(&path, None, limit).unwrap_err().to_string();
-            assert!(message.contains("more text than is read") && message.contains(name), "{message}");
+            assert!(message.contains("exceeds the size limit of text") && message.contains(name), "{message}");
             assert_eq!(read_rows(&path, None).unwrap().len(), 160);
         }
         let (_folder, path) = write("b.jsonl", empty_rows(100).as_bytes());
@@ -344,7 +344,7 @@ mod tests {
         let intact = zip(lines("text"));
         for size in [5, 12, intact.len() / 2, intact.len() - 1] {
             let message = refused("a.jsonl.gz", &intact[..size], None);
-            assert!(message.contains("cut short"), "{size} bytes: {message}");
+            assert!(message.contains("truncated"), "{size} bytes: {message}");
         }
         assert!(refused("a.json.gz", "not gzip at all, but long enough", None).contains("damaged"));
         let mut altered = intact.clone();
@@ -369,7 +369,7 @@ mod tests {
         }
         let message = refused("a.json", "[\n{\"text\": \"a\"},\n3]\n", None);
         assert!(message.contains("a.json, row 2") && message.contains("a number: 3"), "{message}");
-        assert!(refused("a.json", "[{\"text\": \"a\"}, {\"te", None).contains("cut short"));
+        assert!(refused("a.json", "[{\"text\": \"a\"}, {\"te", None).contains("truncated"));
         assert!(refused("a.json", "[{\"text\": \"a\"}]\n{}", None).contains("follows the list"));
         assert!(refused("a.jsonl", "{\"text\": NaN}", None).contains("the number NaN"));
     }

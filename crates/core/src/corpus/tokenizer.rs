@@ -55,7 +55,7 @@ impl Tokenizer {
                 .max();
             Ok::<_, tokenizers::Error>((inner, highest))
         });
-        let read = read.map_err(|panic| malformed_tokenizer(format!("a panic of its reader: {panic}"), path))?;
+        let read = read.map_err(|panic| malformed_tokenizer(format!("the reader panicked: {panic}"), path))?;
         let (inner, highest) = read.map_err(|error| malformed_tokenizer(error.to_string(), path))?;
         let Some(highest) = highest else {
             return Err(malformed_tokenizer("a vocabulary without any token".to_owned(), path));
@@ -103,7 +103,7 @@ impl Tokenizer {
 
     fn checked(&self, text: &str, encode: impl FnOnce() -> tokenizers::Result<Encoding>) -> Result<Encoding> {
         let encoding = caught::catch(encode)
-            .map_err(|panic| self.encoding_error(&format!("a panic of the tokenizer: {panic}")))?
+            .map_err(|panic| self.encoding_error(&format!("the tokenizer panicked: {panic}")))?
             .map_err(|error| self.encoding_error(&error.to_string()))?;
         let ids = encoding.get_ids();
         if ids.len() > text.len().saturating_mul(MAX_TOKENS_PER_BYTE).saturating_add(MAX_EXTRA_TOKENS) {
@@ -116,7 +116,7 @@ impl Tokenizer {
     }
 
     fn encoding_error(&self, found: &str) -> Error {
-        Error::bad_input("the text cannot be tokenised")
+        Error::bad_input("cannot tokenize the text")
             .at(self.path.display())
             .expected("a token for every part of the text")
             .found(found)
@@ -135,12 +135,12 @@ impl Tokenizer {
             return Err(self.decoding_error(id, "no token").expected("an id of the vocabulary"));
         }
         caught::catch(|| self.inner.decode(&[id], false))
-            .map_err(|panic| self.decoding_error(id, &format!("a panic of the decoder: {panic}")))?
+            .map_err(|panic| self.decoding_error(id, &format!("the decoder panicked: {panic}")))?
             .map_err(|error| self.decoding_error(id, &error.to_string()))
     }
 
     fn decoding_error(&self, id: u32, found: &str) -> Error {
-        Error::bad_input("a token cannot be decoded").at(self.path.display()).found(format!("id {id}: {found}"))
+        Error::bad_input("cannot decode a token").at(self.path.display()).found(format!("id {id}: {found}"))
     }
 
     /// Decodes ids, with or without special tokens.
@@ -148,9 +148,9 @@ impl Tokenizer {
     /// # Errors
     /// See [`Self::decode`].
     pub fn decode_all(&self, ids: &[u32], special: bool) -> Result<String> {
-        let refused = |found: String| Error::bad_input("tokens cannot be decoded").at(self.path.display()).found(found);
+        let refused = |found: String| Error::bad_input("cannot decode tokens").at(self.path.display()).found(found);
         caught::catch(|| self.inner.decode(ids, !special))
-            .map_err(|panic| refused(format!("a panic of the decoder: {panic}")))?
+            .map_err(|panic| refused(format!("the decoder panicked: {panic}")))?
             .map_err(|error| refused(error.to_string()))
     }
 
@@ -167,7 +167,7 @@ impl Tokenizer {
 }
 
 fn malformed_tokenizer(found: String, path: &Path) -> Error {
-    Error::bad_input("the tokenizer cannot be read")
+    Error::bad_input("cannot read the tokenizer")
         .at(path.display())
         .expected("a tokenizer.json in the Hugging Face format")
         .found(found)

@@ -141,7 +141,7 @@ impl<'a> Documents<'a> {
                 0 => "no documents to draw from".to_owned(),
                 all => format!("{all} documents, the longest of {} tokens", self.most_tokens),
             })
-            .hint("ask for shorter windows, or take a corpus with longer documents"))
+            .hint("use shorter windows, or a corpus with longer documents"))
     }
 
     fn tokenise(&mut self, document: usize) -> Result<()> {

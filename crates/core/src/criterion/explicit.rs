@@ -40,7 +40,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
         }
     };
     if let Some((i, twice)) = layers.iter().enumerate().find(|(i, layer)| layers[..*i].contains(layer)) {
-        return Err(Error::bad_input(format!("`{name}` names a layer twice"))
+        return Err(Error::bad_input(format!("`{name}` contains a layer twice"))
             .expected("each layer once")
             .found(format!("{twice} again at position {}", i + 1)));
     }
@@ -50,7 +50,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
 impl Criterion for Explicit {
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
         if let Some(layer) = self.layers.iter().find(|&&layer| layer >= cut.layers) {
-            return Err(Error::bad_input(format!("`{NAME}` names a layer that `{}` does not have", cut.backbone))
+            return Err(Error::bad_input(format!("`{NAME}` contains a layer that `{}` does not have", cut.backbone))
                 .expected(format!("layers below {}", cut.layers))
                 .found(layer));
         }

@@ -36,7 +36,7 @@ impl Criterion for Lorp {
         check_depth(NAME, "keeps the first and the last layer", cut.layers.saturating_sub(2), cut)?;
         match self.clusters.filter(|clusters| !(1..=cut.layers).contains(clusters)) {
             None => Ok(()),
-            Some(clusters) => Err(Error::bad_input(format!("wrong `clusters` of `{NAME}`"))
+            Some(clusters) => Err(Error::bad_input(format!("invalid `clusters` of `{NAME}`"))
                 .expected(format!("1 to {}, for {} layers", cut.layers, cut.layers))
                 .found(clusters)),
         }

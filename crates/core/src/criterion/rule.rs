@@ -66,7 +66,7 @@ impl CalibrationStats<'_> {
         };
         match cuts.iter().zip(&found).find(|(_, value)| !value.is_finite()) {
             None => Ok(found),
-            Some((cut, value)) => Err(Error::job(format!("cannot rank layers: a trial's {name} is no number"))
+            Some((cut, value)) => Err(Error::job(format!("cannot rank layers: the {name} of a trial is not a number"))
                 .at(format!("the backbone without {cut}"))
                 .found(value)
                 .hint("f16 may overflow; use --dtype bf16 or f32")),
@@ -119,8 +119,7 @@ impl<'a> CalibrationStats<'a> {
     /// # Errors
     /// Fails if the norms were not provided or cannot be read.
     pub fn input_norm(&self, layer: usize) -> Result<Option<RmsNorm>> {
-        let norms =
-            self.norms.ok_or_else(|| Error::job("the norms of the backbone were not given to the criterion"))?;
+        let norms = self.norms.ok_or_else(|| Error::job("the criterion needs the norms of the backbone"))?;
         Ok(Some(norms(layer)?).filter(|norm| norm.weight.is_some()))
     }
 
@@ -130,7 +129,7 @@ impl<'a> CalibrationStats<'a> {
     /// Fails if the activations exceed the disk limit of a pass.
     pub fn activations(&self) -> Result<&'a Activations> {
         self.activations.ok_or_else(|| {
-            Error::job("the activations that the criterion compares exceed the disk limit of a pass")
+            Error::job("the activations of the criterion exceed the disk limit of a pass")
                 .hint("use fewer or shorter calibration sequences")
         })
     }
@@ -252,7 +251,7 @@ impl Selection {
         let scores = pairs.into_iter().map(|pair| Ok((pair.from, stats.similarity(pair)?)));
         let scores = scores.collect::<Result<Vec<(usize, f64)>>>()?;
         let best = scores.iter().copied().reduce(|best, next| if score(next.1) > score(best.1) { next } else { best });
-        let (start, _) = best.ok_or_else(|| Error::job("no block to choose from"))?;
+        let (start, _) = best.ok_or_else(|| Error::job("no block of layers to choose from"))?;
         Ok(Self::of_layers(start..start + cut.depth, scores))
     }
 
@@ -312,7 +311,7 @@ pub fn check(name: &str, rule: &dyn Criterion, cut: &PruneSpec<'_>) -> Result<()
             unit => format!("`{{{unit}: {}}}`", cut.depth),
         })
         .collect();
-    Err(Error::bad_input(format!("`{name}` removes {removes}, and the depth counts {}", cut.unit))
+    Err(Error::bad_input(format!("`{name}` removes {removes}, but the depth counts {}", cut.unit))
         .expected(format!("a depth such as {}", expected.join(", ")))
         .found(format!("{} {}", cut.depth, cut.unit))
         .hint(if counts_layers {

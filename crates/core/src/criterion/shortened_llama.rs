@@ -71,7 +71,7 @@ enum ShortenedLlama {
 fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
     let ShortenedLlamaOptions { order, score, backbone } = options::read(name, options)?;
     if order == Order::Measured && (score.is_some() || backbone.is_some()) {
-        return Err(Error::bad_input(format!("wrong options for `{name}`"))
+        return Err(Error::bad_input(format!("invalid options for `{name}`"))
             .expected("`score` and `backbone` only with `order: released`")
             .found("`order: measured`"));
     }

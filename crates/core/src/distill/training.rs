@@ -124,7 +124,8 @@ impl<'a> Training<'a> {
         let stream = ops::apply(&stream, matrix.as_tensor())?;
         let loss = divergence(&self.tail.logits(&stream)?, teacher)?;
         let gradients = loss.backward()?;
-        let gradient = gradients.get(&matrix).ok_or_else(|| Error::job("the loss has no gradient by the matrix"))?;
+        let gradient =
+            gradients.get(&matrix).ok_or_else(|| Error::job("no gradient of the loss with respect to the matrix"))?;
         let gradient = gradient.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
         Ok((f64::from(loss.to_dtype(DType::F32)?.to_scalar::<f32>()?), gradient))
     }

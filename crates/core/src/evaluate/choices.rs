@@ -118,7 +118,7 @@ impl<'a> MultipleChoiceEval<'a> {
         for (document, choices) in documents.iter().enumerate() {
             for (index, choice) in choices.iter().enumerate() {
                 if choice.continuation.len() > choice.input.len() {
-                    return Err(Error::job("a continuation is longer than what the model sees")
+                    return Err(Error::job("a continuation exceeds the model's context")
                         .at(format!("document {document}, choice {index}"))
                         .expected(format!("at most {} tokens", choice.input.len()))
                         .found(choice.continuation.len()));

@@ -123,7 +123,7 @@ pub fn end_tokens(
 }
 
 fn unknown(tokenizer: &Tokenizer, token: &str, text: &str) -> Error {
-    Error::bad_input("the tokenizer does not know its own special token")
+    Error::bad_input("the vocabulary does not contain the special token")
         .at(tokenizer.path().with_file_name("tokenizer_config.json").display())
         .expected(format!("{token} of tokenizer.json"))
         .found(format!("`{text}`"))

@@ -53,10 +53,7 @@ impl<'a> GenerationEval<'a> {
                 }
                 Err(error) if is_out_of_memory(&error) => {
                     let longest = prompts.iter().map(|prompt| self.size(prompt)).max().unwrap_or(0);
-                    return Err(out_of_memory(
-                        &error,
-                        format!("a prompt of {longest} tokens, with those that it may get"),
-                    ));
+                    return Err(out_of_memory(&error, format!("a prompt of {longest} tokens, including new tokens")));
                 }
                 done => return done,
             }
@@ -79,7 +76,8 @@ impl<'a> GenerationEval<'a> {
     /// Fails if the values do not match the prompts, or a token is not in the vocabulary.
     pub fn read(&self, values: &[f64]) -> Result<Vec<Generation>> {
         let unlike = || {
-            Error::job("the tokens do not fit the prompts").expected(format!("those of {} prompts", self.prompts.len()))
+            Error::job("the tokens do not match the prompts")
+                .expected(format!("those of {} prompts", self.prompts.len()))
         };
         let parts = parts(values).filter(|parts| parts.len() == self.prompts.len()).ok_or_else(unlike)?;
         parts

@@ -81,7 +81,7 @@ impl LogitDistance {
 }
 
 fn logits(engine: &dyn Engine, stream: Option<&HostRows>, rows: &[usize]) -> Result<HostRows> {
-    let stream = stream.ok_or_else(|| Error::job("a program has no stream at its end"))?;
+    let stream = stream.ok_or_else(|| Error::job("the program has no output"))?;
     engine.logits(&stream.values()?, rows)
 }
 

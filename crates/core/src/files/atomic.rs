@@ -25,11 +25,11 @@ const ENDING: &str = ".ghostlab-tmp";
 pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
     fs::create_dir_all(dir).map_err(|error| refused(dir, &error))?;
     if let Some(name) = names.iter().find(|name| dir.join(name).is_dir()) {
-        return Err(Error::missing("the results cannot be written")
+        return Err(Error::missing("cannot write the results")
             .at(dir.join(name).display())
             .expected("a file, or nothing")
             .found("a folder")
-            .hint("move the folder away"));
+            .hint("move or rename the folder"));
     }
     let mut probe = temporary(dir, "probe").map_err(|error| refused(dir, &error))?;
     // On a full disk creating a file may succeed, so write and sync a byte as well.
@@ -211,11 +211,11 @@ fn named<T>(
 }
 
 fn refused(dir: &Path, error: &std::io::Error) -> Error {
-    Error::missing("the results folder cannot be written to")
+    Error::missing("cannot write to the results folder")
         .at(dir.display())
         .expected("a folder in which files can be created")
         .found(error)
-        .hint("free the path or some room, mend the folder's rights, or choose another folder")
+        .hint("free the path or some disk space, fix the folder's permissions, or choose another folder")
 }
 
 #[cfg(test)]
@@ -236,7 +236,7 @@ mod tests {
         fs::write(root.path().join("file"), "").unwrap();
         let error = ensure_writable(&root.path().join("file/results"), &[]).unwrap_err();
         assert_eq!(error.exit_code(), 3);
-        assert!(error.to_string().starts_with("the results folder cannot be written to\n  where:"), "{error}");
+        assert!(error.to_string().starts_with("cannot write to the results folder\n  where:"), "{error}");
         fs::create_dir(root.path().join("run.json")).unwrap();
         let error = ensure_writable(root.path(), &["run.json"]).unwrap_err();
         assert_eq!(error.exit_code(), 3);

@@ -15,7 +15,7 @@ pub fn rows<T: DeserializeOwned>(file: &str, head: &[&str], text: &str) -> Resul
     let mut reader = Reader::from_reader(text.as_bytes());
     let found = reader.headers().map_err(|error| broken(file, &error))?.clone();
     if !found.iter().eq(head.iter().copied()) {
-        return Err(Error::damaged("the table has other columns")
+        return Err(Error::damaged("unexpected columns of the table")
             .at(format!("{file}:1"))
             .expected(head.join(","))
             .found(found.iter().collect::<Vec<_>>().join(",")));
@@ -37,7 +37,7 @@ fn row<T: DeserializeOwned>(
         // Errors from a custom deserializer have no column.
         let Some(field) = err.field().map(|field| field as usize) else {
             let found = record.iter().collect::<Vec<_>>().join(",");
-            let error = Error::damaged("the line is wrong").expected(reason(err.kind())).found(found);
+            let error = Error::damaged("invalid line").expected(reason(err.kind())).found(found);
             return error.at(format!("{file}:{line}"));
         };
         wrong(head.get(field).unwrap_or(&""), &reason(err.kind()), record.get(field).unwrap_or_default())
@@ -59,15 +59,15 @@ fn broken(file: &str, error: &csv::Error) -> Error {
     let line = error.position().map_or(1, csv::Position::line);
     match error.kind() {
         ErrorKind::UnequalLengths { expected_len, len, .. } => {
-            Error::damaged("the line has another number of columns").expected(expected_len).found(len)
+            Error::damaged("wrong number of columns in the line").expected(expected_len).found(len)
         }
-        _ => Error::damaged("the table cannot be read").found(error),
+        _ => Error::damaged("cannot read the table").found(error),
     }
     .at(format!("{file}:{line}"))
 }
 
 pub fn wrong(column: &str, expected: &str, found: &str) -> Error {
-    Error::damaged(format!("the column `{column}` is wrong")).expected(expected).found(format!("`{found}`"))
+    Error::damaged(format!("invalid value in the column `{column}`")).expected(expected).found(format!("`{found}`"))
 }
 
 #[cfg(test)]
@@ -96,10 +96,10 @@ mod tests {
     fn a_wrong_field_is_named_with_file_line_and_column() {
         for (text, found) in [
             ("name,count\na,1\nb,x\n", "a.csv:3"),
-            ("name,count\na,1\nb,x\n", "the column `count` is wrong"),
+            ("name,count\na,1\nb,x\n", "invalid value in the column `count`"),
             ("name,count\na,1\nb\n", "a.csv:3"),
-            ("name,count\na,1,2\n", "another number of columns"),
-            ("name\na\n", "other columns"),
+            ("name,count\na,1,2\n", "wrong number of columns"),
+            ("name\na\n", "unexpected columns"),
             ("", "a.csv:1"),
         ] {
             let error = rows::<Row>("a.csv", &["name", "count"], text).unwrap_err();

@@ -64,11 +64,11 @@ impl Gguf {
         let count = head.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let old = head.get(4..8) == Some(&[1, 0, 0, 0]);
         let content = caught::catch(|| Content::read(&mut Cursor::new(&head)))
-            .map_err(|panic| damaged_file(format!("a panic of its reader: {panic}"), path))?
+            .map_err(|panic| damaged_file(format!("the reader panicked: {panic}"), path))?
             // Keep the first line only, because candle's errors may contain a backtrace.
             .map_err(|error| damaged_file(error.to_string().lines().next().unwrap_or_default().to_owned(), path))?;
         if !old && count != Some(content.tensor_infos.len() as u64) {
-            return Err(damaged_file("two tensors of one name".to_owned(), path));
+            return Err(damaged_file("two tensors with the same name".to_owned(), path));
         }
         let mut tensors = BTreeMap::new();
         for (name, info) in content.tensor_infos {
@@ -97,11 +97,11 @@ impl Gguf {
         let header = Self { path: path.to_owned(), tensors, metadata: content.metadata };
         match header.count("split.count")? {
             None | Some(0 | 1) => Ok(header),
-            Some(parts) => Err(Error::bad_input("the GGUF file is one of several parts")
+            Some(parts) => Err(Error::bad_input("the GGUF file is one part of a split model")
                 .at(header.place("split.count"))
-                .expected("a model in one file")
+                .expected("a model in a single file")
                 .found(format!("{parts} parts"))
-                .hint("llama.cpp's llama-gguf-split --merge makes one file of them")),
+                .hint("merge the parts with llama.cpp's llama-gguf-split --merge")),
         }
     }
 
@@ -240,11 +240,11 @@ fn read_error(error: &std::io::Error, path: &Path) -> Error {
 }
 
 fn damaged_file(found: String, path: &Path) -> Error {
-    Error::bad_input("the GGUF file cannot be read")
+    Error::bad_input("cannot read the GGUF file")
         .at(path.display())
-        .expected(format!("a whole GGUF file of version 1 to 3, its tensors {TYPES}"))
+        .expected(format!("a complete GGUF file of version 1 to 3, with tensors of type {TYPES}"))
         .found(found)
-        .hint("fetch the file again; other types can be converted by llama.cpp's llama-quantize")
+        .hint("download the file again, or convert other types with llama.cpp's llama-quantize")
 }
 
 impl std::fmt::Debug for Gguf {
@@ -282,7 +282,7 @@ impl Blocks {
         let numbers = self.numbers;
         let tensor = ggml_file::qtensor_from_ggml(dtype, self.bytes(), vec![numbers], &candle_core::Device::Cpu);
         let values = tensor.and_then(|tensor_data| tensor_data.dequantize(&candle_core::Device::Cpu)?.to_vec1());
-        values.map_err(|error| Error::bad_input("a tensor has a type that is not read").found(error))
+        values.map_err(|error| Error::bad_input("unsupported tensor type").found(error))
     }
 }
 

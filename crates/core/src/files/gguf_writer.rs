@@ -33,8 +33,7 @@ pub fn header(entries: &[(String, Value)], tensors: &[&GgufInfo]) -> Result<Vec<
     out.extend((entries.len() as u64).to_le_bytes());
     for (key, value) in entries {
         out.extend(text(key));
-        let (kind, bytes) =
-            written(value).ok_or_else(|| Error::job("an entry of a GGUF file cannot be written").at(key))?;
+        let (kind, bytes) = written(value).ok_or_else(|| Error::job("cannot write an entry of a GGUF file").at(key))?;
         out.extend(kind.to_le_bytes());
         out.extend(bytes);
     }

@@ -20,7 +20,7 @@ pub fn damage(path: &Path, limit: TextLimit, error: &std::io::Error) -> Option<E
         return Some(limit.exceeded(path));
     }
     let what = match error.kind() {
-        ErrorKind::UnexpectedEof => "the gzip file is cut short",
+        ErrorKind::UnexpectedEof => "the gzip file is truncated",
         ErrorKind::InvalidData | ErrorKind::InvalidInput => "the gzip file is damaged",
         _ => return None,
     };

@@ -176,7 +176,7 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
                 if self.layout == JsonLayout::EndedList {
                     return Ok(false);
                 }
-                return Err(Error::bad_input("the list of rows is cut short")
+                return Err(Error::bad_input("the list of rows is truncated")
                     .at(format!("{}, line {}", self.path.display(), self.line))
                     .expected(self.files.expected)
                     .found("the end of the file"));

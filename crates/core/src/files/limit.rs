@@ -55,13 +55,13 @@ impl TextLimit {
 
     /// Creates the error for a file above the limit.
     pub fn exceeded(self, path: &Path) -> Error {
-        Error::bad_input("the file holds or unpacks to more text than is read")
+        Error::bad_input("the file exceeds the size limit of text")
             .at(path.display())
             .expected(format!("at most {} GB", self.0 as f64 / 1e9))
             .found("more")
             .hint(
-                "a larger text is read with `--text GB`, as far as memory holds it; a small file that unpacks to so much is \
-                 damaged or hostile",
+                "raise the limit with `--text GB` if memory allows; a small file that unpacks to this much is damaged or \
+                 malicious",
             )
     }
 

@@ -49,7 +49,7 @@ pub fn read<T>(
         reader.set_metadata(Arc::new(as_stored(&metadata)));
         take(&reader.with_columns(Some(wanted)).finish().map_err(|error| broken(path, &error))?, &schema)
     })
-    .unwrap_or_else(|_| Err(unreadable(path, "a table that the reader cannot make sense of")))
+    .unwrap_or_else(|_| Err(unreadable(path, "an invalid table")))
 }
 
 /// Returns the footer with logical types removed, except text and unsigned integers.
@@ -108,5 +108,5 @@ pub fn broken(path: &Path, error: &PolarsError) -> Error {
 }
 
 fn unreadable(path: &Path, found: &str) -> Error {
-    Error::bad_input("the parquet file cannot be read").at(path.display()).found(found).hint("download the file again")
+    Error::bad_input("cannot read the parquet file").at(path.display()).found(found).hint("download the file again")
 }

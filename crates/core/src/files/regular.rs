@@ -17,15 +17,15 @@ pub fn open(path: &Path) -> Result<File> {
     let metadata = fs::metadata(path).map_err(|error| open_error(&error, path))?;
     let kind = metadata.file_type();
     if !kind.is_file() {
-        return Err(Error::bad_input("this is not an ordinary file")
+        return Err(Error::bad_input("not a regular file")
             .at(path.display())
-            .expected("a file with its content on a disk")
+            .expected("a regular file")
             .found(name_of(kind))
-            .hint("write the content to a file first: inputs are read more than once"));
+            .hint("save the content to a file first, because inputs are read several times"));
     }
     let mut file = File::open(path).map_err(|error| open_error(&error, path))?;
     if metadata.len() <= MAX_POINTER_BYTES && is_lfs_pointer(&mut file).map_err(|error| open_error(&error, path))? {
-        return Err(Error::missing("this file is a Git LFS pointer, not the content")
+        return Err(Error::missing("the file is a Git LFS pointer, not the content")
             .at(path.display())
             .expected("the content that the pointer names")
             .found(format!("{} bytes that begin with `{LFS_POINTER}`", metadata.len()))

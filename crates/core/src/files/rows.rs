@@ -57,7 +57,7 @@ impl RowFiles {
         endings.clone().find(|(ending, _)| name.ends_with(ending)).map(|(_, form)| *form).ok_or_else(|| {
             let is_text = [".raw", ".tokens", ".text"].iter().any(|ending| name.ends_with(ending));
             let endings: Vec<&str> = endings.map(|(ending, _)| *ending).collect();
-            let unknown = bad(format!("the {} file is of an unknown kind", self.noun), path)
+            let unknown = bad(format!("unknown file type of the {}", self.noun), path)
                 .expected(format!("a name ending in {}", endings.join(", ")))
                 .found(&name);
             if is_text && endings.contains(&".txt") { unknown.hint("name it .txt") } else { unknown }
@@ -131,7 +131,7 @@ impl RowFiles {
     pub fn object(&self, value: Value) -> Result<Map<String, Value>> {
         match value {
             Value::Object(fields) => Ok(fields),
-            other => Err(Error::bad_input("this is not a row").expected("a JSON object").found(describe(&other))),
+            other => Err(Error::bad_input("invalid row").expected("a JSON object").found(describe(&other))),
         }
     }
 }
@@ -155,7 +155,7 @@ pub fn bad(what: impl std::fmt::Display, path: &Path) -> Error {
 pub fn not_utf8(offset: usize, part: &str) -> Error {
     Error::bad_input("the text is not UTF-8")
         .expected("UTF-8")
-        .found(format!("another byte at offset {offset} of the {part}"))
+        .found(format!("an invalid byte at offset {offset} of the {part}"))
         .hint("convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")
 }
 
@@ -163,7 +163,7 @@ pub fn not_utf8(offset: usize, part: &str) -> Error {
 pub fn describe(value: &Value) -> String {
     let kind = match value {
         Value::Null => return "null".to_owned(),
-        Value::Bool(_) => "a truth value",
+        Value::Bool(_) => "a boolean",
         Value::Number(_) => "a number",
         Value::String(_) => "a string",
         Value::Array(_) => "a list",

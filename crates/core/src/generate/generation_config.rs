@@ -72,7 +72,7 @@ impl GenerationConfig {
         }
         if processors.exponential_decay_length_penalty.is_some() && end_of_text.is_empty() {
             let key = "exponential_decay_length_penalty";
-            return Err(wrong(name, key, "an `eos_token_id` next to it", &file[key]));
+            return Err(wrong(name, key, "`eos_token_id` as well", &file[key]));
         }
         let max_new_tokens = settings.count("max_new_tokens", 1)?;
         Ok(Self { end_of_text, has_other_ends, max_new_tokens, processors })
@@ -100,7 +100,7 @@ impl GenerationConfig {
     pub fn check_ids(&self, vocab: usize) -> Result<()> {
         match self.processors.highest_id().filter(|id| *id as usize >= vocab) {
             None => Ok(()),
-            Some(id) => Err(Error::bad_input("a generation setting names a token beyond the vocabulary")
+            Some(id) => Err(Error::bad_input("a generation setting contains a token id beyond the vocabulary")
                 .at(GENERATION_CONFIG)
                 .expected(format!("ids below {vocab}"))
                 .found(id)),
@@ -232,11 +232,11 @@ fn sequence(value: &Value) -> Option<Vec<u32>> {
 }
 
 fn wrong(file: &str, key: &str, expected: &str, found: &Value) -> Error {
-    Error::bad_input("a generation setting of the backbone is not run")
+    Error::bad_input("unsupported generation setting of the backbone")
         .at(format!("{file}, {key}"))
         .expected(expected)
         .found(shortened(&found.to_string(), 200))
-        .hint("remove the entry: answers are then those without it")
+        .hint("remove the entry to generate without it")
 }
 
 #[cfg(test)]

@@ -147,17 +147,17 @@ impl<'a> Schedule<'a> {
         };
         for (index, (prompt, ids)) in schedule.prompts.iter().zip(&schedule.ids).enumerate() {
             if ids.is_empty() {
-                return Err(Error::bad_input("a prompt without tokens cannot be continued")
+                return Err(Error::bad_input("cannot continue an empty prompt")
                     .at(format!("prompt `{}`", prompt.identity))
-                    .hint("put the backbone's BOS token there"));
+                    .hint("add the backbone's BOS token"));
             }
             let bytes = schedule.prompt_bytes(ids.len()) + schedule.new_bytes(index);
             if bytes > settings.cache_bytes {
-                return Err(Error::missing("the cache has no room for a prompt")
+                return Err(Error::missing("a prompt does not fit in the KV cache")
                     .at(format!("prompt `{}`", prompt.identity))
                     .expected(format!("{bytes} bytes: {} tokens, {} new", ids.len(), settings.max_new_tokens))
                     .found(format!("{} bytes", settings.cache_bytes))
-                    .hint("fewer variants at a time, or fewer new tokens, need less"));
+                    .hint("use fewer variants at a time, or fewer new tokens"));
             }
         }
         Ok(schedule)

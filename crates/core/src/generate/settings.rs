@@ -60,35 +60,35 @@ impl Settings {
 
     pub(super) fn check(&self) -> Result<()> {
         if self.max_new_tokens == 0 {
-            return wrong_setting("nothing would be generated", "one new token at least", "0".into());
+            return wrong_setting("nothing would be generated", "at least one new token", "0".into());
         }
         if self.context <= self.max_new_tokens {
             let found = format!("a context of {} and {} new tokens", self.context, self.max_new_tokens);
-            return wrong_setting("new tokens leave no room for a prompt", "a longer context than new tokens", found);
+            return wrong_setting(
+                "the new tokens leave no room for a prompt",
+                "a longer context than new tokens",
+                found,
+            );
         }
         if self.batch == 0 {
-            return wrong_setting("no prompt could run", "one prompt at a time at least", "0".into());
+            return wrong_setting("the number of prompts at a time is 0", "at least one prompt at a time", "0".into());
         }
         if let Some(index) = self.stops.iter().position(String::is_empty) {
             return wrong_setting(
-                "an empty text ends every continuation",
-                "stops of one character or more",
+                "an empty stop text ends every continuation",
+                "stop texts of at least one character",
                 format!("stop {index}"),
             );
         }
         if let Some(sampling) = &self.sampling {
             if !(sampling.temperature > 0.0 && sampling.temperature.is_finite()) {
-                return wrong_setting(
-                    "a temperature that nothing can be drawn at",
-                    "more than 0",
-                    sampling.temperature.to_string(),
-                );
+                return wrong_setting("invalid temperature", "more than 0", sampling.temperature.to_string());
             }
             if !(sampling.top_p > 0.0 && sampling.top_p <= 1.0) {
-                return wrong_setting("top_p leaves no token", "more than 0, at most 1", sampling.top_p.to_string());
+                return wrong_setting("invalid top_p", "more than 0, at most 1", sampling.top_p.to_string());
             }
             if sampling.top_k == Some(0) {
-                return wrong_setting("top_k leaves no token", "1 or more", "0".into());
+                return wrong_setting("invalid top_k", "1 or more", "0".into());
             }
         }
         Ok(())

@@ -348,19 +348,19 @@ impl Architecture {
             None => plain == Some(candidate.model_type),
         });
         let architecture = found.ok_or_else(|| {
-        Error::bad_input("unknown architecture")
+            Error::bad_input("unknown architecture")
             .at("architectures")
             .expected(ARCHITECTURES.iter().map(|candidate| candidate.class).collect::<Vec<_>>().join(", "))
             .found(class.or(model_type).unwrap_or("neither architectures nor model_type"))
-            .hint("only these decoders are computed faithfully; another of the same build is one entry in crates/core/src/model/architecture.rs")
-    })?;
+            .hint("only these decoders are supported; to add a similar one, see crates/core/src/model/architecture.rs")
+        })?;
         // transformers only uses `model_type`, so it is unclear which of the two entries is right.
         match plain {
             Some(other) if other != architecture.model_type => {
                 Err(Error::bad_input("the config names two architectures")
                     .at("model_type")
                     .expected(format!(
-                        "`{}`, as architectures says {}",
+                        "`{}`, because architectures says {}",
                         architecture.model_type,
                         class.unwrap_or(architecture.class)
                     ))

@@ -90,13 +90,13 @@ fn dropped_sublayers(section: &Entries<'_>, layers: usize) -> Result<Cut> {
     let cut = serde_json::from_value::<Cut>(value.clone()).ok();
     let cut = cut.filter(|cut| cut.iter().all(|(layer, _)| layer < layers));
     cut.ok_or_else(|| {
-        section.wrong(DROPPED, "a list of sublayers such as `attention 3` or `mlp 3`, of layers that exist")
+        section.wrong(DROPPED, "a list of sublayers of existing layers, such as `attention 3` or `mlp 3`")
     })
 }
 
 /// Expected form of the operator list, for error messages.
 const LISTED: &str =
-    "a list of operators: a layer, `at` a place of the architecture, a `form` that can be there, `bias`";
+    "a list of operators, each with `layer`, a valid position `at`, a `form` allowed there, and `bias`";
 
 /// Parses the operators listed in a config.
 fn listed(section: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {

@@ -87,7 +87,7 @@ impl StepForm {
             Self::Stream => "a map of the stream itself",
             Self::Normed => "a map of the normed stream",
             Self::Constant => "a constant added to the stream",
-            Self::Branch => "a map behind the norm of a branch",
+            Self::Branch => "a map after the norm of a branch",
         }
     }
 }

@@ -72,7 +72,7 @@ impl Batch {
             Some(id) => Err(Error::bad_input("a token id exceeds the embedding")
                 .expected(format!("ids below {vocab}"))
                 .found(id)
-                .hint("the tokenizer is of another model")),
+                .hint("the tokenizer belongs to another model")),
         }
     }
 

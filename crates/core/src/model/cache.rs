@@ -128,7 +128,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
         self.makers.spawn(move || {
             let started = Instant::now();
             let made = caught::catch(|| (shared.make)(index)).unwrap_or_else(|panic| {
-                Err(Error::job("making a part of a backbone panicked, which is a fault of the program").found(panic))
+                Err(Error::job("loading a part of a backbone panicked; this is a bug").found(panic))
             });
             shared.nanoseconds_making.fetch_add(started.elapsed().as_nanos() as u64, Relaxed);
             let mut state = shared.lock();

@@ -74,14 +74,12 @@ impl EngineRequest {
                 Err(Error::bad_input("the engine `cpu` computes in f32 or bf16 on the CPU only")
                     .expected("--device cpu --dtype f32, or bf16")
                     .found(format!("{} on {device}", dtype.name()))
-                    .hint("--engine candle runs on any device in f32, bf16 and f16"))
+                    .hint("use --engine candle for other devices and f16"))
             }
-            _ if self.kernels.is_some() => {
-                Err(Error::bad_input("--kernels chooses among the kernels of the engine `cpu`")
-                    .expected("--engine cpu, on the CPU in f32 or bf16")
-                    .found(format!("candle {} on {device}", dtype.name()))
-                    .hint("leave --kernels out"))
-            }
+            _ if self.kernels.is_some() => Err(Error::bad_input("--kernels only applies to the engine `cpu`")
+                .expected("--engine cpu, on the CPU in f32 or bf16")
+                .found(format!("candle {} on {device}", dtype.name()))
+                .hint("leave out --kernels")),
             _ => Ok(EngineChoice::Candle(Placement { device, dtype })),
         }
     }
@@ -91,10 +89,10 @@ impl EngineRequest {
         if self.kernels.is_none_or(|kernels| kernels == products.kernels()) {
             return Ok(());
         }
-        Err(Error::bad_input("the kernel family `amx` multiplies in bf16 only")
+        Err(Error::bad_input("the kernel family `amx` supports only bf16")
             .expected("--dtype bf16")
             .found(products.name())
-            .hint("add --dtype bf16, or leave --kernels out"))
+            .hint("add --dtype bf16, or leave out --kernels"))
     }
 
     /// Returns why a GPU build does not use a GPU, unless the request selects the CPU or a device.
@@ -242,8 +240,8 @@ mod tests {
         }
         for (engine, dtype, kernels, named) in [
             ("", "f32", "amx", "--dtype bf16"),
-            ("", "f16", "portable", "leave --kernels out"),
-            ("candle", "bf16", "amx", "leave --kernels out"),
+            ("", "f16", "portable", "leave out --kernels"),
+            ("candle", "bf16", "amx", "leave out --kernels"),
         ] {
             let error = choose_with(engine, dtype, kernels, &folder).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains(named), "{error}");

@@ -36,7 +36,7 @@ pub(super) fn compared<M: Compare>(
     batch: &M::Batch,
     seconds: &mut [f64],
 ) -> Result<Vec<Option<M::Divergences>>> {
-    let missing = || Error::job("a trie without a reference program cannot be compared");
+    let missing = || Error::job("no reference program to compare with");
     let head = trie.reference_head().ok_or_else(missing)?;
     let comparing = Comparing { model, head, reference: RefCell::new(None) };
     let mut clock = Clock(seconds);
@@ -222,6 +222,6 @@ mod tests {
     fn trie_without_a_reference_is_refused() {
         let trie = Trie::scoring(&[Program::dense(2)]);
         let error = compared(&Listing, &trie, None, &(), &mut vec![0.0; trie.len()]).unwrap_err();
-        assert!(error.to_string().contains("without a reference program"), "{error}");
+        assert!(error.to_string().contains("no reference program"), "{error}");
     }
 }

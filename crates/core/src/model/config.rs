@@ -146,7 +146,7 @@ impl Config {
             return Self::parse(&entries).map_err(|error| error.at(folder.display()));
         }
         if !folder.is_dir() {
-            return Err(Error::missing("no such backbone folder")
+            return Err(Error::missing("backbone folder not found")
                 .at(folder.display())
                 .hint("a backbone is a folder with config.json, tokenizer.json and *.safetensors, or a .gguf file"));
         }
@@ -157,7 +157,7 @@ impl Config {
         if config.tied_embeddings && has_both_tables(folder) {
             config.tied_embeddings = false;
             config.notes.push(
-                "config.json says tie_word_embeddings, but the weights hold a lm_head.weight: that is the head, as in transformers 5"
+                "config.json sets tie_word_embeddings, but the weights contain lm_head.weight, which is used, as in transformers 5"
                     .into(),
             );
         }
@@ -176,7 +176,7 @@ impl Config {
         if self.is_plain() {
             return Ok(self);
         }
-        Err(Error::bad_input("the backbone has operators next to its weights or lacks sublayers")
+        Err(Error::bad_input("the backbone has operators next to its weights, or is missing sublayers")
             .at(path.display())
             .expected("a plain backbone")
             .found(format!("an export: {}", self.export_text()))
@@ -208,19 +208,21 @@ impl Config {
         let heads = entries.count("num_attention_heads", MAX_HEADS)?;
         let kv_heads = entries.optional_count("num_key_value_heads", MAX_HEADS)?.unwrap_or(heads);
         if heads % kv_heads != 0 {
-            return Err(Error::bad_input("query heads do not divide among the key/value heads")
-                .at("num_key_value_heads")
-                .expected(format!("a divisor of num_attention_heads = {heads}"))
-                .found(kv_heads));
+            return Err(Error::bad_input(
+                "the number of query heads is not a multiple of the number of key/value heads",
+            )
+            .at("num_key_value_heads")
+            .expected(format!("a divisor of num_attention_heads = {heads}"))
+            .found(kv_heads));
         }
         let head_dim = match entries.optional_count("head_dim", MAX_CHANNELS)? {
             Some(head_dim) => head_dim,
             None if hidden % heads == 0 => hidden / heads,
             None => {
                 return Err(Error::bad_input(
-                    "the config has no head_dim and hidden_size / num_attention_heads is no whole number",
+                    "the config has no head_dim, and num_attention_heads does not divide hidden_size",
                 )
-                .expected("head_dim, or a hidden_size that the heads divide")
+                .expected("head_dim, or a hidden_size divisible by num_attention_heads")
                 .found(format!("hidden_size {hidden}, num_attention_heads {heads}")));
             }
         };
@@ -266,7 +268,7 @@ impl Config {
             experts,
             sparse,
             tied_embeddings: entries.flag("tie_word_embeddings")?.unwrap_or_else(|| {
-                notes.push("config.json does not say tie_word_embeddings: taken as false".into());
+                notes.push("config.json does not set tie_word_embeddings: using false".into());
                 false
             }),
             windows,
@@ -289,13 +291,15 @@ fn with_defaults(
     architecture: &Architecture,
     notes: &mut Vec<String>,
 ) -> Result<Map<String, Value>> {
-    let mut map: Map<String, Value> = serde_json::from_str(architecture.defaults)
-        .map_err(|error: serde_json::Error| Error::job("an architecture's defaults are no JSON").found(error))?;
+    let mut map: Map<String, Value> =
+        serde_json::from_str(architecture.defaults).map_err(|error: serde_json::Error| {
+            Error::job("the defaults of an architecture are not valid JSON").found(error)
+        })?;
     map.retain(|key, _| !entries.contains_key(key));
     let taken: Vec<String> =
         map.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| format!("{key} {value}")).collect();
     if !taken.is_empty() {
-        notes.push(format!("config.json leaves out what transformers' class takes as {}", taken.join(", ")));
+        notes.push(format!("config.json leaves out entries: using {}, the defaults of transformers", taken.join(", ")));
     }
     map.extend(entries.clone());
     Ok(map)
@@ -352,13 +356,13 @@ fn no_backbone(folder: &Path) -> Error {
         0 => some,
         more => format!("{some} and {more} more"),
     };
-    let error = Error::missing("the folder holds no model: it has no config.json")
+    let error = Error::missing("the folder contains no model (no config.json)")
         .at(folder.display())
         .expected("config.json, tokenizer.json and *.safetensors")
         .found(found);
     match inside.iter().find(|path| path.join("config.json").is_file()) {
         Some(model) => error.hint(format!("did you mean `{}`?", model.display())),
-        None => error.hint("name the folder of one model, as Hugging Face's tools write it"),
+        None => error.hint("use the folder of a model in the Hugging Face format"),
     }
 }
 
@@ -387,7 +391,7 @@ mod tests {
         .unwrap();
         assert_eq!((config.head_dim, config.kv_heads), (16, 4));
         assert_eq!(config.rope.theta, 10_000.0);
-        assert_eq!(config.notes, ["config.json has no rope_theta: taken as 10000"]);
+        assert_eq!(config.notes, ["config.json has no rope_theta: using 10000"]);
     }
 
     /// Expected values are the default attributes of each config class in transformers 5.24.0.
@@ -417,7 +421,10 @@ mod tests {
         })
         .unwrap();
         assert_eq!(config.norm_eps, 1e-6);
-        assert_eq!(config.notes, ["config.json leaves out what transformers' class takes as rms_norm_eps 1e-6"]);
+        assert_eq!(
+            config.notes,
+            ["config.json leaves out entries: using rms_norm_eps 1e-6, the defaults of transformers"]
+        );
     }
 
     #[test]

@@ -165,7 +165,7 @@ impl JsonSchema for Cut {
 /// Fails for any other text.
 pub fn parse_sublayer(text: &str) -> Result<(usize, Sublayer), String> {
     let parsed = text.split_once(' ').and_then(|(kind, layer)| Some((layer.parse().ok()?, kind.parse().ok()?)));
-    parsed.ok_or_else(|| format!("`{text}` is no sublayer such as `attention 3` or `mlp 3`"))
+    parsed.ok_or_else(|| format!("`{text}` is not a sublayer such as `attention 3` or `mlp 3`"))
 }
 
 impl FromIterator<(usize, Sublayer)> for Cut {

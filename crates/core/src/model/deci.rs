@@ -24,8 +24,7 @@ pub(super) fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufFo
     let has_biases = file.tensors.keys().any(|name| name.ends_with(".attn_q.bias"));
     let model_type = if has_biases { "qwen2" } else { "llama" };
     let architecture = ARCHITECTURES.iter().find(|known| known.model_type == model_type);
-    let architecture =
-        architecture.ok_or_else(|| Error::job("the registry has no such architecture").at(model_type))?;
+    let architecture = architecture.ok_or_else(|| Error::job("unknown architecture in the registry").at(model_type))?;
     Ok((architecture, GgufForm::alike(DECI, true)))
 }
 
@@ -162,11 +161,11 @@ fn is_zero(file: &Gguf, tensor: &str) -> Result<bool> {
 }
 
 fn wrong(file: &Gguf, key: &str, expected: &str) -> Error {
-    Error::bad_input("the layers of a `deci` file are not computed")
+    Error::bad_input("unsupported layers in a `deci` file")
         .at(file.place(key))
         .expected(expected)
         .found(file.shown(key))
-        .hint("files that `ghostlab export --gguf` writes are read; other models of this architecture are not")
+        .hint("only files written by `ghostlab export --gguf` are supported for this architecture")
 }
 
 #[cfg(test)]

@@ -148,7 +148,7 @@ impl Decoder {
         if !operator.is_linear() {
             return Err(Error::job("a map with a bias or a norm cannot be folded into a projection")
                 .at(format!("layer {layer}, {half:?}"))
-                .hint("apply it as a step of its own"));
+                .hint("apply it as a separate step"));
         }
         if !operator.is_diagonal() && weights.norm_after(half).is_some() {
             return Err(Error::job("a dense map cannot be folded into a branch that ends in a norm")
@@ -157,7 +157,7 @@ impl Decoder {
         }
         let fold = |matrix: &mut LayerMatrix, bias: &mut Option<Tensor>| -> Result<()> {
             let LayerMatrix::F32(matrix) = matrix else {
-                return Err(Error::job("weights in bf16 cannot be changed").at(format!("layer {layer}, {half:?}")));
+                return Err(Error::job("bf16 weights are read-only").at(format!("layer {layer}, {half:?}")));
             };
             let columns = matrix.outer();
             let product = operator.apply(&matrix.to_rows())?;
@@ -280,8 +280,10 @@ impl Decoder {
     /// `router [C, E]`, `x [tokens, C]`; result `[tokens, C]`.
     fn experts(&self, router: &Tensor, layer: usize, x: &[f32], before: Option<Norm<'_>>) -> Result<Vec<f32>> {
         let c = self.config.hidden;
-        let experts =
-            self.config.experts.ok_or_else(|| Error::job("a backbone has experts that its config has not"))?;
+        let experts = self
+            .config
+            .experts
+            .ok_or_else(|| Error::job("a backbone has experts that its config does not describe"))?;
         let mut normed = x.to_vec();
         if let Some(norm) = before {
             kernels::norm(&mut normed, norm);
@@ -323,7 +325,7 @@ impl Decoder {
             Step::Mlp(layer) => self.half(Sublayer::Mlp, *layer, seen, x, End::Stream),
             Step::Edited(half, layer, operator) => self.edited(*half, *layer, operator, seen, x),
             Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, x.dims()),
-            Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
+            Step::Embed | Step::Head => Err(Error::job("an embedding or a head in the middle of a program")),
         }
     }
 

@@ -195,7 +195,7 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         let headless =
             (0..trie.programs()).find(|&program| trie.path(program).last().map(|&n| trie.step(n)) != Some(&Step::Head));
         if let Some(program) = headless {
-            return Err(Error::job("a program without a head generates nothing").at(format!("program {program}")));
+            return Err(Error::job("cannot generate from a program without a head").at(format!("program {program}")));
         }
         Ok(Self { model, trie, blocks: M::Blocks::default(), lengths: HashMap::new(), regimes: HashMap::new() })
     }
@@ -226,10 +226,10 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         if is_kept || !config.recomputes_in_new_regime() {
             return Ok(());
         }
-        Err(Error::bad_input("a text grows beyond the context up to which its rope type keeps its frequencies")
-            .expected(format!("at most {} tokens with what is generated", config.stable_length()))
+        Err(Error::bad_input("the text exceeds the context within which its rope type keeps its frequencies")
+            .expected(format!("at most {} tokens, including generated ones", config.stable_length()))
             .found(length)
-            .hint("shorten the prompt or the new tokens: cached keys would have to be turned again"))
+            .hint("use a shorter prompt or fewer new tokens, because cached keys cannot be rotated again"))
     }
 
     /// Adds the child steps of a node, each with the runs of its programs.

@@ -465,7 +465,7 @@ pub(crate) mod tests {
         }
 
         fn logits(&self, _: &[f32], _: &[usize]) -> Result<HostRows> {
-            Err(Error::job("it has no vocabulary"))
+            Err(Error::job("the engine has no vocabulary"))
         }
 
         fn stream_norm(&self, _: usize) -> Result<RmsNorm> {

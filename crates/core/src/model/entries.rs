@@ -29,10 +29,7 @@ impl<'a> Entries<'a> {
 
     /// Creates the error for a setting that changes the forward pass in an unsupported way.
     pub(super) fn unsupported(&self, key: &str, found: &Value, expected: &str) -> Error {
-        Error::bad_input("the config asks for something that the decoder does not compute")
-            .at(self.path(key))
-            .expected(expected)
-            .found(excerpt(found))
+        Error::bad_input("unsupported value in the config").at(self.path(key)).expected(expected).found(excerpt(found))
     }
 
     /// Converts a value with `convert`. Returns `None` if it is absent or null.

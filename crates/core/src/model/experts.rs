@@ -49,7 +49,7 @@ pub(super) fn of(
     let count = key.map_or(Ok(128), |key| entries.count(key, MAX_EXPERTS))?;
     let used = entries.count(USED, MAX_EXPERTS)?;
     if used > count {
-        return Err(Error::bad_input("a token goes through more experts than there are")
+        return Err(Error::bad_input("more experts per token than experts")
             .at(USED)
             .expected(format!("at most {count}"))
             .found(used));

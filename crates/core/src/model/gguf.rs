@@ -69,7 +69,7 @@ fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
             .at(file.place("general.architecture"))
             .expected(names.join(", "))
             .found(file.shown("general.architecture"))
-            .hint("only these decoders are computed faithfully from GGUF files")
+            .hint("only these decoders are supported in GGUF files")
     })
 }
 
@@ -147,7 +147,7 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
         let turns = takes_turns(form, &name).then_some(head_dim);
         let rows = tensor.shape.first().copied().unwrap_or(0);
         if turns.is_some_and(|head_rows| head_rows == 0 || head_rows % 2 != 0 || rows % head_rows != 0) {
-            return Err(Error::bad_input("the rows of queries or keys are no whole heads")
+            return Err(Error::bad_input("the rows of queries or keys are not a multiple of the head size")
                 .at(format!("{}, tensor {stored_name}", file.path.display()))
                 .expected(format!("a multiple of {head_dim}, an even number of channels of a head"))
                 .found(format!("{:?}", tensor.shape)));
@@ -169,7 +169,7 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
         let bytes = tensor.bytes;
         let info = TensorInfo { held, shape: tensor.shape.clone(), turns, one_more, start, bytes };
         if tensors.insert(name.clone(), info).is_some() {
-            return Err(Error::bad_input("two tensors of a GGUF file are one").at(file.path.display()).found(name));
+            return Err(Error::bad_input("duplicate tensor in a GGUF file").at(file.path.display()).found(name));
         }
     }
     Ok(tensors)
@@ -181,7 +181,7 @@ fn count(file: &Gguf, key: &str) -> Result<u64> {
 }
 
 fn lacking(file: &Gguf, key: &str, expected: &str) -> Error {
-    Error::bad_input("a GGUF file has no such entry").at(file.place(key)).expected(expected).found("nothing")
+    Error::bad_input("missing entry in a GGUF file").at(file.place(key)).expected(expected).found("nothing")
 }
 
 /// Reads the layers of a `deci` file. Returns `None` for other architectures.
@@ -333,10 +333,7 @@ fn single(value: f64) -> f64 {
 }
 
 fn unsupported(file: &Gguf, key: &str, expected: &str) -> Error {
-    Error::bad_input("the GGUF file asks for something that the decoder does not compute")
-        .at(file.place(key))
-        .expected(expected)
-        .found(file.shown(key))
+    Error::bad_input("unsupported value in the GGUF file").at(file.place(key)).expected(expected).found(file.shown(key))
 }
 
 /// Reads the RoPE scaling. `entry` returns the full key of an entry.
@@ -346,7 +343,7 @@ fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result
     let context = file.count(&scaling_key("original_context_length", entry))?;
     if let Some(divisors) = file.values(ROPE_FACTORS)? {
         if let Some(kind) = kind {
-            return Err(Error::bad_input("a GGUF file stretches the rotary embedding twice")
+            return Err(Error::bad_input("a GGUF file scales the rotary embedding twice")
                 .at(file.place(ROPE_FACTORS))
                 .expected(format!("no {}", scaling_key("type", entry)))
                 .found(format!("`{kind}`")));
@@ -354,7 +351,7 @@ fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result
         if divisors.len() as u64 != head_dim / 2
             || divisors.iter().any(|divisor| !divisor.is_finite() || *divisor <= 0.0)
         {
-            return Err(Error::bad_input("the divisors of the rotary embedding cannot be used")
+            return Err(Error::bad_input("invalid divisors of the rotary embedding")
                 .at(file.place(ROPE_FACTORS))
                 .expected(format!("{} positive numbers", head_dim / 2))
                 .found(format!("{} numbers", divisors.len())));

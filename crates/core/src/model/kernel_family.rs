@@ -37,9 +37,11 @@ impl KernelFamily {
             AmxStatus::Ready => Ok(()),
             _ if self == Self::Portable => Ok(()),
             status => Err(Error::missing("this machine cannot run the kernel family `amx`")
-                .expected("a processor with AMX-BF16 that this process may use")
+                .expected("a processor with AMX-BF16, enabled for this process")
                 .found(status)
-                .hint("--kernels portable runs everywhere; its results have other last digits, and keys of their own")),
+                .hint(
+                    "use --kernels portable; its results differ in the last digits and are stored under different keys",
+                )),
         }
     }
 }

@@ -121,7 +121,7 @@ impl Operator {
     pub fn to_dense(&self) -> Result<Vec<f32>> {
         match self.bias {
             None => self.linear(),
-            Some(_) => Err(Error::job("an operator with a bias is more than a matrix")
+            Some(_) => Err(Error::job("an operator with a bias is not a matrix")
                 .expected("a map without a bias")
                 .found(format!("operator {}", &self.key()[..8]))),
         }
@@ -327,7 +327,7 @@ impl Operator {
     }
 
     fn not_linear(&self) -> Error {
-        Error::job("an operator with a norm is more than a matrix")
+        Error::job("an operator with a norm is not a matrix")
             .expected("a linear map of the stream")
             .found(format!("operator {}", &self.key()[..8]))
     }

@@ -38,7 +38,7 @@ impl Operator {
     /// Fails if the form is unknown or the number of values does not match it.
     pub fn from_parts(form: &str, mut values: Vec<f32>) -> Result<Arc<Self>> {
         let count = values.len();
-        let misfit = || Error::damaged("an operator has another number of values").at(form).found(count);
+        let misfit = || Error::damaged("an operator has the wrong number of values").at(form).found(count);
         match form {
             DENSE => Self::dense(
                 (Some(count.isqrt()).filter(|channels| channels * channels == count)).ok_or_else(misfit)?,

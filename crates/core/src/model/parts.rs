@@ -93,7 +93,7 @@ impl Parts {
         let weights_of_cache = Arc::clone(&weights);
         let cache = Cache::new(bytes, budget, move |part| {
             let read = ModelPart::read(&config_of_cache, products, &weights_of_cache, part)?;
-            read.ok_or_else(|| Error::job("an expert is asked for of a layer that has none"))
+            read.ok_or_else(|| Error::job("a layer without experts has no such expert"))
         })?;
         Ok(Self { held: HeldParts::ByNeed { weights, cache: Arc::new(cache) }, embedding_factor })
     }
@@ -118,7 +118,7 @@ impl Parts {
         match &self.held {
             HeldParts::Kept { parts, .. } => {
                 let known = parts.get(part).and_then(Option::as_ref);
-                known.cloned().ok_or_else(|| Error::job("a part is asked for that the backbone has not"))
+                known.cloned().ok_or_else(|| Error::job("the backbone has no such part"))
             }
             HeldParts::ByNeed { cache, .. } => cache.get(part),
         }
@@ -165,7 +165,7 @@ impl Parts {
     /// Fails if parts are loaded on demand, because the next load would restore the old one.
     pub(super) fn replace(&mut self, index: usize, part: ModelPart) -> Result<()> {
         let HeldParts::Kept { parts, .. } = &mut self.held else {
-            return Err(Error::job("weights loaded on demand cannot be changed").at(format!("part {index}")));
+            return Err(Error::job("weights loaded on demand are read-only").at(format!("part {index}")));
         };
         parts[index] = Some(Arc::new(part));
         Ok(())
@@ -193,21 +193,21 @@ impl ModelPart {
     pub(super) fn layer(&self) -> Result<&Layer> {
         match self {
             Self::Layer(layer) => Ok(layer),
-            Self::Head(_) | Self::Expert(_) => Err(Error::job("a step asks for a layer beyond the last")),
+            Self::Head(_) | Self::Expert(_) => Err(Error::job("a step refers to a layer beyond the last")),
         }
     }
 
     pub(super) fn expert(&self) -> Result<&Gated> {
         match self {
             Self::Expert(expert) => Ok(expert),
-            Self::Head(_) | Self::Layer(_) => Err(Error::job("a part of a backbone is no expert")),
+            Self::Head(_) | Self::Layer(_) => Err(Error::job("expected an expert of the backbone")),
         }
     }
 
     pub(super) fn head(&self) -> Result<&LayerMatrix> {
         match self {
             Self::Head(head) => Ok(head),
-            Self::Layer(_) | Self::Expert(_) => Err(Error::job("the last part of a backbone is not its head")),
+            Self::Layer(_) | Self::Expert(_) => Err(Error::job("expected the head as the last part of the backbone")),
         }
     }
 }

@@ -149,7 +149,7 @@ impl Rotary {
             if segment == parent + 1 {
                 lengths[parent] = lengths[segment];
             } else if self.regime(lengths[segment]) != self.regime(lengths[parent]) {
-                return Err(Error::job("sequences of unlike rotary regimes share a prefix")
+                return Err(Error::job("sequences with different rotary frequencies share a prefix")
                     .expected("lengths with the same frequencies")
                     .found(format!("{} and {} tokens", lengths[parent], lengths[segment])));
             }

@@ -121,13 +121,13 @@ pub(super) fn of(
 fn one(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize, notes: &mut Vec<String>) -> Result<Rope> {
     let (old, new) = both(entries)?;
     if old.is_some() && new.is_some() {
-        notes.push("config.json has rope_scaling and rope_parameters: rope_scaling counts, as in transformers".into());
+        notes.push("config.json has rope_scaling and rope_parameters: using rope_scaling, as in transformers".into());
     }
     let inner = old.or(new);
     let theta_entry = inner.as_ref().map_or(Ok(None), |section| section.optional_number("rope_theta", THETAS))?;
     let theta = theta_entry.or(entries.optional_number("rope_theta", THETAS)?).unwrap_or_else(|| {
         // transformers' default, which Llama-2's hub config relies on.
-        notes.push("config.json has no rope_theta: taken as 10000".into());
+        notes.push("config.json has no rope_theta: using 10000".into());
         10_000.0
     });
     let partial = architecture.rope == RopeEntries::Partial;
@@ -145,7 +145,7 @@ fn by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Option<Rop
     {
         // transformers ignores such entries and uses two default maps.
         let expected = "full_attention and sliding_attention, each a map";
-        return Err(Error::bad_input("the config asks for something that the decoder does not compute")
+        return Err(Error::bad_input("unsupported value in the config")
             .at("rope_parameters")
             .expected(expected)
             .found(flat.map.keys().cloned().collect::<Vec<_>>().join(", ")));
@@ -257,7 +257,7 @@ fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: u
         if !known {
             return Err(inner
                 .unsupported(key, value, &format!("an entry of the rope type {named}"))
-                .hint("a scaled embedding has a `rope_type`: without one transformers ignores the other entries"));
+                .hint("add a `rope_type`: without it, transformers ignores the other entries"));
         }
     }
     Ok(Some(match named {

@@ -56,7 +56,7 @@ impl Shard {
         if metadata.data_len() as u64 != bytes - 8 - length {
             let found = bytes - 8 - length;
             let wanted = metadata.data_len();
-            return Err(damaged_file(format!("{found} bytes of tensors where the header says {wanted}"), path));
+            return Err(damaged_file(format!("{found} bytes of tensors instead of {wanted}"), path));
         }
         Ok(metadata
             .tensors()
@@ -86,11 +86,11 @@ impl Shard {
     pub(super) fn read(&self, tensor: &str, info: &TensorInfo, first: usize, bytes: &mut [u8]) -> Result<()> {
         let position = info.start + first as u64;
         read_exact_at(&self.file, bytes, position).map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => Error::bad_input("a weight file became shorter while it was read")
+            ErrorKind::UnexpectedEof => Error::bad_input("a weight file was truncated while it was read")
                 .at(self.place(tensor))
-                .expected(format!("{} bytes of it", info.bytes))
+                .expected(format!("{} bytes", info.bytes))
                 .found("the end of the file")
-                .hint("do not change the weights during a run; fetch the file again"),
+                .hint("do not change the weights during a run; download the file again"),
             _ => Error::io("read", &self.path, &error),
         })
     }
@@ -103,9 +103,9 @@ impl Shard {
         }
         Err(Error::bad_input("a weight file changed after it was opened")
             .at(self.path.display())
-            .expected(format!("the {} bytes that were there when the run began", self.opened.0))
+            .expected(format!("the {} bytes from the start of the run", self.opened.0))
             .found(format!("{} bytes, changed since", now.0))
-            .hint("do not change the weights during a run; fetch the file again"))
+            .hint("do not change the weights during a run; download the file again"))
     }
 }
 

@@ -15,7 +15,7 @@ pub fn elements(tensor: &Tensor) -> Result<impl Deref<Target = [f32]> + Sync + '
     let is_f32 = matches!(&*storage, Storage::Cpu(CpuStorage::F32(_)));
     match layout.contiguous_offsets() {
         Some((start, end)) if is_f32 => Ok(Elements { storage, start, end }),
-        _ => Err(Error::job("a kernel got a tensor that it cannot read")
+        _ => Err(Error::job("a kernel got an unsupported tensor")
             .expected("contiguous F32 on the CPU")
             .found(format!("{:?} on {:?}", tensor.dtype(), tensor.device()))),
     }

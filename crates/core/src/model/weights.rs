@@ -67,10 +67,10 @@ impl Weights {
         if let Some(index) = index {
             for (name, file) in index {
                 if holder.get(&name).is_none_or(|&index| shards[index].path != folder.join(&file)) {
-                    return Err(Error::bad_input("the index names a tensor that its file does not hold")
+                    return Err(Error::bad_input("the index lists a tensor that its file does not contain")
                         .at(folder.join(INDEX).display())
                         .expected(format!("tensor {name} in {file}"))
-                        .hint("a shard is damaged or from another model: fetch it again"));
+                        .hint("a shard is damaged or from another model; download it again"));
                 }
             }
         }
@@ -220,18 +220,18 @@ impl Weights {
                 .at(shard.place(name))
                 .expected(format!("{stored_shape:?}"))
                 .found(format!("{:?}", info.shape))
-                .hint("config.json and the weight file are of different models, or the config was edited"));
+                .hint("config.json and the weight file belong to different models, or the config was edited"));
         }
         let inner = shape.last().copied().unwrap_or(1);
         let first = rows.map_or(0, |rows| rows.first) * inner;
         let asked = shape.iter().product::<usize>();
         let there = stored_shape.iter().product::<usize>();
         if stored_shape.last() != shape.last() || first + asked > there {
-            return Err(Error::job("rows are asked for that a tensor has not").at(shard.place(name)));
+            return Err(Error::job("a tensor has too few rows").at(shard.place(name)));
         }
         info.shape = shape.to_vec();
         let Some(float) = Float::of(info.held) else {
-            return Err(Error::bad_input("a tensor has a type that the decoder does not read")
+            return Err(Error::bad_input("unsupported tensor type")
                 .at(shard.place(name))
                 .expected("F64, F32, F16 or BF16")
                 .found(info.held));
@@ -250,10 +250,10 @@ impl Weights {
         if left.is_empty() {
             return Ok(());
         }
-        Err(Error::bad_input("the weights hold tensors that the architecture does not use")
+        Err(Error::bad_input("the weights contain tensors that the architecture does not use")
             .at(self.folder.display())
             .found(format!("{} such tensors, the first {}", left.len(), left[0]))
-            .hint("config.json is of another model, or has too few layers"))
+            .hint("config.json belongs to another model, or has too few layers"))
     }
 
     fn missing_tensor(&self, name: &str, shape: &[usize]) -> Error {
@@ -261,7 +261,7 @@ impl Weights {
             .at(self.folder.display())
             .expected(format!("tensor {name} of shape {shape:?}"))
             .found(format!("{} other tensors", self.holder.len()))
-            .hint("config.json and the weight files are of different models, or a shard is missing")
+            .hint("config.json and the weight files belong to different models, or a shard is missing")
     }
 }
 
@@ -284,7 +284,7 @@ fn files_of(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
             .at(folder.display())
             .expected(format!("{SINGLE}, or {INDEX} with its shards"));
         return Err(if has_pickles {
-            error.hint("save the model as safetensors first: pickled weights are not read")
+            error.hint("save the model as safetensors; pickled weights are not supported")
         } else {
             error
         });
@@ -299,12 +299,12 @@ fn files_of(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
         .and_then(|map| {
             map.iter().map(|(k, v)| Some((k.clone(), v.as_str()?.to_string()))).collect::<Option<ShardIndex>>()
         })
-        .ok_or_else(|| Error::bad_input("an index of shards needs a map weight_map of names").at(&location))?;
+        .ok_or_else(|| Error::bad_input("the index of shards has no map `weight_map`").at(&location))?;
     let files: BTreeSet<String> = entries.iter().map(|(_, file)| file.clone()).collect();
     for file in &files {
         // The index is untrusted input and must not name files outside its folder.
         if !Path::new(file).components().all(|part| matches!(part, Component::Normal(_))) {
-            return Err(Error::bad_input("the index names a file outside its folder")
+            return Err(Error::bad_input("the index lists a file outside its folder")
                 .at(location)
                 .expected("the name of a shard next to the index")
                 .found(format!("`{file}`")));

@@ -60,9 +60,9 @@ pub(super) fn of(
             let window = width(entries, notes)?;
             // transformers ignores the other entries here, so reject a config that sets them.
             if let Some(found) = entries.get(SWITCH).filter(|_| switch != Some(window.is_some())) {
-                return refused(SWITCH, found, &format!("what `{KEY}` says: null is no window"));
+                return refused(SWITCH, found, &format!("the value of `{KEY}`: null means no window"));
             }
-            alike(window, &format!("the same in every layer, as `{KEY}` says"))
+            alike(window, &format!("the same in every layer, according to `{KEY}`"))
         }
         SlidingWindow::Switched => {
             if switch != Some(true) {
@@ -82,7 +82,7 @@ pub(super) fn of(
         }
         SlidingWindow::SwitchedWhole => {
             let window = if switch == Some(true) { width(entries, notes)? } else { None };
-            alike(window, &format!("the same in every layer, as `{SWITCH}` says"))
+            alike(window, &format!("the same in every layer, according to `{SWITCH}`"))
         }
         SlidingWindow::Patterned { every, key } => {
             // transformers builds the window masks unconditionally, so null is not allowed here.
@@ -134,7 +134,7 @@ fn width(entries: &Entries<'_>, notes: &mut Vec<String>) -> Result<Option<usize>
 }
 
 fn taken(key: &str, value: usize, notes: &mut Vec<String>) -> usize {
-    notes.push(format!("config.json does not say {key}: taken as {value}, as in transformers"));
+    notes.push(format!("config.json does not set {key}: using {value}, as in transformers"));
     value
 }
 
@@ -218,10 +218,10 @@ mod tests {
     fn a_width_that_the_config_leaves_out_is_said() {
         let (found, notes) = windows("mistral", &json!({})).unwrap();
         assert_eq!(found, vec![Some(4096); 3]);
-        assert!(notes[0].contains("sliding_window: taken as 4096"), "{notes:?}");
+        assert!(notes[0].contains("sliding_window: using 4096"), "{notes:?}");
         let (found, notes) = windows("qwen2", &json!({"use_sliding_window": true, "sliding_window": 8})).unwrap();
         assert_eq!(found, vec![None; 3]);
-        assert!(notes[0].contains("max_window_layers: taken as 28"), "{notes:?}");
+        assert!(notes[0].contains("max_window_layers: using 28"), "{notes:?}");
     }
 
     #[test]

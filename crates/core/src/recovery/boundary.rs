@@ -187,7 +187,7 @@ impl Boundary<'_> {
             match repair {
                 Repair::Cut => {}
                 Repair::Stream(operator) => steps.push(Step::Apply(Arc::clone(operator))),
-                Repair::Branches { .. } => return Err(Error::job("a repair in a layer's weights is not a step")),
+                Repair::Branches { .. } => return Err(Error::job("a repair folded into weights is not a step")),
             }
             steps.extend((span.end..next).flat_map(|layer| [Step::Attention(layer), Step::Mlp(layer)]));
         }
@@ -210,7 +210,7 @@ impl Boundary<'_> {
             return Ok(remaining.layer);
         }
         self.span.start.checked_sub(1).ok_or_else(|| {
-            Error::job("no layer stands before layer 0 whose weights could take the repair in")
+            Error::job("no layer before layer 0 to fold the repair into")
                 .expected("a selection that keeps layer 0")
                 .found("layer 0 is removed")
         })

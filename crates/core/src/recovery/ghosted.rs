@@ -70,19 +70,19 @@ enum Solver {
 fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let ghosted: Ghosted = options::read(name, options)?;
     if matches!(ghosted.solver, Solver::Svd) && !ghosted.ridge.is_default() {
-        return Err(Error::bad_input(format!("wrong options for `{name}`"))
+        return Err(Error::bad_input(format!("invalid options for `{name}`"))
             .expected("`solver: normal` where there is a `ridge`")
             .found("`solver: svd`, which cuts small singular values off instead"));
     }
     if ghosted.input.is_stream() && ghosted.bias {
-        return Err(Error::bad_input(format!("wrong options for `{name}`"))
+        return Err(Error::bad_input(format!("invalid options for `{name}`"))
             .expected("`bias: true` together with `input: normed`")
             .found("`bias: true` with `input: stream`")
             .hint("use the recovery `affine`, which is the map of the stream with a bias"));
     }
     let is_plain = matches!(ghosted.solver, Solver::Normal) && ghosted.ridge.is_default();
     if ghosted.input == MapInput::Normed && !is_plain {
-        return Err(Error::bad_input(format!("wrong options for `{name}`"))
+        return Err(Error::bad_input(format!("invalid options for `{name}`"))
             .expected("`solver: normal` and no `ridge` together with `input: normed`")
             .found("another solver or ridge"));
     }
@@ -102,7 +102,7 @@ impl Recovery for Ghosted {
         if self.input.is_stream() || self.boundary == Placement::Region {
             return Ok(());
         }
-        Err(Error::bad_input("a checkpoint has one operator between two layers")
+        Err(Error::bad_input("a checkpoint can store only one operator between two layers")
             .at(format!("`{NAME}`"))
             .expected("`boundary: region` together with `input: normed`")
             .found("`boundary: layer`: maps of the normed stream at adjacent layers have no product"))
@@ -212,7 +212,7 @@ mod tests {
             (json!({"bias": true}), "affine"),
             (json!({"input": "normed", "solver": "svd"}), "solver: normal"),
             (json!({"input": "normed", "ridge": "auto"}), "no `ridge`"),
-            (json!({"input": "normed", "finetune": {"sequences": 1, "length": 2}}), "fine-tuned"),
+            (json!({"input": "normed", "finetune": {"sequences": 1, "length": 2}}), "fine-tuning"),
         ] {
             let text = build("ghosted", &options(&wrong)).err().unwrap().to_string();
             assert!(text.contains(hint), "{wrong}: {text}");

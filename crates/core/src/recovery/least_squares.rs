@@ -135,14 +135,14 @@ pub(super) fn cross_validated(boundary: &Boundary<'_>) -> Result<Solved> {
     let channels = boundary.channels();
     let windows = boundary.fitted;
     if windows < 2 {
-        return Err(Error::job("a ridge cannot be chosen without a window to hold out")
+        return Err(Error::job("choosing a ridge requires a held-out window")
             .expected("2 operator sequences or more")
             .found(windows));
     }
     let Split { mut training, held_out, overlapping, squares, counts } = Split::read(boundary)?;
     let Some(choice) = best_ridge(&training, &held_out) else {
         return Err(
-            Error::job("no ridge makes the normal equations regular").found(format!("{} rows", training.rows()))
+            Error::job("the normal equations are singular for every ridge").found(format!("{} rows", training.rows()))
         );
     };
     training.merge(&held_out);
@@ -204,7 +204,7 @@ impl Split {
             }
         }
         if counts.held_out + counts.overlapping == windows {
-            return Err(Error::job("a ridge cannot be chosen: every window shares tokens with one that is held out")
+            return Err(Error::job("cannot choose a ridge: every window shares tokens with a held-out window")
                 .expected("some windows without shared tokens")
                 .found(format!("{windows} windows of {} tokens", boundary.length()))
                 .hint("use shorter windows or a longer text"));
@@ -331,7 +331,7 @@ mod tests {
     fn auto_ridge_rejects_a_single_window() {
         let streams: [(usize, &[f32]); 2] = [(1, &[1.0, 2.0]), (2, &[3.0, 6.0])];
         let error = Written::new(1, 1, &streams).solve((1, 2), &[], "ghosted", &json!({"ridge": "auto"})).unwrap_err();
-        assert!(error.to_string().contains("hold out"), "{error}");
+        assert!(error.to_string().contains("held-out window"), "{error}");
     }
 
     #[test]

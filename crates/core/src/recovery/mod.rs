@@ -70,11 +70,11 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let recovery = options::lookup("recovery", name, ENTRIES)?.build(&untrained(options))?;
     if options.contains_key(FINETUNE) && !recovery.tunable() {
         let names: Vec<&str> = tunable().collect();
-        return Err(Error::bad_input(format!("`{name}` has no operator that can be fine-tuned"))
-            .expected(format!("one of {}, with one operator for a region", names.join(", ")))
+        return Err(Error::bad_input(format!("`{name}` does not support fine-tuning"))
+            .expected(format!("one of {}, with one operator for each region", names.join(", ")))
             .found(format!("`{FINETUNE}` behind `{name}`"))
             .hint(
-                "a map in the weights, one with a bias, a norm or low rank, or several operators at a cut, are not trained; the paper trains none of these",
+                "maps in the weights, maps with a bias, a norm or low rank, and several operators at a cut cannot be trained",
             ));
     }
     Ok(recovery)
@@ -94,7 +94,7 @@ fn finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
     let finetune: Finetune = serde_json::from_value(value.clone())
         .map_err(|error| wrong_finetune(error.to_string(), name).expected("`{sequences: 5000, length: 2048}`"))?;
     if finetune.sequences == 0 || finetune.length < 2 {
-        return Err(wrong_finetune(value.to_string(), name).expected("a sequence or more, of two tokens or more"));
+        return Err(wrong_finetune(value.to_string(), name).expected("one or more sequences of two or more tokens"));
     }
     if finetune.sequences.saturating_mul(finetune.length) > MAX_TOKENS {
         return Err(
@@ -105,7 +105,7 @@ fn finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
 }
 
 fn wrong_finetune(found: String, name: &str) -> Error {
-    Error::bad_input(format!("wrong value of `{FINETUNE}` for `{name}`")).found(found)
+    Error::bad_input(format!("invalid value of `{FINETUNE}` for `{name}`")).found(found)
 }
 
 /// Returns the names of the recoveries whose operators can be fine-tuned.
@@ -254,7 +254,7 @@ mod tests {
             let mut option_map = option_map(&more);
             option_map.insert(FINETUNE.to_owned(), json!({"sequences": 8, "length": 16}));
             let message = build(name, &option_map).err().unwrap().to_string();
-            assert!(message.contains("no operator that can be fine-tuned"), "{name}: {message}");
+            assert!(message.contains("does not support fine-tuning"), "{name}: {message}");
         }
         let [resolved, plain] = [json!({"finetune": {"length": 16, "sequences": 8}}), json!({})]
             .map(|value| resolved("ghosted", &option_map(&value)).unwrap().1);

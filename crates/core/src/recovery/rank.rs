@@ -39,7 +39,9 @@ impl Default for Rank {
 fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let settings: Rank = options::read(name, options)?;
     if settings.rank == 0 {
-        return Err(Error::bad_input(format!("wrong options for `{name}`")).expected("`rank` of 1 or more").found("0"));
+        return Err(Error::bad_input(format!("invalid options for `{name}`"))
+            .expected("`rank` of 1 or more")
+            .found("0"));
     }
     Ok(Box::new(settings))
 }

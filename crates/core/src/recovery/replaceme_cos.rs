@@ -86,7 +86,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
 }
 
 fn wrong_option(name: &str, expected: &str, found: String) -> Error {
-    Error::bad_input(format!("wrong options for `{name}`")).expected(expected).found(found)
+    Error::bad_input(format!("invalid options for `{name}`")).expected(expected).found(found)
 }
 
 impl Recovery for Cosine {

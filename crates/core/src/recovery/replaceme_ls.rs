@@ -33,7 +33,7 @@ struct LeastSquares {
 fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let settings: LeastSquares = options::read(name, options)?;
     if !settings.alpha.is_finite() || settings.alpha < 0.0 {
-        return Err(Error::bad_input(format!("wrong options for `{name}`"))
+        return Err(Error::bad_input(format!("invalid options for `{name}`"))
             .expected("`alpha` of 0 or more")
             .found(settings.alpha));
     }

@@ -29,7 +29,7 @@ pub fn max_length(config: &Value, tokenizer_config: Option<&Value>) -> Result<us
     // lm-eval treats such a number as unlimited, which a length beyond any text is as well.
     let length = length.map(|length| length.min(MAX_LENGTH));
     length.ok_or_else(|| {
-        Error::bad_input(format!("the model's length `{key}` cannot be used"))
+        Error::bad_input(format!("invalid `{key}`, the model's context length"))
             .expected("a whole number from 1")
             .found(value)
     })

@@ -20,7 +20,7 @@ impl DocumentLimit {
         if part || count {
             return Ok(Self(value));
         }
-        Err(Error::bad_input("the limit of documents cannot be used").expected(EXPECTED).found(value))
+        Err(Error::bad_input("invalid limit of documents").expected(EXPECTED).found(value))
     }
 
     /// Returns the limit as given by the user.
@@ -36,7 +36,7 @@ impl DocumentLimit {
     }
 }
 
-const EXPECTED: &str = "a whole number from 1 to 1073741824, or a part between 0 and 1";
+const EXPECTED: &str = "a whole number from 1 to 1073741824, or a fraction between 0 and 1";
 
 impl FromStr for DocumentLimit {
     type Err = String;

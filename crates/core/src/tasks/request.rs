@@ -70,7 +70,7 @@ pub fn continuation(
     known: &mut HashMap<String, Vec<u32>>,
 ) -> Result<Tokenised> {
     if max_length == 0 {
-        return Err(Error::bad_input("the model's length is 0 tokens").expected("a length of 1 or more"));
+        return Err(Error::bad_input("the model's context length is 0 tokens").expected("a length of 1 or more"));
     }
     let (context, continuation) = texts;
     let coder = Coder { encoder, bos, max_length };
@@ -162,7 +162,7 @@ impl<E: Encoder> Coder<'_, E> {
 
     fn prefix(&self) -> Result<&Prefix> {
         self.encoder.prefix().ok_or_else(|| {
-            Error::bad_input("an empty context needs a token that stands for it")
+            Error::bad_input("an empty context needs a BOS or EOS token")
                 .expected("a tokenizer with a BOS or an EOS token")
                 .found("neither")
         })
@@ -176,7 +176,7 @@ impl<E: Encoder> Coder<'_, E> {
             return Err(Error::bad_input("the tokenizer does not begin a text with a BOS token")
                 .expected("one, since the BOS policy is `always`")
                 .found(ids.first().map_or("no token".to_owned(), |id| format!("token {id}")))
-                .hint("use the policy `tokenizer`: lm-eval, told to add a BOS token, has the same ids then"));
+                .hint("use the policy `tokenizer`, which gives the same ids as lm-eval with a BOS token"));
         }
         Ok(ids)
     }
@@ -194,7 +194,7 @@ impl<E: Encoder> Coder<'_, E> {
                 .found(format!("the continuation {:?}", texts.1)));
         }
         if continuation_ids.len() > self.max_length {
-            return Err(Error::bad_input("the continuation is longer than what the model can see")
+            return Err(Error::bad_input("the continuation exceeds the model's context")
                 .expected(format!("at most {} tokens", self.max_length))
                 .found(format!("{} tokens", continuation_ids.len())));
         }

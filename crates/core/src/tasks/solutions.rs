@@ -66,7 +66,7 @@ impl Solutions {
     /// Fails if the number of scores differs from the number of requests.
     pub fn judge(&self, scores: &[Score]) -> Result<Vec<DocumentResult>> {
         if scores.len() != self.requests() {
-            return Err(Error::job("the answers do not fit the questions")
+            return Err(Error::job("the answers do not match the questions")
                 .at(format!("task {}", self.task))
                 .expected(format!("{} scores", self.requests()))
                 .found(scores.len()));

@@ -54,8 +54,8 @@ impl Split {
         if !another || names_any(self.words(), &name) {
             return Ok(());
         }
-        Err(bad("the file is another split", path)
-            .expected(format!("the {} split, the one that this task is scored on", self.words()[0]))
+        Err(bad("the file belongs to another split", path)
+            .expected(format!("the {} split, on which this task is scored", self.words()[0]))
             .found(format!("a file named `{name}`"))
             .hint("if the name misleads, rename the file after the task"))
     }
@@ -120,8 +120,8 @@ fn files_named(folder: &Path, names: &[String], words: &[&str]) -> Result<Option
     let mixed = found.iter().any(|(_, part)| std::mem::discriminant(part) != std::mem::discriminant(first));
     if found.len() != shards || mixed || !in_order {
         let word = words.first().unwrap_or(&"");
-        return Err(bad(format!("the folder does not hold the {word} split once"), folder)
-            .expected(format!("one file `{word}.…`, or each of the shards `{word}-…-of-….…` once"))
+        return Err(bad(format!("the folder must contain the {word} split exactly once"), folder)
+            .expected(format!("one file `{word}.…`, or all shards `{word}-…-of-….…`"))
             .found(list(&mut found.iter().map(|(name, _)| *name))));
     }
     Ok(Some(found.into_iter().map(|(name, _)| folder.join(name)).collect()))

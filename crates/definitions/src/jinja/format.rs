@@ -68,7 +68,7 @@ fn one(options: &str, conversion: char, value: &Jinja) -> Result<String, Error> 
         'x' | 'X' | 'o' if value.is_integer() => (conversion, value.clone()),
         'e' | 'E' | 'f' | 'F' | 'g' | 'G' if is_number => (conversion, Jinja::from(f64::try_from(value.clone())?)),
         'c' => ('c', value.clone()),
-        _ => return Err(refused(format!("%{conversion} does not format a value of type {}", value.kind()))),
+        _ => return Err(refused(format!("%{conversion} cannot format a value of type {}", value.kind()))),
     };
     format(FormatStyle::Printf, &format!("%{options}{conversion}"), &[value])
 }
@@ -105,7 +105,7 @@ pub(crate) fn str_format(format: &str, args: &[Jinja]) -> Result<String, Error> 
                 let length = format[at + 1..].find(['}', '{']).ok_or_else(|| refused("`{` without `}` in a format"))?;
                 let field = &format[at + 1..at + 1 + length];
                 if format[at + 1 + length..].starts_with('{') {
-                    return Err(refused("a field in a field of a format is not offered"));
+                    return Err(refused("nested fields in a format are not supported"));
                 }
                 out.push_str(&formatted_field(field, positional, &names, &mut automatic)?);
                 while characters.next_if(|(next, _)| *next <= at + 1 + length).is_some() {}
@@ -120,14 +120,14 @@ pub(crate) fn str_format(format: &str, args: &[Jinja]) -> Result<String, Error> 
 fn formatted_field(field: &str, positional: &[Jinja], names: &Kwargs, automatic: &mut usize) -> Result<String, Error> {
     let (name, specification) = field.split_once(':').unwrap_or((field, ""));
     let (name, conversion) = name.split_once('!').map_or((name, None), |(name, conversion)| (name, Some(conversion)));
-    let absent = || refused(format!("the format names `{name}`, which is not given"));
+    let absent = || refused(format!("the format uses `{name}`, which is not given"));
     let value = if name.is_empty() {
         *automatic += 1;
         positional.get(*automatic - 1).cloned().ok_or_else(absent)?
     } else if let Ok(position) = name.parse::<usize>() {
         positional.get(position).cloned().ok_or_else(absent)?
     } else if name.contains(['.', '[']) {
-        return Err(refused("attributes in a format are not offered"));
+        return Err(refused("attributes in a format are not supported"));
     } else {
         names.get::<Option<Jinja>>(name)?.ok_or_else(absent)?
     };
@@ -135,7 +135,7 @@ fn formatted_field(field: &str, positional: &[Jinja], names: &Kwargs, automatic:
         None => value,
         Some("s") => Jinja::from(text(&value)?),
         Some("r") => Jinja::from(repr(&value)?),
-        Some(_) => return Err(refused("a format knows the conversions !s and !r")),
+        Some(_) => return Err(refused("only the conversions !s and !r are supported")),
     };
     if specification.is_empty() {
         return text(&value);
@@ -147,7 +147,7 @@ fn formatted_field(field: &str, positional: &[Jinja], names: &Kwargs, automatic:
     let is_plain = value.as_str().is_some() || value.kind() == ValueKind::Number;
     let has_type = specification.ends_with(|c: char| c.is_ascii_alphabetic() || c == '%');
     if !is_plain || !has_type && text(&value)? != value.to_string() {
-        return Err(refused(format!("`{{:{specification}}}` does not format {}", text(&value)?)));
+        return Err(refused(format!("`{{:{specification}}}` cannot format {}", text(&value)?)));
     }
     format(FormatStyle::StrFormat, &format!("{{:{specification}}}"), &[value])
 }
@@ -167,7 +167,7 @@ fn grouped(specification: &str, value: &Jinja) -> Result<Option<String>, Error> 
         None if precision.is_empty() => Some(6),
         None => None,
     };
-    let unknown = || refused(format!("`{{:{specification}}}` is not offered"));
+    let unknown = || refused(format!("`{{:{specification}}}` is not supported"));
     let digits = digits.ok_or_else(unknown)?;
     let number = || f64::try_from(value.clone()).ok().filter(|number| number.is_finite()).ok_or_else(unknown);
     let plain = match kind {

@@ -79,6 +79,6 @@ fn add_globals(environment: &mut Environment<'static>) {
     environment.add_function("joiner", |separator: Option<String>| Joiner::value(separator));
     environment.add_function("cycler", |items: Rest<Jinja>| Cycler::value(items.0));
     environment.add_function("lipsum", |_: &State<'_, '_>, _: Rest<Jinja>| {
-        Err::<Jinja, Error>(refused("`lipsum` makes random texts, which is not offered"))
+        Err::<Jinja, Error>(refused("`lipsum` is not supported, because it generates random text"))
     });
 }

@@ -132,11 +132,12 @@ pub(crate) fn round(
     let precision = precision.or(kwargs.get("precision")?).unwrap_or(0);
     let method = method.or(kwargs.get("method")?).unwrap_or_else(|| "common".to_owned());
     kwargs.assert_all_used()?;
-    let places = usize::try_from(precision).map_err(|_| refused("`round` to fewer places than none is not offered"))?;
+    let places =
+        usize::try_from(precision).map_err(|_| refused("`round` with a negative precision is not supported"))?;
     // No `f64` has more than 1,100 decimal places.
     let places = places.min(1100);
     if !matches!(value.kind(), ValueKind::Number | ValueKind::Bool) {
-        return Err(refused("`round` takes a number"));
+        return Err(refused("`round` requires a number"));
     }
     if method == "common" && value.kind() == ValueKind::Bool {
         return Ok(Jinja::from(i64::from(value.is_true())));
@@ -147,11 +148,11 @@ pub(crate) fn round(
     let number = f64::try_from(value.clone())?;
     let scale = 10_f64.powi(precision);
     let rounded = match method.as_str() {
-        _ if !number.is_finite() => return Err(refused("`round` takes a finite number")),
+        _ if !number.is_finite() => return Err(refused("`round` requires a finite number")),
         "common" => format!("{number:.places$}").parse().unwrap_or(number),
         "ceil" => (number * scale).ceil() / scale,
         "floor" => (number * scale).floor() / scale,
-        _ => return Err(refused("`round` knows the methods common, ceil and floor")),
+        _ => return Err(refused("`round` supports the methods common, ceil and floor")),
     };
     Ok(Jinja::from(rounded))
 }
@@ -160,7 +161,7 @@ pub(crate) fn round(
 pub(crate) fn filesizeformat(value: &Jinja, binary: Option<bool>) -> Result<String, Error> {
     const UNITS: [&str; 8] = ["k", "M", "G", "T", "P", "E", "Z", "Y"];
     let number = value.as_str().map_or_else(|| f64::try_from(value.clone()).ok(), parse_float);
-    let bytes = number.ok_or_else(|| refused("`filesizeformat` takes a number"))?;
+    let bytes = number.ok_or_else(|| refused("`filesizeformat` requires a number"))?;
     let binary = binary.unwrap_or(false);
     let base: f64 = if binary { 1024.0 } else { 1000.0 };
     if bytes == 1.0 {

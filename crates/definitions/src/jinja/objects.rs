@@ -16,7 +16,7 @@ pub(super) fn add_owner(environment: &mut Environment<'static>) {
     environment.add_filter(OWNER, |value: Jinja, method: String| match value.kind() {
         ValueKind::Map if !DICT_METHODS.contains(&method.as_str()) => Ok(value),
         ValueKind::String | ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
-            Err(refused(format!("`.{method}` is a method: call it, or leave the test out")))
+            Err(refused(format!("`.{method}` is a method: call it, or leave out the test")))
         }
         _ => Ok(value),
     });
@@ -54,7 +54,7 @@ impl Object for Lazy {
     }
 
     fn get_value(self: &Arc<Self>, _: &Jinja) -> Option<Jinja> {
-        Some(refused("an iterator has no items by number: apply `list` to it").into())
+        Some(refused("an iterator cannot be indexed: apply `list` to it").into())
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
@@ -83,7 +83,7 @@ impl Object for DictView {
     }
 
     fn get_value(self: &Arc<Self>, _: &Jinja) -> Option<Jinja> {
-        Some(refused(format!("`{}` has no items by number: apply `list` to it", self.name)).into())
+        Some(refused(format!("`{}` cannot be indexed: apply `list` to it", self.name)).into())
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
@@ -99,7 +99,7 @@ pub(crate) struct Range {
 }
 
 fn too_large() -> Error {
-    refused("a number of a range is too large")
+    refused("a range bound is too large")
 }
 
 impl Range {

@@ -119,13 +119,13 @@ fn are_sequences(left: &Jinja, right: &Jinja) -> bool {
 
 fn unordered(left: &Jinja, right: &Jinja) -> Error {
     let [left, right] = [left.kind(), right.kind()];
-    refused(format!("Python has no order of a value of type {left} and one of type {right}"))
+    refused(format!("Python cannot order values of type {left} and {right}"))
 }
 
 /// Rejects two values that Python does not order, or that minijinja orders differently.
 fn check_order(left: &Jinja, right: &Jinja) -> Result<(), Error> {
     if is_nan(left) || is_nan(right) {
-        return Err(refused("a comparison with NaN is not offered"));
+        return Err(refused("a comparison with NaN is not supported"));
     }
     if is_number(left) && is_number(right) || left.as_str().is_some() && right.as_str().is_some() {
         return Ok(());
@@ -147,9 +147,9 @@ fn check_contains(item: &Jinja, container: &Jinja) -> Result<(), Error> {
     let is_unhashable = matches!(item.kind(), ValueKind::Seq | ValueKind::Map) && !is_tuple(item);
     match container.kind() {
         ValueKind::String if item.as_str().is_none() => {
-            Err(refused(format!("`in` of a text takes a text, and this is a value of type {}", item.kind())))
+            Err(refused(format!("`in` with a text requires a text, not a value of type {}", item.kind())))
         }
-        ValueKind::Map if is_unhashable => Err(refused("a list or dict is no key of a dict")),
+        ValueKind::Map if is_unhashable => Err(refused("a list or dict cannot be a key of a dict")),
         _ => Ok(()),
     }
 }
@@ -177,7 +177,7 @@ fn sortable(value: &Jinja, kwargs: &Kwargs) -> Result<Jinja, Error> {
     keys.windows(2).try_for_each(|pair| match pair[0].kind() == pair[1].kind() {
         true => check_order(&pair[0], &pair[1]),
         // minijinja orders booleans before numbers.
-        false => Err(refused("values of different types are not ordered")),
+        false => Err(refused("values of different types cannot be ordered")),
     })?;
     Ok(Jinja::from(items))
 }

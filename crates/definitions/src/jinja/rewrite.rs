@@ -328,6 +328,8 @@ fn check_markup(tokens: &[Spanned<'_>], pipe: usize) -> Result<(), Error> {
     if !MARKUP.contains(name) || matches!(tokens.get(pipe + 2), Some((Token::VariableEnd, _))) {
         return Ok(());
     }
-    let detail = format!("`{name}` is offered at the end of a `{{{{ … }}}}` only: markup changes what is joined to it");
+    let detail = format!(
+        "`{name}` is supported only at the end of a `{{{{ … }}}}`, because markup changes the text joined to it"
+    );
     Err(Error::new(ErrorKind::SyntaxError, detail))
 }

@@ -25,7 +25,7 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
             Ok(Lazy::value(pairs.collect::<Result<Vec<_>, Error>>()?))
         }
         ValueKind::Undefined => Ok(Lazy::value([])),
-        kind => Err(refused(format!("`items` takes a dict, and this is a value of type {kind}"))),
+        kind => Err(refused(format!("`items` requires a dict, not a value of type {kind}"))),
     });
     environment
         .add_filter(SLICE, |value: Jinja, start: Jinja, stop: Jinja, step: Jinja| sliced(&value, &start, &stop, &step));
@@ -103,7 +103,7 @@ fn sliced(value: &Jinja, start: &Jinja, stop: &Jinja, step: &Jinja) -> Result<Ji
     let [start, stop, step] = [bound(start)?, bound(stop)?, bound(step)?];
     let step = step.unwrap_or(1);
     if step == 0 {
-        return Err(refused("a slice has the step 0"));
+        return Err(refused("the step of a slice is 0"));
     }
     if let Some(text) = value.as_str() {
         let chars: Vec<char> = text.chars().collect();
@@ -119,7 +119,7 @@ fn sliced(value: &Jinja, start: &Jinja, stop: &Jinja, step: &Jinja) -> Result<Ji
         return Err(Error::from(ErrorKind::UndefinedError));
     }
     if value.kind() != ValueKind::Seq || is_lazy(value) {
-        return Err(refused(format!("a value of type {} has no slices", value.kind())));
+        return Err(refused(format!("a value of type {} cannot be sliced", value.kind())));
     }
     let items: Vec<Jinja> = value.try_iter()?.collect();
     let items: Vec<Jinja> = positions(items.len(), start, stop, step).into_iter().map(|at| items[at].clone()).collect();
@@ -135,7 +135,7 @@ fn bound(value: &Jinja) -> Result<Option<i64>, Error> {
             // A bound beyond `i64` is past any end.
             Ok(Some(value.as_i64().unwrap_or(if f64::try_from(value.clone())? < 0.0 { i64::MIN } else { i64::MAX })))
         }
-        kind => Err(refused(format!("a slice has whole numbers, and this is a value of type {kind}"))),
+        kind => Err(refused(format!("a slice requires whole numbers, not a value of type {kind}"))),
     }
 }
 

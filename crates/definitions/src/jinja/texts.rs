@@ -53,7 +53,7 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
     environment.add_filter("wordcount", |value: Jinja| {
         static WORD: LazyLock<Option<Pattern>> = LazyLock::new(|| Pattern::new(r"\w+").ok());
         let found = WORD.as_ref().and_then(|word| word.find_all(&text(&value).ok()?).ok());
-        found.map(|words| words.len()).ok_or_else(|| refused("`wordcount` takes a text"))
+        found.map(|words| words.len()).ok_or_else(|| refused("`wordcount` requires a text"))
     });
     environment.add_filter("urlencode", |value: Jinja| urlencode(&value));
 }
@@ -179,7 +179,9 @@ fn unescaped(text: &str) -> Result<String, Error> {
             }),
         };
         out.push_str(&text[end..all.start()]);
-        out.push(character.ok_or_else(|| refused(format!("`striptags` does not know the entity {}", all.as_str())))?);
+        out.push(
+            character.ok_or_else(|| refused(format!("`striptags` does not support the entity {}", all.as_str())))?,
+        );
         end = all.end();
     }
     out.push_str(&text[end..]);
@@ -206,7 +208,7 @@ fn urlencode(value: &Jinja) -> Result<String, Error> {
         ValueKind::Seq | ValueKind::Iterable => {
             let pairs = value.try_iter()?.map(|pair| {
                 let items: Vec<Jinja> = pair.try_iter()?.collect();
-                let [key, value] = items.as_slice() else { return Err(refused("`urlencode` takes pairs")) };
+                let [key, value] = items.as_slice() else { return Err(refused("`urlencode` requires pairs")) };
                 Ok(format!("{}={}", quoted_part(key)?, quoted_part(value)?))
             });
             pairs.collect::<Result<Vec<_>, Error>>()?

@@ -56,7 +56,7 @@ pub(crate) fn is_digit(text: &str) -> bool {
 /// Fails if the text has Chinese characters, because some of them are numeric.
 pub(super) fn is_numeric(text: &str) -> Result<bool, Error> {
     if text.chars().any(|c| !c.is_ascii() && is_in(&HAN, c)) {
-        return Err(refused("`isnumeric` of Chinese characters is not offered"));
+        return Err(refused("`isnumeric` of Chinese characters is not supported"));
     }
     Ok(!text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || !c.is_ascii() && is_in(&NUMBER, c)))
 }
@@ -81,7 +81,7 @@ pub(super) fn is_alnum(text: &str) -> bool {
 /// Fails if the text is not ASCII.
 pub(super) fn is_identifier(text: &str) -> Result<bool, Error> {
     if !text.is_ascii() {
-        return Err(refused("`isidentifier` is offered for ASCII only"));
+        return Err(refused("`isidentifier` is supported only for ASCII"));
     }
     let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     Ok(is_plain && text.starts_with(|c: char| !c.is_ascii_digit()))

@@ -58,7 +58,7 @@ pub(in crate::corpus) fn of_gguf(file: &Gguf) -> Result<Value> {
 }
 
 fn missing_entry(key: &str, expected: &str, file: &Gguf) -> Error {
-    Error::bad_input("the tokenizer of a GGUF file cannot be read")
+    Error::bad_input("cannot read the tokenizer of a GGUF file")
         .at(file.place(key))
         .expected(expected)
         .found(file.shown(key))
@@ -71,7 +71,7 @@ impl GgufVocabulary<'_> {
         let bos = self.file.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(splitter.bos);
         let merges: Vec<Vec<&str>> = merges.iter().map(|merge| merge.splitn(2, ' ').collect()).collect();
         if let Some(merge) = merges.iter().find(|merge| merge.len() != 2) {
-            return Err(Error::bad_input("a merge of a GGUF file is none")
+            return Err(Error::bad_input("invalid merge in a GGUF file")
                 .at(self.file.place("tokenizer.ggml.merges"))
                 .expected("two tokens")
                 .found(format!("`{}`", merge.concat())));
@@ -149,7 +149,7 @@ impl GgufVocabulary<'_> {
         let Some(id) = self.file.count(&key)? else { return Ok(None) };
         let fits = usize::try_from(id).ok().filter(|id| *id < self.tokens.len());
         fits.map(Some).ok_or_else(|| {
-            Error::bad_input("a special token of a GGUF file is none")
+            Error::bad_input("invalid special token in a GGUF file")
                 .at(self.file.place(&key))
                 .expected(format!("an id below {}", self.tokens.len()))
                 .found(id)

@@ -86,7 +86,7 @@ fn refused(key: &str, expected: &str, found: &Value) -> Error {
         Value::String(text) => format!("`{text}`"),
         other => shortened(&other.to_string(), 200),
     };
-    Error::bad_input("llama.cpp cannot tokenise as this tokenizer does")
+    Error::bad_input("llama.cpp does not support this tokenizer")
         .at(format!("tokenizer.json, {key}"))
         .expected(expected)
         .found(found)
@@ -165,7 +165,7 @@ impl TokenTable {
         match implied.symmetric_difference(&listed).next() {
             None => Ok(scores),
             Some([left, right]) => {
-                let expected = "SentencePiece's merges: every two tokens that make a third";
+                let expected = "SentencePiece's merges: all pairs of tokens whose concatenation is a token";
                 let verdict = if listed.contains(&[*left, *right]) { "a merge" } else { "no merge" };
                 Err(refused("model.merges", expected, &format!("{verdict} of `{left}` and `{right}`").into()))
             }
@@ -237,13 +237,14 @@ fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
         .iter()
         .find(|splitter| alike(splitter) && splitter.nfc == composes)
         .or_else(|| SPLITTERS.iter().find(alike));
-    let note = "llama.cpp does not compose characters (the tokenizer's NFC): it tokenises texts that are not composed otherwise";
+    let note =
+        "llama.cpp does not apply the tokenizer's NFC normalization, so it tokenizes decomposed characters differently";
     found.map(|splitter| (splitter.names[0], composes.then(|| note.to_owned()))).ok_or_else(|| unknown_splitter(pre))
 }
 
 fn unknown_splitter(pre: &Value) -> Error {
     let names: Vec<&str> = SPLITTERS.iter().map(|splitter| splitter.names[0]).collect();
-    refused("pre_tokenizer", &format!("as one of {}", names.join(", ")), pre)
+    refused("pre_tokenizer", &format!("one of {}", names.join(", ")), pre)
 }
 
 /// Returns whether a SentencePiece tokenizer prepends a space to the text.
@@ -301,7 +302,7 @@ fn around(tokenizer: &Value) -> Result<[Option<u32>; 2]> {
                     }
                 }
                 if !fits || position == 0 {
-                    return Err(refused("post_processor", "at most one token before a text and one behind it", step));
+                    return Err(refused("post_processor", "at most one token before the text and one after it", step));
                 }
             }
             _ => return Err(refused("post_processor", "a TemplateProcessing", step)),

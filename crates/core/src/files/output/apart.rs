@@ -41,9 +41,9 @@ pub fn apart(output: &Path, inputs: &[Input]) -> Result<()> {
             (false, true) if *whole => "a folder in it",
             _ => continue,
         };
-        return Err(Error::bad_input("what is written may not replace what is read, nor lie in it")
+        return Err(Error::bad_input("the output must not overlap with an input")
             .at(output.display())
-            .expected(format!("a folder apart from {what}, {}", path.display()))
+            .expected(format!("a folder outside {what}, {}", path.display()))
             .found(found)
             .hint("name another folder"));
     }

@@ -29,8 +29,12 @@ impl OutputFile<'_> {
         let Self { path, inputs, force, is_ours } = self;
         let Ok(data) = path.symlink_metadata() else {
             let folder = above(path);
-            let missing = Error::missing("the folder of a file to be written is not there").at(folder.display());
-            return if folder.is_dir() { Ok(()) } else { Err(missing.hint("make the folder, or name another one")) };
+            let missing = Error::missing("the folder of the output file does not exist").at(folder.display());
+            return if folder.is_dir() {
+                Ok(())
+            } else {
+                Err(missing.hint("create the folder, or choose another one"))
+            };
         };
         if !data.is_file() {
             let found = regular::name_of(data.file_type());
@@ -40,7 +44,7 @@ impl OutputFile<'_> {
         if let Some(input) = inputs.iter().find(|input| input.whole && within(&target, &real(&input.path))) {
             let found = format!("{}, which is read", input.what);
             return Err(already_exists(path)
-                .expected("a file that is not read")
+                .expected("a file that is not an input")
                 .found(found)
                 .hint("name another file"));
         }

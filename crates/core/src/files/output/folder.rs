@@ -64,11 +64,11 @@ impl OutputFolder {
 
     fn examine(&self, names: &[String]) -> Result<()> {
         if !self.path.is_dir() && self.path.symlink_metadata().is_ok() {
-            return Err(Error::missing("the results folder cannot be written to")
+            return Err(Error::missing("cannot write to the results folder")
                 .at(self.path.display())
                 .expected("a folder, or nothing")
-                .found("something that is no folder")
-                .hint("move it away, or choose another folder"));
+                .found("something else")
+                .hint("move it, or choose another folder"));
         }
         free(&self.path, &self.path, self.kind, names, &self.seen)
     }
@@ -190,7 +190,7 @@ impl Drop for Draft {
 fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) -> Result<()> {
     let manifest = Manifest::read(folder);
     if let Some(other) = manifest.kind().filter(|other| *other != kind) {
-        return Err(Error::bad_input("the folder was written for something else")
+        return Err(Error::bad_input("the folder contains other output")
             .at(shown.display())
             .expected(format!("nothing, or a folder for: {kind}"))
             .found(format!("a folder for: {other}"))
@@ -211,16 +211,16 @@ fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) 
     let location = shown.join(first).display().to_string();
     let rest: Vec<&str> = rest.iter().map(|(name, _)| name.as_str()).collect();
     let hint = match manifest.kind().is_some() {
-        true => "move it away or give it another name; only unchanged files are replaced".to_owned(),
+        true => "move or rename it; only unchanged files are replaced".to_owned(),
         false => format!(
-            "move it away, or choose another folder; a folder of an earlier version has no list of what was written \
-             ({}): move it away whole",
+            "move it, or choose another folder; a folder of an earlier version has no list of written files \
+             ({}): move the whole folder",
             Manifest::FILE
         ),
     };
-    Err(Error::bad_input("what is to be written has the name of a file that is not to be replaced")
+    Err(Error::bad_input("an output file would replace an existing file")
         .at(if rest.is_empty() { location } else { format!("{location}, and {}", rest.join(", ")) })
-        .expected("nothing, or the file as ghostlab wrote it")
+        .expected("no file, or the unchanged file that ghostlab wrote")
         .found(found.words())
         .hint(hint))
 }

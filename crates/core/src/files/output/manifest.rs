@@ -139,7 +139,7 @@ impl Standing {
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
-            Self::Ours => "a file of ghostlab's",
+            Self::Ours => "a file of ghostlab",
             Self::Changed => "a file that was changed since ghostlab wrote it",
             Self::Foreign => "a file that ghostlab did not write",
             Self::Folder => "a folder",

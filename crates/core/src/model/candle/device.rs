@@ -85,7 +85,7 @@ impl DeviceName {
                 Self::Cuda(_) => "tools/cuda_build.sh builds a program with it",
                 _ => "`cargo build --release --features metal` builds a program with it, on a Mac",
             };
-            return Err(Error::missing("this build of the program cannot use the device")
+            return Err(Error::missing("this build does not support the device")
                 .at(format!("device {self}"))
                 .expected(format!("a build with the feature `{}`", self.class()))
                 .hint(hint));
@@ -96,10 +96,10 @@ impl DeviceName {
             Self::Metal => Device::new_metal(0),
         };
         opened.map_err(|error| {
-            Error::missing("the device cannot be used")
+            Error::missing("cannot use the device")
                 .at(format!("device {self}"))
                 .found(error)
-                .hint("`--device cpu` runs everywhere; for a GPU, look whether its driver is there and new enough")
+                .hint("use `--device cpu`, or check that the GPU driver is installed and recent enough")
         })
     }
 }
@@ -149,7 +149,7 @@ impl FromStr for DeviceName {
             None if text == "cuda" => Ok(Self::Cuda(0)),
             None if text == "metal" => Ok(Self::Metal),
             Some(("cuda", number)) => {
-                number.parse().map(Self::Cuda).map_err(|_| format!("`{number}` is no number of a GPU"))
+                number.parse().map(Self::Cuda).map_err(|_| format!("`{number}` is not a GPU number"))
             }
             _ => Err(format!("`{text}` is not one of cpu, cuda, cuda:0, cuda:1, …, metal")),
         }

@@ -228,7 +228,7 @@ impl CandleEngine {
             let cause = format!("a document or window of {longest} tokens");
             return Err(out_of_memory(error, cause));
         }
-        self.notes.tell(format!("the device's memory was full with {longest} tokens at a time: {half} from here on"));
+        self.notes.tell(format!("out of device memory with {longest} tokens at a time; continuing with {half}"));
         Ok(next)
     }
 
@@ -263,7 +263,7 @@ impl CandleEngine {
                 ops::sum(x, &branch)
             }
             Step::Apply(operator) => self.operators.apply(operator, x),
-            Step::Embed | Step::Head => Err(Error::job("a program has an embedding or a head in its middle")),
+            Step::Embed | Step::Head => Err(Error::job("an embedding or a head in the middle of a program")),
         }
     }
 

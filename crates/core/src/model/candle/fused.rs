@@ -122,7 +122,7 @@ impl<F: Fn(&mut [f32], &[f32])> InplaceOp2 for Change<F> {
         other: &CpuStorage,
         of_other: &Layout,
     ) -> candle_core::Result<()> {
-        let CpuStorage::F32(values) = x else { return Err(candle_core::Error::msg("numbers that are not f32")) };
+        let CpuStorage::F32(values) = x else { return Err(candle_core::Error::msg("values that are not f32")) };
         (self.0)(&mut values[extent(of_x)?], numbers(other, of_other)?);
         Ok(())
     }
@@ -178,6 +178,7 @@ fn numbers<'a>(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Result<
 }
 
 fn extent(layout: &Layout) -> candle_core::Result<Range<usize>> {
-    let (first, end) = layout.contiguous_offsets().ok_or_else(|| candle_core::Error::msg("numbers with gaps"))?;
+    let (first, end) =
+        layout.contiguous_offsets().ok_or_else(|| candle_core::Error::msg("values that are not contiguous"))?;
     Ok(first..end)
 }

@@ -62,7 +62,7 @@ impl Group {
     /// Returns the mask for layers with the given window.
     pub(super) fn mask(&self, window: Option<usize>) -> Result<&Tensor> {
         let found = self.masks.iter().find(|(masked_window, _)| *masked_window == window);
-        found.map(|(_, mask)| mask).ok_or_else(|| Error::job("there is no mask for a layer's window"))
+        found.map(|(_, mask)| mask).ok_or_else(|| Error::job("no attention mask for a layer's window"))
     }
 }
 

@@ -76,8 +76,8 @@ pub(crate) fn is_out_of_memory(error: &Error) -> bool {
 /// Creates the out-of-memory error of a device. `cause` names the allocation that did not fit.
 pub(crate) fn out_of_memory(error: &Error, cause: String) -> Error {
     Error::missing("the device's memory is full").at(cause).found(error.one_line()).hint(
-        "--device-memory with fewer GB than are free leaves more room beside the weights; shorter windows need less; \
-         `nvidia-smi` shows who else is there",
+        "use --device-memory with fewer GB than are free, or shorter windows; \
+         `nvidia-smi` shows other processes on the GPU",
     )
 }
 

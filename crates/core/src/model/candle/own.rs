@@ -166,7 +166,7 @@ fn entries(config: &Config) -> Result<Map<String, Value>> {
     });
     match all {
         Value::Object(map) => Ok(map),
-        _ => Err(Error::job("a config that is no object")),
+        _ => Err(Error::job("a config that is not an object")),
     }
 }
 

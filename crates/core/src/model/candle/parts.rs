@@ -173,7 +173,7 @@ impl Parts {
     fn table(&self, part: usize) -> Result<Tensor> {
         match &*self.cache.get(part)? {
             TensorPart::Table(table) => Ok(table.clone()),
-            TensorPart::Layer(_) => Err(Error::job("a table of a backbone is a layer")),
+            TensorPart::Layer(_) => Err(Error::job("expected a table of the backbone, got a layer")),
         }
     }
 }
@@ -260,10 +260,10 @@ impl WeightSource {
         if dtype == FloatType::F16
             && let Some(index) = values.iter().position(|v| !half::f16::from_f32(*v).is_finite())
         {
-            return Err(Error::bad_input("a weight is too large for f16")
+            return Err(Error::bad_input("a weight overflows f16")
                 .at(format!("tensor {name}"))
                 .found(format!("{} at element {index} of {shape:?}", values[index]))
-                .hint("--dtype bf16 or f32 holds it"));
+                .hint("use --dtype bf16 or f32"));
         }
         Ok(Tensor::from_vec(values, shape, &self.device)?.to_dtype(dtype.tensors())?)
     }
@@ -315,7 +315,7 @@ impl TensorPart {
     pub(super) fn layer(&self) -> Result<&LayerTensors> {
         match self {
             Self::Layer(layer) => Ok(layer),
-            Self::Table(_) => Err(Error::job("a step asks for a layer beyond the last")),
+            Self::Table(_) => Err(Error::job("a step refers to a layer beyond the last")),
         }
     }
 }

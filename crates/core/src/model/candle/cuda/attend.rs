@@ -75,7 +75,7 @@ impl Sight {
             }
             let last = placed.first + placed.rows.len();
             if last - before > placed.run.room {
-                return Err(Error::job("a block gets more tokens than it has room for")
+                return Err(Error::job("a block of the KV cache has too few slots")
                     .expected(format!("{} at most", placed.run.room))
                     .found(last - before));
             }
@@ -159,7 +159,7 @@ impl Of3 for Attend<'_> {
         let (rows, heads, width) = queries.1.shape().dims3()?;
         let (_, shared, _) = keys.1.shape().dims3()?;
         if rows != self.sight.rows {
-            return Err(Failed::msg(format!("attention of {rows} rows that were said to be {}", self.sight.rows)));
+            return Err(Failed::msg(format!("attention got {rows} rows, expected {}", self.sight.rows)));
         }
         let device = queries.0.device();
         let out = queries.room::<T>(queries.count())?;

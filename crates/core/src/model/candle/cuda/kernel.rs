@@ -26,7 +26,7 @@ pub(super) type Compiled = std::result::Result<String, String>;
 pub(super) fn compile(source: &str, options: CompileOptions) -> Compiled {
     match nvrtc::compile_ptx_with_opts(source, options) {
         Ok(ptx) => Ok(ptx.to_src()),
-        Err(error) => Err(format!("the kernels for CUDA do not compile: {error:?}")),
+        Err(error) => Err(format!("cannot compile the CUDA kernels: {error:?}")),
     }
 }
 

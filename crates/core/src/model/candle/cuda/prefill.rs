@@ -97,7 +97,7 @@ impl Of3 for Prefill<'_> {
         let (rows, heads, width) = queries.1.shape().dims3()?;
         let (_, shared, _) = keys.1.shape().dims3()?;
         if rows != self.sight.rows {
-            return Err(Failed::msg(format!("attention of {rows} rows that were said to be {}", self.sight.rows)));
+            return Err(Failed::msg(format!("attention got {rows} rows, expected {}", self.sight.rows)));
         }
         let out = queries.room::<T>(queries.count())?;
         // In half precision a warp processes 16 queries, the tile height of tensor cores.

@@ -32,7 +32,7 @@ pub(in crate::model) struct KeyValues {
 impl KeyValues {
     /// Returns `[keys, values]` of a step, each `[room, K, D]`.
     fn both(&self, node: usize) -> Result<[Tensor; 2]> {
-        let index = self.nodes.binary_search(&node).map_err(|_| Error::job("a block has no room for a step"))?;
+        let index = self.nodes.binary_search(&node).map_err(|_| Error::job("a block of the KV cache is full"))?;
         let both = self.all.get(index)?;
         Ok([both.get(0)?, both.get(1)?])
     }
