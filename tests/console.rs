@@ -20,7 +20,7 @@ const FILTERS: [(&str, &str); 14] = [
     (r"process \d+-HASH", "process ID"),
     // A store in memory has a note.
     (
-        r"(ok  |note)  store: (\S+), on \w+, SIZE free(\n +→ it is in memory[^\n]*)?",
+        r"(ok  |note)  store: (\S+), on \w+, SIZE free(\n +→ the store is in memory[^\n]*)?",
         "ok    store: $2, on DISK, SIZE free",
     ),
     (r" +(SIZE|TIME)", " $1"),
