@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use ghostlab::exec::{self, RunSettings};
 use ghostlab::grid::{Cell, Grid};
-use ghostlab::stage;
+use ghostlab::pipeline::exec::{self, RunSettings};
+use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 
 #[global_allocator]

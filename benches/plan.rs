@@ -10,11 +10,11 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use ghostlab::exec::{RunSettings, prepare};
 use ghostlab::files::sha256;
 use ghostlab::grid::Grid;
-use ghostlab::plan::{Estimate, Plan, Reason, Reasons, StoreState};
-use ghostlab::stage;
+use ghostlab::pipeline::exec::{RunSettings, prepare};
+use ghostlab::pipeline::plan::{Estimate, Plan, Reason, Reasons, StoreState};
+use ghostlab::pipeline::stage;
 use ghostlab_store::{Key, Lookup, Store};
 use serde_json::json;
 

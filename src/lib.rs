@@ -8,8 +8,8 @@
 //! | 5 | [`cli`] |
 //! | 4 | [`archive`], [`artifact`], [`export`], [`starter`], [`verify`] |
 //! | 3 | [`results`], [`search`], [`cluster`] |
-//! | 2 | [`exec`] |
-//! | 1 | [`plan`], [`stage`], [`work`], [`identity`], [`grid`] |
+//! | 2 | [`pipeline`] |
+//! | 1 | [`grid`] |
 //! | 0 | `ghostlab_store`, [`heap`], [`machine`], [`clock`], [`installed`], [`package`], [`sandbox`], [`hub`],
 //! `ghostlab_core` |
 
@@ -24,22 +24,18 @@ pub mod artifact;
 pub mod cli;
 pub mod clock;
 pub mod cluster;
-pub mod exec;
 pub mod export;
 pub mod grid;
 pub mod heap;
-pub mod identity;
 pub mod installed;
 pub mod machine;
 pub mod package;
-pub mod plan;
+pub mod pipeline;
 pub mod results;
 pub mod sandbox;
 pub mod search;
-pub mod stage;
 pub mod starter;
 pub mod verify;
-pub mod work;
 
 /// Allocator of the test binary. In a simulation of 512 workers, glibc's allocator took 70 % of the time.
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! All tests of the program in one test binary. It is linked once, and long tests of different files run in parallel.
 //! `cargo test --release --test all latency::` runs the tests of `latency.rs`.
 
+mod architecture;
 mod choices;
 mod cli;
 mod common;
@@ -12,7 +13,6 @@ mod export;
 mod exported;
 mod faults;
 mod finetune;
-mod floors;
 mod generations;
 mod golden;
 mod half;

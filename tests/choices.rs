@@ -95,9 +95,9 @@ fn log_likelihoods_equal_the_harness() {
 
 #[test]
 fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
-    use ghostlab::exec::{self, RunSettings};
     use ghostlab::grid::Grid;
-    use ghostlab::stage;
+    use ghostlab::pipeline::exec::{self, RunSettings};
+    use ghostlab::pipeline::stage;
     use ghostlab_store::Store;
     let Some(folder) = shared("oracles/lm_eval") else { return };
     let world = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 
 use crate::common;
 use crate::common::world::{World, table, tokenizer};
-use ghostlab::stage;
+use ghostlab::pipeline::stage;
 use serde_json::{Value, json};
 
 #[test]

@@ -5,12 +5,12 @@ use std::sync::atomic::AtomicBool;
 
 use crate::common::world::World;
 use crate::common::{assert_close, checkout, json, shared};
-use ghostlab::exec::{self, RunSettings};
 use ghostlab::grid::Grid;
 use ghostlab::metric::{Metric, Of, Unit};
 use ghostlab::model::{EngineName, EngineRequest};
+use ghostlab::pipeline::exec::{self, RunSettings};
+use ghostlab::pipeline::stage;
 use ghostlab::results::{Measurement, collect};
-use ghostlab::stage;
 use ghostlab::tasks::{Flip, Task};
 use ghostlab_store::Store;
 use serde_json::Value;

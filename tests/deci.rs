@@ -14,11 +14,11 @@ use std::path::Path;
 use crate::common::world::World;
 use crate::common::{checkout, fixture, relative_error};
 use crate::llama_cpp::{generated, python, small_tokenizer, success, theirs};
-use ghostlab::exec::{RunSettings, stored_program};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Config, Decoder, Model, Program, Step, whole};
-use ghostlab::plan::Plan;
-use ghostlab::stage;
+use ghostlab::pipeline::exec::{RunSettings, stored_program};
+use ghostlab::pipeline::plan::Plan;
+use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 
 /// Maximum relative error of f32 logits. The oracle (`shared/oracles/beyond`) measured 7e-7 against torch with two MLPs

@@ -574,7 +574,7 @@ fn a_weight_that_the_type_cannot_hold_leaves_no_folder() {
     let output = world.ghostlab(&["export", "grid.yaml", "dense", "--to", "out", "--dtype", "f16"]);
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(4), "{error}");
-    assert!(error.contains("does not fit") && error.contains("tensor model."), "{error}");
+    assert!(error.contains("overflows its float type") && error.contains("tensor model."), "{error}");
     assert!(!world.path("out").exists());
     assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')));
 }
@@ -818,7 +818,7 @@ fn assert_refused(world: &World, cell: &str, recovery: &str, more: &[&str], word
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(words.iter().all(|word| text.contains(word)), "{words:?}: {text}");
-    let objects = ghostlab_store::Store::look_at(&world.path("data/store"), ghostlab::stage::WORDS).unwrap();
+    let objects = ghostlab_store::Store::look_at(&world.path("data/store"), ghostlab::pipeline::stage::WORDS).unwrap();
     assert_eq!(objects.entries().len(), 0, "{recovery}: nothing was computed");
     assert!(!world.path("out.gguf").exists());
 }

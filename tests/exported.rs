@@ -16,12 +16,12 @@ use crate::common;
 use crate::common::world::tokenizer;
 use crate::common::{flat, json, tensors};
 use candle_core::DType;
-use ghostlab::exec::{RunSettings, stored_program};
 use ghostlab::grid::Grid;
 use ghostlab::model::architecture::ARCHITECTURES;
 use ghostlab::model::{Batch, Config, Decoder, Model, Program, Step, Sublayer};
-use ghostlab::plan::Plan;
-use ghostlab::stage;
+use ghostlab::pipeline::exec::{RunSettings, stored_program};
+use ghostlab::pipeline::plan::Plan;
+use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 use tempfile::TempDir;
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::world::{World, table};
-use ghostlab::stage;
+use ghostlab::pipeline::stage;
 use ghostlab_store::{Found, ObjectKind, Store};
 
 const STEPS: usize = 40;

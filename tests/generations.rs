@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::common;
 use crate::common::world::World;
-use ghostlab::stage::{self, generations};
+use ghostlab::pipeline::stage::{self, generations};
 use ghostlab_store::{Found, Store};
 use serde_json::{Value, json};
 

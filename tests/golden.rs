@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::common;
 use crate::common::world::World;
 use crate::common::{fixture, json};
-use ghostlab::stage;
+use ghostlab::pipeline::stage;
 use ghostlab_store::{Found, Store};
 use serde_json::{Value, json};
 
@@ -157,7 +157,7 @@ fn a_stage_that_gives_another_output_has_another_version() {
             assert!(
                 same || (added && std::env::var_os("GHOSTLAB_BLESS").is_some()),
                 "the output of `{}` has changed, its version has not, nor has that of what it is made from: raise it in \
-                 its file of src/stage, then run this test with GHOSTLAB_BLESS=1 to renew tests/fixtures/golden.json; first {:?}",
+                 its file of src/pipeline/stage, then run this test with GHOSTLAB_BLESS=1 to renew tests/fixtures/golden.json; first {:?}",
                 kind.name(),
                 changed.first()
             );

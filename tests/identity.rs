@@ -7,12 +7,12 @@ use std::sync::Arc;
 use crate::common;
 use crate::common::pairs::{self, CONSTANT, Pair, Setting};
 use crate::common::world::World;
-use ghostlab::exec::RunSettings;
 use ghostlab::grid::Grid;
-use ghostlab::identity::{Aspect, Identity, aspects};
 use ghostlab::model::EngineRequest;
-use ghostlab::plan::{Estimate, Plan, StoreState, job_costs};
-use ghostlab::stage;
+use ghostlab::pipeline::exec::RunSettings;
+use ghostlab::pipeline::identity::{Identity, SettingPath, setting_paths};
+use ghostlab::pipeline::plan::{Estimate, Plan, StoreState, job_costs};
+use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 use serde_json::Value;
 
@@ -44,7 +44,7 @@ fn named(setting: &Setting) -> Vec<Named> {
     let store = Store::look_at(&setting.world.path("data/store"), stage::WORDS).unwrap();
     let plan = Plan::new(&grid, &store, request, RunSettings::default().batch_tokens).unwrap();
     let (backbone, variant) = plan.variants().last().unwrap();
-    let calibrating = backbone.calibrations[variant.calibration.unwrap()].claim(backbone);
+    let calibrating = backbone.calibrations[variant.calibration.unwrap()].lease_name(backbone);
     let measures =
         backbone.evaluations.iter().map(|evaluation| (&evaluation.measure, Some(evaluation.journal.clone())));
     let measures = measures.chain(variant.prompts.iter().map(|prompt| (prompt, None)));
@@ -61,14 +61,16 @@ fn named(setting: &Setting) -> Vec<Named> {
 #[test]
 fn every_aspect_of_a_number_has_a_pair_that_differs_in_it() {
     let pairs = pairs::unlike();
-    let missing: Vec<Aspect> =
-        aspects().into_iter().filter(|aspect| !is_covered(&pairs, aspect) && aspect.as_str() != "measure").collect();
+    let missing: Vec<SettingPath> = setting_paths()
+        .into_iter()
+        .filter(|aspect| !is_covered(&pairs, aspect) && aspect.as_str() != "measure")
+        .collect();
     assert!(missing.is_empty(), "tests/common/pairs.rs has no pair for {missing:?}");
 }
 
-fn is_covered(pairs: &[Pair], aspect: &Aspect) -> bool {
+fn is_covered(pairs: &[Pair], aspect: &SettingPath) -> bool {
     let mut all = pairs.iter().flat_map(|pair| pair.aspects);
-    CONSTANT.contains(&aspect.as_str()) || all.any(|path| Aspect::new(*path).is_of(aspect.as_str()))
+    CONSTANT.contains(&aspect.as_str()) || all.any(|path| SettingPath::new(*path).is_of(aspect.as_str()))
 }
 
 #[test]
@@ -77,14 +79,14 @@ fn settings_differ_exactly_in_what_was_changed() {
         let one = named(&pair.one());
         let other = named(&pair.other());
         assert_eq!(one.len(), other.len(), "{}", pair.what);
-        let found: BTreeSet<Aspect> = one
+        let found: BTreeSet<SettingPath> = one
             .iter()
             .zip(&other)
             .flat_map(|(one, other)| one.identity.differs(&other.identity))
             .map(|difference| difference.aspect)
             .collect();
         let stray = found.iter().filter(|aspect| !pair.aspects.iter().any(|known| aspect.is_of(known)));
-        let stray: Vec<&Aspect> = stray.collect();
+        let stray: Vec<&SettingPath> = stray.collect();
         assert!(stray.is_empty(), "{}: {stray:?}", pair.what);
         for aspect in pair.aspects {
             assert!(found.iter().any(|path| path.is_of(aspect)), "{}: {aspect} is not in {found:?}", pair.what);

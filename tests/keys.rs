@@ -12,13 +12,13 @@ use crate::common::world::World;
 use crate::common::{fixture, json};
 use ghostlab::calibrate::{HookPoint, Pair, SimilarityAxis};
 use ghostlab::criterion::{DepthUnit, TrialMetric};
-use ghostlab::exec::RunSettings;
 use ghostlab::grid::{Calibration, Cell, EvalTask, Grid, Method, MethodAxis};
 use ghostlab::model::{Cut, DeviceName, EngineName, EngineRequest, FloatType};
 use ghostlab::options::Described;
-use ghostlab::plan::{BackbonePlan, Plan, ScoredExtent, Subject, Variant};
-use ghostlab::stage;
-use ghostlab::stage::{activations, distilled, scores, teacher};
+use ghostlab::pipeline::exec::RunSettings;
+use ghostlab::pipeline::plan::{BackbonePlan, Plan, ScoredExtent, Subject, Variant};
+use ghostlab::pipeline::stage;
+use ghostlab::pipeline::stage::{activations, distilled, scores, teacher};
 use ghostlab::{criterion, recovery};
 use ghostlab_store::{Key, Store};
 use serde_json::{Map, Value, json};
@@ -117,7 +117,7 @@ fn variant(variant: &Variant) -> Value {
 /// Returns keys that exist only during a run: a site and several pairs of a pass, a trial, a teacher shard, a
 /// checkpoint.
 fn members(backbone_plan: &BackbonePlan) -> Value {
-    let keyed = backbone_plan.keyed();
+    let key_parts = backbone_plan.key_parts();
     let pairs = BTreeSet::from([
         Pair { axis: SimilarityAxis::ChannelSeries, from: 0, to: 2 },
         Pair { axis: SimilarityAxis::Token, from: 1, to: 3 },
@@ -128,13 +128,13 @@ fn members(backbone_plan: &BackbonePlan) -> Value {
         let name = text(&plan.calibration);
         let members = json!({
             "tokens": short(tokens),
-            "claim": named(tokens, plan.claim(backbone_plan)),
-            "stream": short(&activations::rows(keyed, tokens, HookPoint::Stream(2), &(0..4))),
-            "middle": short(&activations::rows(keyed, tokens, HookPoint::Middle(2), &(4..8))),
-            "similarities": short(&activations::sums(keyed, tokens, &pairs, &(0..4))),
-            "trial": short(&scores::trial(keyed, tokens, TrialMetric::Perplexity, &Cut::layers([0, 2]))),
-            "trials": named(tokens, scores::journal(keyed, tokens, ScoredExtent::default())),
-            "teacher": short(&teacher::shard(keyed, tokens, &(0..4))),
+            "claim": named(tokens, plan.lease_name(backbone_plan)),
+            "stream": short(&activations::rows(key_parts, tokens, HookPoint::Stream(2), &(0..4))),
+            "middle": short(&activations::rows(key_parts, tokens, HookPoint::Middle(2), &(4..8))),
+            "similarities": short(&activations::sums(key_parts, tokens, &pairs, &(0..4))),
+            "trial": short(&scores::trial(key_parts, tokens, TrialMetric::Perplexity, &Cut::layers([0, 2]))),
+            "trials": named(tokens, scores::journal(key_parts, tokens, ScoredExtent::default())),
+            "teacher": short(&teacher::shard(key_parts, tokens, &(0..4))),
         });
         (name, members)
     });

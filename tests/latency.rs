@@ -8,9 +8,9 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use crate::common::world::{World, table};
-use ghostlab::exec::timing_claim;
-use ghostlab::stage;
-use ghostlab_store::{ClaimResult, Store};
+use ghostlab::pipeline::exec::timing_lease;
+use ghostlab::pipeline::stage;
+use ghostlab_store::{LeaseResult, Store};
 use polars::prelude::{ParquetReader, SerReader};
 
 /// Creates a world whose grid times prompts and scores a perplexity.
@@ -198,7 +198,7 @@ fn times_in_an_older_form_are_reported_never_read() {
 fn timings_run_alone_on_their_machine() {
     let world = World::new();
     let store = Store::open(&world.path("data/store"), stage::WORDS).unwrap();
-    let ClaimResult::Mine(timing) = store.claim(timing_claim()).unwrap() else { panic!("no other worker is alive") };
+    let LeaseResult::Mine(timing) = store.lease(timing_lease()).unwrap() else { panic!("no other worker is alive") };
     let mut run = world.command(&["run", "grid.yaml"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
     assert!(

@@ -346,7 +346,7 @@ fn unscorable_definition_is_refused_with_its_place() {
         "grid.yaml",
         "backbones:\n  tiny: {path: backbone}\nbackbone: tiny\nevaluate:\n  tasks: {name: copa, shots: 2}\n",
     );
-    world.refuses(&[], 2, &["`shots` belongs to `definition`", "grid.yaml:5"]);
+    world.refuses(&[], 2, &["`shots` requires `definition`", "grid.yaml:5"]);
     let output = world.ghostlab(&["score", "backbone", "--tasks", "copa=rows/test.jsonl", "--shots", "2"]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && text.contains("--shots"), "{text}");

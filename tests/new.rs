@@ -1,4 +1,4 @@
-//! `tools/new.sh`: a new method takes one file and one line. `crates/core` and `src/stage` compile the templates and
+//! `tools/new.sh`: a new method takes one file and one line. `crates/core` and `src/pipeline/stage` compile the templates and
 //! run their tests.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
@@ -14,7 +14,7 @@ fn checkout() -> TempDir {
     let folder = TempDir::new().unwrap();
     let templates = ["recovery", "criterion", "metric"].map(|kind| format!("crates/core/templates/{kind}.rs"));
     let rooms = ["recovery", "criterion", "metric"].map(|kind| format!("crates/core/src/{kind}/mod.rs"));
-    let others = ["src/stage/template.rs", "src/stage/mod.rs", "tools/new.sh"];
+    let others = ["src/pipeline/stage/template.rs", "src/pipeline/stage/mod.rs", "tools/new.sh"];
     for file in templates.iter().chain(&rooms).map(String::as_str).chain(others) {
         fs::create_dir_all(folder.path().join(file).parent().unwrap()).unwrap();
         fs::copy(root.join(file), folder.path().join(file)).unwrap();

@@ -129,7 +129,7 @@ fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str)
                 better: index > 0,
                 says: "better than ReplaceMe (LS) (p = 1.00e-3, mcnemar)".into(),
             }),
-            comparison: grouped.then(|| beside(value, index, failed)),
+            comparison: grouped.then(|| paper_value(value, index, failed)),
             key: Some(key.to_owned()),
             error: "0.93".into(),
             items: Some(2376),
@@ -178,7 +178,7 @@ fn times() -> SavedTable {
 }
 
 /// Builds a comparison with the paper, cycling through all verdicts and differences of various lengths.
-fn beside(paper: &str, position: usize, failed: bool) -> SavedComparison {
+fn paper_value(paper: &str, position: usize, failed: bool) -> SavedComparison {
     let verdict = match position % 3 {
         _ if failed => PaperVerdict::Missing,
         0 => PaperVerdict::Same,

@@ -20,7 +20,7 @@ use crate::common::world::World;
 use crate::server::{COMMIT, FakeHub, Served, TOKEN, content, large, no_fault, small};
 use candle_core::quantized::gguf_file::{self, Value as Entry};
 use ghostlab::corpus;
-use ghostlab::hub::{Hub, HubSettings, Lock, Silent, Source, Want, Wanted};
+use ghostlab::hub::{FilePattern, Hub, HubSettings, Lock, RepoFiles, Silent, Source};
 use ghostlab::model::weights::Weights;
 use ghostlab::model::{Config, check_weights};
 use ghostlab::tasks::{TASKS, Task};
@@ -57,9 +57,9 @@ fn served() -> Vec<Served> {
     ]
 }
 
-fn wants() -> Want {
-    let files = served().iter().map(|file| Wanted::needed(&*file.name)).collect();
-    Want { source: Source::parse("o/n").unwrap(), files }
+fn wants() -> RepoFiles {
+    let files = served().iter().map(|file| FilePattern::needed(&*file.name)).collect();
+    RepoFiles { source: Source::parse("o/n").unwrap(), files }
 }
 
 fn settings(endpoint: &str, cache: &Path, offline: bool) -> HubSettings {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::common::checkout;
 use crate::common::world::World;
-use ghostlab::stage;
+use ghostlab::pipeline::stage;
 use ghostlab_store::{InventoryItem, Store};
 
 /// Returns the bytes and the number of stored objects of one kind.

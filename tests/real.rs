@@ -11,10 +11,10 @@ use crate::common::{assert_close, json, numbers, python, shared};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use ghostlab::corpus::{Rule, Tokenizer, calibration, evaluation, read_rows};
-use ghostlab::exec::{self, RunSettings};
 use ghostlab::grid::Grid;
 use ghostlab::model::{EngineName, EngineRequest};
-use ghostlab::stage;
+use ghostlab::pipeline::exec::{self, RunSettings};
+use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 
 /// Same allocator as the program; the grid takes longer with the system's.

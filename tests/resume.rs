@@ -6,7 +6,7 @@ use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::world::World;
-use ghostlab::stage;
+use ghostlab::pipeline::stage;
 use ghostlab_store::{Found, Store};
 use serde_json::Value;
 

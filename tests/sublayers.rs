@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicBool;
 
 use crate::common::world::World;
 use crate::common::{assert_close, checkout, json, numbers, shared};
-use ghostlab::exec::{self, GridOutcome, RunSettings};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Cut, Sublayer};
-use ghostlab::stage;
+use ghostlab::pipeline::exec::{self, GridOutcome, RunSettings};
+use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 use serde_json::Value;
 

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use crate::common::{fixture, json, shared};
 use ghostlab::error::{Error, Result};
 use ghostlab::grid::Asking;
-use ghostlab::results::{TaskScores, add_task, empty_file};
+use ghostlab::pipeline::outcome::TaskScores;
+use ghostlab::results::{add_task, empty_file};
 use ghostlab::tasks::{
     AccuracyKind, Answered, Bos, DocumentLimit, DocumentResult, Encoder, Prefix, Score, Split, TASKS, Task, TaskResult,
     Tokenised, average, max_length,

@@ -8,11 +8,11 @@ use std::sync::atomic::AtomicBool;
 use crate::common::{fixture, flat, json, tensors};
 use candle_core::DType;
 use ghostlab::artifact::claims::{self, ArtifactNumbers, Artifacts};
-use ghostlab::exec::{self, CellResult, Event, GridOutcome, Reporter, RunSettings};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Config, Decoder, Model, Step};
+use ghostlab::pipeline::exec::{self, CellResult, Event, GridOutcome, Reporter, RunSettings};
+use ghostlab::pipeline::stage;
 use ghostlab::results::collect;
-use ghostlab::stage;
 use ghostlab_store::Store;
 
 const BACKBONES: [&str; 3] = ["llama", "qwen3", "olmo2"];

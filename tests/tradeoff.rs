@@ -7,10 +7,10 @@ use crate::common::{assert_close, checkout, json, shared};
 use ghostlab::artifact::Artifact;
 use ghostlab::criterion::DepthUnit::{Attention, Layers, Mlp, Sublayers};
 use ghostlab::criterion::{Depth, DepthUnit};
-use ghostlab::exec::{self, RunSettings};
+use ghostlab::pipeline::exec::{self, RunSettings};
+use ghostlab::pipeline::stage;
 use ghostlab::results::record::Record;
 use ghostlab::results::{StoredResults, collect};
-use ghostlab::stage;
 use ghostlab_store::Store;
 use serde_json::Value;
 

@@ -8,11 +8,11 @@ use crate::common::pairs::{self, Pair, Setting};
 use crate::common::seen::{self, VIEWS};
 use crate::common::world::World;
 use ghostlab::grid::{Cell, Grid, give_names};
-use ghostlab::identity::{Aspect, differs};
+use ghostlab::pipeline::identity::{SettingPath, differs};
 use ghostlab::results::{Differences, StoredNumber, StoredResults};
 
 /// Returns the settings in which the last cells of two runs differ.
-fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<Aspect> {
+fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<SettingPath> {
     let a = last_cell(one);
     let b = last_cell(other);
     let mut found = BTreeSet::new();
@@ -27,9 +27,9 @@ fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<Aspect> {
     // The index of a part of a mean is irrelevant: `measure.0.task.bos` is `measure.task.bos`.
     found
         .into_iter()
-        .map(|aspect: Aspect| {
+        .map(|aspect: SettingPath| {
             let parts: Vec<&str> = aspect.as_str().split('.').filter(|part| part.parse::<usize>().is_err()).collect();
-            Aspect::new(parts.join("."))
+            SettingPath::new(parts.join("."))
         })
         .collect()
 }
@@ -50,7 +50,7 @@ fn is_told_apart(pair: &Pair) {
     let one = one.numbers;
     let other = other.numbers;
     let found = unlike(&one, &other);
-    let stray: Vec<&Aspect> =
+    let stray: Vec<&SettingPath> =
         found.iter().filter(|aspect| !pair.aspects.iter().any(|known| aspect.is_of(known))).collect();
     assert!(stray.is_empty(), "{}: {stray:?}", pair.what);
     for aspect in pair.aspects {
@@ -83,7 +83,8 @@ fn different_cells_of_a_grid_have_different_names() {
     let mut count = 0;
     for pair in pairs::unlike() {
         let mut cells = [last_unnamed_cell(&pair.one()), last_unnamed_cell(&pair.other())];
-        let expected = pair.aspects.iter().any(|aspect| OF_CELLS.iter().any(|known| Aspect::new(*aspect).is_of(known)));
+        let expected =
+            pair.aspects.iter().any(|aspect| OF_CELLS.iter().any(|known| SettingPath::new(*aspect).is_of(known)));
         assert_eq!(cells[0] != cells[1], expected, "{}: {cells:?}", pair.what);
         give_names(&mut cells);
         assert_eq!(cells[0].name != cells[1].name, expected, "{}: {} {}", pair.what, cells[0], cells[1]);

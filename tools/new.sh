@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 kind=${1:-} name=${2:-}
 room=crates/core/src/$kind template=crates/core/templates/$kind.rs list=ENTRIES
-[ "$kind" = stage ] && room=src/stage template=src/stage/template.rs list=STAGES
+[ "$kind" = stage ] && room=src/pipeline/stage template=src/pipeline/stage/template.rs list=STAGES
 [[ $kind =~ ^(recovery|criterion|metric|stage)$ && $name =~ ^[a-z][a-z0-9]*(-[a-z0-9]+)*$ ]] || {
     echo "usage: tools/new.sh recovery|criterion|metric|stage NAME, with a NAME of small letters, digits and dashes" >&2
     exit 2

@@ -20,7 +20,7 @@ use ghostlab::corpus::{Tokenizer, read_rows, to_gguf};
 use ghostlab::error::Error;
 use ghostlab::grid::Grid;
 use ghostlab::model::{Config, Decoder, Program, Scaling, check_weights, deployed};
-use ghostlab::stage;
+use ghostlab::pipeline::stage;
 use ghostlab::tasks::{TASKS, Task};
 use ghostlab_definitions::{Row, native};
 use ghostlab_store::{Journal, JournalRecord, Key, Lookup, Store};

@@ -12,13 +12,13 @@ use crate::corpus::Rule;
 use crate::criterion::Criterion;
 use crate::distill::Finetune;
 use crate::error::Error;
-use crate::exec::{CellResult, GridOutcome};
 use crate::grid::{Calibration, Grid, Method, Tolerance};
 use crate::metric::{Nearness, Of};
+use crate::pipeline::exec::{CellResult, GridOutcome};
 use crate::recovery::Recovery;
 use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{
-    Calibrated, Measurement, PaperComparison, PaperVerdict, Protocol, Sample, Table, distinct, factors, stem,
+    Calibrated, Measurement, PaperComparison, PaperVerdict, Protocol, Sample, Table, distinct, settings, stem,
 };
 use crate::tasks::Bos;
 use crate::{metric, recovery};
@@ -29,10 +29,10 @@ pub(super) fn compare(ours: &Measurement, paper: &[Record], tolerance: &Toleranc
     let exact = same.iter().find(|theirs| theirs.condition == record.condition);
     // The paper's tables need not state a size that they do not vary.
     let found = exact.or_else(|| same.iter().find(|theirs| alike(&theirs.condition, &record.condition)))?;
-    Some(beside(ours, found.value?, tolerance))
+    Some(paper_value(ours, found.value?, tolerance))
 }
 
-fn beside(ours: &Measurement, paper: f64, tolerance: &Tolerance) -> PaperComparison {
+fn paper_value(ours: &Measurement, paper: f64, tolerance: &Tolerance) -> PaperComparison {
     let tolerance = match ours.metric.nearness {
         Nearness::Relative => paper * tolerance.perplexity / 100.0,
         Nearness::Difference => tolerance.accuracy,
@@ -175,7 +175,7 @@ fn dense(number: &Measurement, paper: &[Record], tolerance: &Tolerance) -> Vec<P
         })
         .filter_map(|theirs| theirs.value)
         .collect();
-    distinct(&values).into_iter().map(|value| beside(number, value, tolerance)).collect()
+    distinct(&values).into_iter().map(|value| paper_value(number, value, tolerance)).collect()
 }
 
 impl GateFailure {
@@ -264,7 +264,7 @@ pub(super) fn differences(measurement: &Measurement) -> Vec<String> {
     if let Some(calibrated) = &measurement.setup.calibration {
         other_calibration(
             calibrated,
-            measurement.setup.named_settings.contains(factors::OPERATOR_SEQUENCES),
+            measurement.setup.named_settings.contains(settings::OPERATOR_SEQUENCES),
             &mut found,
         );
     }
@@ -277,15 +277,15 @@ fn other_options(measurement: &Measurement, found: &mut Vec<String>) {
     let defaults = [Method::<dyn Criterion>::defaults, Method::<dyn Recovery>::defaults];
     for (axis, defaults) in ["criterion", "recovery"].into_iter().zip(defaults) {
         let Some(name) = variant.get(axis).and_then(Value::as_str) else { continue };
-        let usual = factors::below(axis, &defaults(name));
+        let usual = settings::below(axis, &defaults(name));
         let trained = format!("{axis}.{}.", recovery::FINETUNE);
         let options = variant.iter().filter(|(option, _)| option.starts_with(&format!("{axis}.")));
         for (option, value) in options
             .filter(|(option, value)| !is_open(measurement, &trained, option) && usual.get(*option) != Some(value))
         {
             let not =
-                usual.get(option).map(|usual| format!(", not {}", factors::words(option, usual))).unwrap_or_default();
-            found.push(format!("{name} with {}{not}", factors::words(option, value)));
+                usual.get(option).map(|usual| format!(", not {}", settings::words(option, usual))).unwrap_or_default();
+            found.push(format!("{name} with {}{not}", settings::words(option, value)));
         }
     }
 }

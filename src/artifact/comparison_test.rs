@@ -6,7 +6,7 @@ use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric::{self, Metric};
 use crate::model::{CPU, EngineId};
-use crate::results::{Calibrated, Factors, Protocol, Question, Sample, Setup, factors};
+use crate::results::{Calibrated, MetricKey, Protocol, Sample, Settings, Setup, settings};
 use crate::tasks::Bos;
 
 fn record(criterion: &str, calibration: &str, metric: &str, value: f64) -> Record {
@@ -70,15 +70,15 @@ fn number(record: Record) -> Measurement {
     let calibration = (record.condition.criterion != DENSE).then_some(calibrated);
     let setup = Setup { scored, calibration, ..Setup::default() };
     let cell = String::new();
-    let asked = Question::besides(&metric);
+    let asked = MetricKey::besides(&metric);
     Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None }
 }
 
-fn with(option: &str, value: &str) -> Arc<Factors> {
+fn with(option: &str, value: &str) -> Arc<Settings> {
     let options = serde_json::Map::from_iter([(option.to_owned(), value.into())]);
     let options = crate::recovery::resolved("ghosted", &options).map(|resolved| resolved.1);
-    let method = Factors::from([("recovery".to_owned(), "ghosted".into())]);
-    Arc::new(method.into_iter().chain(factors::below("recovery", &options.unwrap())).collect())
+    let method = Settings::from([("recovery".to_owned(), "ghosted".into())]);
+    Arc::new(method.into_iter().chain(settings::below("recovery", &options.unwrap())).collect())
 }
 
 #[test]
@@ -333,7 +333,7 @@ fn a_verdict_looks_at_every_aspect_or_says_why_not() {
         change(&mut ours.setup);
         assert_eq!(differences(&ours).len(), 1, "{aspect}: {:?}", differences(&ours));
     }
-    let aspects = crate::identity::aspects();
+    let aspects = crate::pipeline::identity::setting_paths();
     for aspect in &aspects {
         let judged = judged.iter().any(|(name, _)| aspect.is_of(name));
         let open = OPEN.iter().any(|(name, _)| *name == aspect.as_str()) || aspect.is_of("measure.defined");

@@ -10,11 +10,11 @@ use crate::artifact::figure::{
 };
 use crate::artifact::paper::backbone_label;
 use crate::error::{Error, Result};
-use crate::exec::{CellResult, GridOutcome};
 use crate::grid::{Cell, Description, FigureEntry, FigureKind};
 use crate::metric::{self, Metric};
+use crate::pipeline::exec::{CellResult, GridOutcome};
 use crate::results::record::{Condition, DENSE, Record};
-use crate::results::{Measurement, distinct, factors};
+use crate::results::{Measurement, distinct, settings};
 use crate::{criterion, recovery};
 
 /// Draws one figure per backbone.
@@ -89,11 +89,11 @@ fn recovery_of(cell: &Cell) -> &str {
 
 /// Labels curves by recovery, and by differing settings where labels are equal.
 fn trained_labels(cells: &[&Cell]) -> Vec<String> {
-    let settings: Vec<_> = cells.iter().map(|cell| factors::of_cell(cell)).collect();
+    let settings: Vec<_> = cells.iter().map(|cell| settings::of_cell(cell)).collect();
     let called: Vec<&str> = cells.iter().map(|cell| recovery_of(cell)).collect();
     called
         .iter()
-        .zip(factors::besides(&called, &settings.iter().collect::<Vec<_>>()))
+        .zip(settings::besides(&called, &settings.iter().collect::<Vec<_>>()))
         .map(|(name, words)| {
             let name = format!("{} + FT", recovery::label(name));
             if words.is_empty() { name } else { format!("{name}, {words}") }

@@ -9,17 +9,18 @@ use serde_json::{Value, json};
 use super::folder::ResultsFolder;
 use crate::clock::utc;
 use crate::error::{Error, Result};
-use crate::exec::{CellResult, GridOutcome};
 use crate::files::output::Draft;
 use crate::files::sha256;
 use crate::grid::{Grid, Over};
 use crate::machine::{self, Machine};
-use crate::plan::warnings;
+use crate::pipeline::exec::{CellResult, GridOutcome};
+use crate::pipeline::outcome::{TaskScores, harness_scores};
+use crate::pipeline::plan::warnings;
 use crate::results::{
     CHANNELS, CellAnswers, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Protocol, Provenance, Results,
-    StoredResults, Table, TaskScores, collect, engine_notes, harness_files, harness_scores, latency_notes, latex,
-    latex_notes, long, markdown, notes_file, put, rounding_notes, run_frame, screen, wide, write_channels,
-    write_documents, write_forms, write_frame, write_latencies, write_lm_eval,
+    StoredResults, Table, collect, engine_notes, harness_files, latency_notes, latex, latex_notes, long, markdown,
+    notes_file, put, rounding_notes, run_frame, screen, wide, write_channels, write_documents, write_forms,
+    write_frame, write_latencies, write_lm_eval,
 };
 use crate::tasks::Answered;
 

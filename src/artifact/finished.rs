@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 
 use crate::files::{regular, sha256};
 use crate::machine;
-use crate::plan::Plan;
+use crate::pipeline::plan::Plan;
 use ghostlab_store::{Store, canonical};
 
 /// Cache entry of a finished command, with a hash of its inputs.
-pub struct Finished<'a> {
+pub struct UpToDateCheck<'a> {
     store: &'a Store,
     path: PathBuf,
     made_of: String,
@@ -40,7 +40,7 @@ impl FinishedRecord {
     }
 }
 
-impl<'a> Finished<'a> {
+impl<'a> UpToDateCheck<'a> {
     /// Creates the check for the result `name` of `inputs`. `None` if the store has no cache directory.
     pub fn of(store: &'a Store, name: &str, inputs: &Value) -> Option<Self> {
         let program = std::env::current_exe().and_then(std::fs::metadata).ok()?;

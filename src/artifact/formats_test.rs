@@ -8,8 +8,8 @@ use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
 use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{
-    Measurement, PaperVerdict, Question, Sample, Setup, Table, TableRow, factors, latex, latex_notes, markdown, screen,
-    tidy_frame,
+    Measurement, MetricKey, PaperVerdict, Sample, Setup, Table, TableRow, latex, latex_notes, markdown, screen,
+    settings, tidy_frame,
 };
 
 fn table(across: bool, rows: &serde_json::Value, metrics: &[&str]) -> Description {
@@ -50,7 +50,7 @@ fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f6
     let metric = Metric::find(metric).unwrap();
     Measurement {
         cell,
-        asked: Question::besides(&metric),
+        asked: MetricKey::besides(&metric),
         metric,
         setup: Setup::default(),
         record,
@@ -270,7 +270,7 @@ fn rows_that_only_a_setting_tells_apart_say_which() {
     for (seed, value) in [(0, 62.5), (1, 60.0)] {
         let mut measurement = number(7, "llm-streamline", "ghosted", "rte", value, Sample::None);
         measurement.setup.variant =
-            Arc::new([(factors::SEED.to_owned(), seed.into()), ("x".to_owned(), 1.into())].into());
+            Arc::new([(settings::SEED.to_owned(), seed.into()), ("x".to_owned(), 1.into())].into());
         all.push(measurement);
     }
     all.remove(3);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::paper::{self, backbone_label};
 use crate::error::{Error, Result};
 use crate::files;
-use crate::grid::{Around, EntryKind, Found, Grid, HubSource, Need, TaskSource};
+use crate::grid::{EntryKind, Found, Grid, HubSource, InputRef, InputResolver, TaskSource};
 use crate::hub::{Lock, LockedFile, LockedRepo};
 use crate::model::weights::Weights;
 use crate::model::{Config, check_weights};
@@ -156,7 +156,7 @@ pub struct ExaminedInput {
 ///
 /// # Errors
 /// Fails with a hint if a part is missing or wrong.
-pub fn examine(need: &Need, around: &Around<'_>, hash: HashOf<'_>) -> Result<ExaminedInput> {
+pub fn examine(need: &InputRef, around: &InputResolver<'_>, hash: HashOf<'_>) -> Result<ExaminedInput> {
     let Found { path, hub, stream } = need.find(around)?;
     let mut found = path.display().to_string();
     let lock = around.lock()?;

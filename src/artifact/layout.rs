@@ -7,12 +7,12 @@ use super::comparison::compare;
 use crate::artifact::paper::backbone_label;
 use crate::criterion::Depth;
 use crate::error::{Error, Result};
-use crate::grid::{Description, Lead, Shade, TableEntry};
+use crate::grid::{Description, Highlight, RowHeader, TableEntry};
 use crate::metric::{Metric, Of};
 use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{
-    Factors, Lead as TableLead, LeadKind, Measurement, NumberColumn, PrintedNumber, Question, Table, TableRow,
-    distinct, factors, protocol_sentence,
+    Measurement, MetricKey, NumberColumn, PrintedNumber, RowHeader as TableLead, RowHeaderKind, Settings, Table,
+    TableRow, distinct, protocol_sentence, settings,
 };
 use crate::{criterion, recovery};
 
@@ -51,8 +51,8 @@ pub(super) fn layout(
             let cells = cells.into_iter().map(|number| number.map(|number| shown(number, table))).collect();
             let shaded = match (table.print.shade_sequences, table.print.shade) {
                 (Some(count), _) => sequences(first) == Some(count),
-                (None, Shade::Ours) => ours,
-                (None, Shade::None) => false,
+                (None, Highlight::Ours) => ours,
+                (None, Highlight::None) => false,
             };
             let row = TableRow { lead, backbone: index, block, dense, ours, shaded, cells, ..TableRow::default() };
             rows.push(Laid { row, first: Arc::clone(first) });
@@ -122,19 +122,19 @@ struct Laid {
 struct LaidColumn {
     column: NumberColumn,
     /// Metric key, if the run measured the metric in several ways.
-    key: Option<Question>,
+    key: Option<MetricKey>,
     /// Index of the depth group, if columns repeat for each depth.
     group: Option<usize>,
 }
 
 fn sequences(measurement: &Measurement) -> Option<usize> {
-    measurement.setup.variant.get(factors::OPERATOR_SEQUENCES)?.as_u64()?.try_into().ok()
+    measurement.setup.variant.get(settings::OPERATOR_SEQUENCES)?.as_u64()?.try_into().ok()
 }
 
 /// Returns the key of a row: calibration and settings except the depth.
-fn variant(measurement: &Measurement) -> (String, Factors) {
-    let mut factors = Factors::clone(&measurement.setup.variant);
-    factors.remove(factors::DEPTH);
+fn variant(measurement: &Measurement) -> (String, Settings) {
+    let mut factors = Settings::clone(&measurement.setup.variant);
+    factors.remove(settings::DEPTH);
     (measurement.record.condition.calibration.clone(), factors)
 }
 
@@ -240,7 +240,7 @@ fn tell_apart(table: &TableEntry, rows: &mut [Laid]) {
             (row.row.lead.clone(), Some(head_of(row)).filter(|head| table.across_depths && headed.contains(head)))
         })
         .collect();
-    let words = factors::besides(&called, &rows.iter().map(|row| &*row.first.setup.variant).collect::<Vec<_>>());
+    let words = settings::besides(&called, &rows.iter().map(|row| &*row.first.setup.variant).collect::<Vec<_>>());
     for (row, words) in rows.iter_mut().zip(words).filter(|(_, words)| !words.is_empty()) {
         if let Some(last) = row.row.lead.last_mut() {
             *last = format!("{last}, {words}");
@@ -312,32 +312,32 @@ fn shown(number: &Arc<Measurement>, table: &TableEntry) -> PrintedNumber {
     PrintedNumber::printed(number, decimals, if number.failure.is_none() { "—" } else { "failed" })
 }
 
-fn head(lead: &Lead) -> TableLead {
+fn head(lead: &RowHeader) -> TableLead {
     match lead {
-        Lead::Backbone => TableLead::text("Model").kind(LeadKind::Spanning),
-        Lead::Depth => TableLead::text("Lp/Lt").kind(LeadKind::Fraction),
-        Lead::Removed => TableLead::text("Removed"),
-        Lead::Method => TableLead::text("Method"),
-        Lead::Sequences => TableLead::text("Num. of sequences"),
+        RowHeader::Backbone => TableLead::text("Model").kind(RowHeaderKind::Spanning),
+        RowHeader::Depth => TableLead::text("Lp/Lt").kind(RowHeaderKind::Fraction),
+        RowHeader::Removed => TableLead::text("Removed"),
+        RowHeader::Method => TableLead::text("Method"),
+        RowHeader::Sequences => TableLead::text("Num. of sequences"),
     }
 }
 
-fn lead_text(lead: Lead, measurement: &Measurement, table: &TableEntry) -> String {
+fn lead_text(lead: RowHeader, measurement: &Measurement, table: &TableEntry) -> String {
     let condition = &measurement.record.condition;
     match lead {
-        Lead::Backbone => backbone_label(&condition.backbone).to_owned(),
-        Lead::Depth => format!("{}/{}", condition.depth, condition.layers),
-        Lead::Removed if condition.criterion == DENSE => "—".to_owned(),
-        Lead::Removed => depth_of(measurement).words(),
-        Lead::Method if table.lead.contains(&Lead::Removed) => cut_and_repair(condition),
-        Lead::Method if condition.recovery == recovery::NONE => criterion::label(&condition.criterion).to_owned(),
-        Lead::Method => {
+        RowHeader::Backbone => backbone_label(&condition.backbone).to_owned(),
+        RowHeader::Depth => format!("{}/{}", condition.depth, condition.layers),
+        RowHeader::Removed if condition.criterion == DENSE => "—".to_owned(),
+        RowHeader::Removed => depth_of(measurement).words(),
+        RowHeader::Method if table.lead.contains(&RowHeader::Removed) => cut_and_repair(condition),
+        RowHeader::Method if condition.recovery == recovery::NONE => criterion::label(&condition.criterion).to_owned(),
+        RowHeader::Method => {
             let below = if table.across_depths { "+ " } else { "" };
             let trained = if condition.finetuned { " + FT" } else { "" };
             format!("{below}{}{trained}", recovery::heading(&condition.recovery))
         }
-        Lead::Sequences => {
-            measurement.setup.variant.get(factors::OPERATOR_SEQUENCES).map_or(String::new(), ToString::to_string)
+        RowHeader::Sequences => {
+            measurement.setup.variant.get(settings::OPERATOR_SEQUENCES).map_or(String::new(), ToString::to_string)
         }
     }
 }

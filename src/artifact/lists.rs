@@ -5,9 +5,9 @@ use std::path::{Component, Path, PathBuf};
 use crate::artifact::paper::backbone_label;
 use crate::error::{Error, Result};
 use crate::grid::{BackboneFile, Description};
-use crate::hub::{Hub, HubSettings, Lock, Want};
+use crate::hub::{Hub, HubSettings, Lock, RepoFiles};
 use crate::options::Described;
-use crate::results::{Lead, LeadKind, Table, TableRow, distinct};
+use crate::results::{RowHeader, RowHeaderKind, Table, TableRow, distinct};
 use crate::{criterion, grid, recovery};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub(super) fn checkpoints(experiments: &Path) -> Result<NameList> {
     })
 }
 
-fn is_cached(lock: &Lock, hub: &Hub, want: &Want) -> Option<PathBuf> {
+fn is_cached(lock: &Lock, hub: &Hub, want: &RepoFiles) -> Option<PathBuf> {
     let repo = hub.cached(want, lock).ok()?;
     let is_complete = repo.files.iter().all(|file| file.cached.is_some());
     is_complete.then(|| hub.cache().snapshot(&want.source.repo, &repo.commit))
@@ -118,12 +118,12 @@ impl NameList {
         };
         let kinds = distinct(chosen.iter().filter_map(|row| Some(&row[kind?])));
         let rank = |row: &Vec<String>| kind.and_then(|at| kinds.iter().position(|known| *known == row[at]));
-        let spanning = kind.map(|at| Lead::text(&self.heads[at]).kind(LeadKind::Spanning));
+        let spanning = kind.map(|at| RowHeader::text(&self.heads[at]).kind(RowHeaderKind::Spanning));
         Ok(Table {
             title: description.title.clone(),
             caption: description.caption.clone().unwrap_or_default(),
-            lead: spanning.into_iter().chain([Lead::text(&self.heads[self.label])]).collect(),
-            tail: vec![Lead::text(head).kind(LeadKind::Link)],
+            lead: spanning.into_iter().chain([RowHeader::text(&self.heads[self.label])]).collect(),
+            tail: vec![RowHeader::text(head).kind(RowHeaderKind::Link)],
             rows: chosen
                 .chunk_by(|a, b| a[source] == b[source] && rank(a) == rank(b))
                 .map(|rows| {
@@ -138,7 +138,7 @@ impl NameList {
     }
 
     pub(super) fn whole(&self) -> Table {
-        let mut heads = self.heads.iter().map(Lead::text);
+        let mut heads = self.heads.iter().map(RowHeader::text);
         Table {
             lead: heads.next().into_iter().collect(),
             tail: heads.collect(),

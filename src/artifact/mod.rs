@@ -42,7 +42,7 @@ mod tradeoff_test;
 pub use catalogue::{Artifact, PaperPlace, all, chosen, of_profile, printed};
 pub use comparison::{Gate, GateFailure};
 pub use files::{TableShape, run_files, write_run};
-pub use finished::{Finished, contents};
+pub use finished::{UpToDateCheck, contents};
 pub use folder::{Published, ResultsFolder, here};
 pub use identity::{ExaminedInput, examine, hold, identify, weight_bytes};
 pub use page_part::PagePart;

@@ -11,7 +11,7 @@ use super::print::is_unasked;
 use super::{Artifact, printed};
 use crate::artifact::page::{CellNote, ComputedBy, FigureView, ObjectNote, PageArtifact};
 use crate::error::{Error, Result};
-use crate::exec::{CellResult, GridOutcome, MadeFrom};
+use crate::pipeline::exec::{CellResult, GridOutcome, MadeFrom};
 use crate::results::{SavedColumn, SavedTable, Table, put};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

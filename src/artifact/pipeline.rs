@@ -17,10 +17,10 @@ use super::{Artifact, print};
 use crate::artifact::page::{FigureView, WRITING_FINISHED, WRITING_STARTED};
 use crate::artifact::paper::{self, backbone_label};
 use crate::error::{Error, Result};
-use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
 use crate::files::output::Draft;
 use crate::grid::{Description, Grid, ListEntry, TableEntry};
 use crate::metric::Of;
+use crate::pipeline::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
 use crate::quantity::counted;
 use crate::results::record::Record;
 use crate::results::{

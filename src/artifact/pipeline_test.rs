@@ -12,12 +12,13 @@ use super::page_part::PagePart;
 use super::{Artifact, ArtifactOutcome, Executor, Gated, ResultsFolder, make};
 use crate::error::{Error, Result};
 use crate::evaluate::perplexity::Losses;
-use crate::exec::{CellResult, GridOutcome, Measured};
 use crate::grid::{Cell, Grid, Latency};
-use crate::identity::MeasureId;
 use crate::latency::LatencyResult;
 use crate::model::EngineRequest;
-use crate::results::{By, RunDescription, StoredResults, TextExtent, factors};
+use crate::pipeline::exec::{CellResult, GridOutcome, Measured};
+use crate::pipeline::identity::MeasureId;
+use crate::pipeline::outcome::TextExtent;
+use crate::results::{By, RunDescription, StoredResults, settings};
 
 /// Executor that gives every cell the same prompt timings and a perplexity of 9.
 struct Timed(&'static [f64]);
@@ -426,9 +427,9 @@ fn every_paper_option_is_covered_by_the_view_settings() {
         }),
         name: "a cell".into(),
     };
-    for factor in factors::of_cell(&cell).keys() {
+    for factor in settings::of_cell(&cell).keys() {
         // Separate columns distinguish rows by backbone, depth, criterion and recovery.
-        let is_axis = ["backbone", factors::DEPTH, "criterion", "recovery"].contains(&factor.as_str());
+        let is_axis = ["backbone", settings::DEPTH, "criterion", "recovery"].contains(&factor.as_str());
         assert!(is_axis || known.iter().any(|axis| factor.starts_with(axis)), "{factor} has no pair");
     }
 }

@@ -5,7 +5,7 @@ use crate::grid::TableEntry;
 use crate::metric::{Metric, PromptName};
 use crate::recovery;
 use crate::results::record::{Condition, DENSE};
-use crate::results::{Lead, LeadKind, NumberColumn, Table, TableRow, distinct};
+use crate::results::{NumberColumn, RowHeader, RowHeaderKind, Table, TableRow, distinct};
 
 pub(super) fn printed(entry: &TableEntry, table: &Table) -> Table {
     of_columns(entry, table, |column| !is_beyond(entry, &column.metric))
@@ -83,18 +83,18 @@ fn untold(entry: &TableEntry, table: &Table) -> String {
         .map(|condition| (condition.depth, condition.layers))
         .collect();
     let mut parts = Vec::new();
-    if let ([backbone], false) = (backbones.as_slice(), is_said_by(table, LeadKind::Spanning)) {
+    if let ([backbone], false) = (backbones.as_slice(), is_said_by(table, RowHeaderKind::Spanning)) {
         parts.push(backbone_label(backbone).to_owned());
     }
     if let ([(depth, layers)], false) =
-        (distinct(&depths).as_slice(), is_said_by(table, LeadKind::Fraction) || entry.across_depths)
+        (distinct(&depths).as_slice(), is_said_by(table, RowHeaderKind::Fraction) || entry.across_depths)
     {
         parts.push(format!("{depth} of {layers} layers removed"));
     }
     parts.join(", ")
 }
 
-fn is_said_by(table: &Table, kind: LeadKind) -> bool {
+fn is_said_by(table: &Table, kind: RowHeaderKind) -> bool {
     table.lead.iter().any(|lead| lead.kind == kind)
 }
 
@@ -110,7 +110,7 @@ fn turned(table: Table) -> Table {
         (0..table.lead.len()).filter(|&at| distinct(pruned.iter().map(|row| &row.lead[at])).len() > 1).collect();
     let lengths = distinct(prompts.iter().map(|prompt| (prompt.length, prompt.decode)).collect::<Vec<_>>().iter());
     Table {
-        lead: ["Seq", "Batch"].map(Lead::count).to_vec(),
+        lead: ["Seq", "Batch"].map(RowHeader::count).to_vec(),
         groups: Vec::new(),
         columns: table.rows.iter().map(|row| NumberColumn::of(metric.clone(), turned_heading(&headers, row))).collect(),
         rows: prompts

@@ -18,7 +18,8 @@ use crate::grid::ListEntry;
 use crate::metric::Metric;
 use crate::results::record::{Condition, Record};
 use crate::results::{
-    Lead, Measurement, Question, Sample, Setup, StoredResults, Table, TableRow, factors, latex, latex_notes, screen,
+    Measurement, MetricKey, RowHeader, Sample, Setup, StoredResults, Table, TableRow, latex, latex_notes, screen,
+    settings,
 };
 
 /// Layout facts of a paper table, one per line.
@@ -217,10 +218,10 @@ fn measured(record: Record) -> Arc<Measurement> {
     let mut setup = Setup::default();
     if let (_, Some(sequences)) = record.condition.calibrated() {
         let sequences: usize = sequences.parse().unwrap();
-        setup.variant = Arc::new([(factors::OPERATOR_SEQUENCES.to_owned(), sequences.into())].into());
+        setup.variant = Arc::new([(settings::OPERATOR_SEQUENCES.to_owned(), sequences.into())].into());
     }
     let cell = String::new();
-    let asked = Question::besides(&metric);
+    let asked = MetricKey::besides(&metric);
     Arc::new(Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None })
 }
 
@@ -375,7 +376,7 @@ fn all_printed_tables_compile_without_warnings() {
     let odd = Table {
         title: strange.to_owned(),
         caption: strange.to_owned(),
-        lead: vec![Lead::text(strange)],
+        lead: vec![RowHeader::text(strange)],
         rows: vec![TableRow { lead: vec![strange.to_owned()], shaded: true, heading: true, ..TableRow::default() }],
         protocol: strange.to_owned(),
         notes: vec![strange.to_owned(), "a note of many lines ".repeat(400)],

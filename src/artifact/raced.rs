@@ -13,11 +13,11 @@ use super::page_part::{PagePart, raced_sheet};
 use super::paper::backbone_label;
 use super::pipeline::said;
 use crate::error::{Error, Result};
-use crate::exec::GridOutcome;
 use crate::grid::{Cell, Grid, RacesEntry};
 use crate::metric::Metric;
+use crate::pipeline::exec::GridOutcome;
 use crate::results::{Provenance, StoredNumber, StoredResults, csv_text, put};
-use crate::search::{Candidate, Fate, Found, markdown};
+use crate::search::{Candidate, Elimination, Found, markdown};
 use crate::{criterion, recovery};
 
 /// Race, with its best row in the artifact that scores all cells.
@@ -222,10 +222,10 @@ fn became(found: &Found, candidate: &Candidate) -> String {
             0 => ALONE.to_owned(),
             others => format!("{LEADS}, not separated from {others}"),
         },
-        Fate::Survived => format!("{STANDS} from the winner"),
-        Fate::Out { round, p, .. } => format!("out after round {round} of {}, p {p:.1e}", found.rounds.len()),
-        Fate::Failed { reason } => format!("failed: {}", reason.lines().next().unwrap_or_default()),
-        Fate::Slow { reason } => reason.clone(),
+        Elimination::Survived => format!("{STANDS} from the winner"),
+        Elimination::Out { round, p, .. } => format!("out after round {round} of {}, p {p:.1e}", found.rounds.len()),
+        Elimination::Failed { reason } => format!("failed: {}", reason.lines().next().unwrap_or_default()),
+        Elimination::Slow { reason } => reason.clone(),
     }
 }
 

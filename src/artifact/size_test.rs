@@ -10,12 +10,13 @@ use super::page::{self, Page};
 use super::page_part::{PagePart, sheet};
 use super::{Artifact, ResultsFolder, TableShape, write_run};
 use crate::evaluate::perplexity::Losses;
-use crate::exec::{CellResult, GridOutcome, MadeFrom, Measured, TaskScores};
 use crate::grid::{Cell, Description, Grid};
-use crate::identity::MeasureId;
 use crate::machine;
-use crate::results::{By, RunDescription, TaskExtent, TextExtent};
-use crate::stage::operator::BoundaryResult;
+use crate::pipeline::exec::{CellResult, GridOutcome, MadeFrom, Measured, TaskScores};
+use crate::pipeline::identity::MeasureId;
+use crate::pipeline::outcome::{TaskExtent, TextExtent};
+use crate::pipeline::stage::operator::BoundaryResult;
+use crate::results::{By, RunDescription};
 use crate::tasks::{Answered, Score, Solutions};
 
 const CELLS: usize = 129;

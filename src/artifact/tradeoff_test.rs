@@ -9,7 +9,7 @@ use crate::criterion::DepthUnit;
 use crate::grid::Description;
 use crate::metric::Metric;
 use crate::results::record::{Condition, DENSE, Record};
-use crate::results::{Measurement, Question, Sample, Setup, markdown};
+use crate::results::{Measurement, MetricKey, Sample, Setup, markdown};
 
 fn description() -> Description {
     serde_json::from_value(serde_json::json!({
@@ -57,7 +57,7 @@ fn numbers() -> Vec<Arc<Measurement>> {
             };
             let metric = Metric::find(metric).unwrap();
             let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
-            let asked = Question::besides(&metric);
+            let asked = MetricKey::besides(&metric);
             let cell = format!("cell {at}");
             let setup = Setup::default();
             all.push(Arc::new(Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None }));

@@ -12,7 +12,7 @@ use super::answer::{self, Answer};
 use super::home;
 use crate::error::Result;
 use crate::files::output::{Input, OutputFile};
-use crate::stage;
+use crate::pipeline::stage;
 use crate::starter::{SplitText, Starter};
 use ghostlab_store::{Shared, Store};
 

@@ -17,13 +17,13 @@ use super::out::{bytes, columns, seconds};
 use super::progress;
 use crate::cluster::{self, FrozenProgram};
 use crate::error::{self, Error, Result};
-use crate::exec::{self, RunSettings};
 use crate::grid::{AxisChoice, EntryKind, Grid};
-use crate::identity::ComputeId;
 use crate::model::EngineRequest;
-use crate::plan::{KeepSet, Plan, engines_of};
+use crate::pipeline::exec::{self, RunSettings};
+use crate::pipeline::identity::ComputeId;
+use crate::pipeline::plan::{KeepSet, Plan, engines_of};
+use crate::pipeline::stage;
 use crate::quantity::{Days, counted};
-use crate::stage;
 use ghostlab_store::{Found, InventoryItem, LeftDraft, ObjectKind, Store};
 
 #[derive(Subcommand)]
@@ -224,7 +224,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let store = gc.store.store(None)?;
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
-    let clearing_up = exec::claim(&store, Store::CLEARING, "cleaning up the store", &*reporter, &stop)?;
+    let clearing_up = exec::lease(&store, Store::CLEARING, "cleaning up the store", &*reporter, &stop)?;
     for some in going.chunks(64) {
         // Runs may have started or reserved other objects in the meantime.
         let in_use = store.reserved();

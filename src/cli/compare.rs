@@ -13,7 +13,7 @@ use super::comparison_summary::summary;
 use super::home::{folders_in, or_near};
 use super::out::{self, columns, plain, shortened_columns};
 use crate::error::{Error, Result};
-use crate::identity::Canonical;
+use crate::pipeline::identity::Canonical;
 use crate::quantity::counted;
 use crate::results::record::Record;
 use crate::results::{

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::answer::seen::{Diagnosis, Mark, Thing};
+use super::answer::seen::{CheckItem, Diagnosis, Mark};
 use super::answer::{self, Answer};
 use super::home::{self, StoreArgs};
 use super::out::{Look, bytes};
@@ -14,7 +14,7 @@ use super::{doctor_model, out, work};
 use crate::artifact::{self, ExaminedInput};
 use crate::error::{Error, Result};
 use crate::files::{self, disk, parts};
-use crate::grid::{InputList, Need};
+use crate::grid::{InputList, InputRef};
 use crate::hub::{Hub, HubSettings, Plan};
 use crate::linalg::amx::{self, AmxStatus};
 use crate::machine::{self, Machine};
@@ -46,7 +46,7 @@ pub(super) struct Arguments {
     store: StoreArgs,
 }
 
-impl Thing {
+impl CheckItem {
     pub(super) fn new(mark: Mark, what: impl Into<String>, found: impl Into<String>, todo: impl Into<String>) -> Self {
         Self { mark, what: what.into(), found: found.into(), todo: todo.into() }
     }
@@ -101,15 +101,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             let token = settings.token.is_some();
             lines.extend(hub_lines(settings, &needs));
             lines.push(match token {
-                true => Thing::good("token", "set; access to gated models is not checked"),
-                false => Thing::note("token", "none", "gated models need one: set HF_TOKEN, or run `hf auth login`"),
+                true => CheckItem::good("token", "set; access to gated models is not checked"),
+                false => {
+                    CheckItem::note("token", "none", "gated models need one: set HF_TOKEN, or run `hf auth login`")
+                }
             });
         }
-        Err(error) => lines.push(Thing::lacks("the hub's environment variables", error)),
+        Err(error) => lines.push(CheckItem::lacks("the hub's environment variables", error)),
     }
     lines.extend(machine_lines(&needs));
     lines.push(match &looked {
-        Err(error) if !no_store => Thing::lacks("store", error),
+        Err(error) if !no_store => CheckItem::lacks("store", error),
         _ => store_line(store),
     });
 
@@ -130,7 +132,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::from(3))
 }
 
-fn say(Thing { mark, what, found, todo }: &Thing) {
+fn say(CheckItem { mark, what, found, todo }: &CheckItem) {
     let (look, mark) = match mark {
         Mark::Good => (Look::Good, "ok    "),
         Mark::Note => (Look::Doubtful, "note  "),
@@ -143,26 +145,26 @@ fn say(Thing { mark, what, found, todo }: &Thing) {
 }
 
 /// Checks a backbone, text or task.
-fn input(need: &Need, list: &InputList, store: Option<&Store>) -> Thing {
+fn input(need: &InputRef, list: &InputList, store: Option<&Store>) -> CheckItem {
     let what = format!("{} {}", need.kind.word(), need.name);
     let around = list.around();
     match artifact::examine(need, &around, &work::hash(store)) {
-        Err(error) => Thing::lacks(what, &error),
-        Ok(ExaminedInput { found, unpinned: None }) => Thing::good(what, found),
+        Err(error) => CheckItem::lacks(what, &error),
+        Ok(ExaminedInput { found, unpinned: None }) => CheckItem::good(what, found),
         Ok(ExaminedInput { found, unpinned: Some(source) }) => {
-            Thing::note(what, found, format!("{source} is not pinned: `{} --lock` pins it", around.command()))
+            CheckItem::note(what, found, format!("{source} is not pinned: `{} --lock` pins it", around.command()))
         }
     }
 }
 
 /// Checks the hub cache, and the disk space for pending downloads whose size is known offline.
-fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<Thing> {
+fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
     let hub = Hub::new(settings.clone());
     let mut plan = Plan::default();
     for list in needs {
         let around = list.around();
         let Ok(lock) = around.lock() else { continue };
-        let wants = list.needs.iter().filter_map(Need::to_fetch).filter(|want| lock.get(&want.source).is_some());
+        let wants = list.needs.iter().filter_map(InputRef::to_fetch).filter(|want| lock.get(&want.source).is_some());
         plan.repos.extend(wants.filter_map(|want| hub.cached(want, lock).ok()));
     }
     let root = hub.cache().root();
@@ -173,10 +175,10 @@ fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<Thing> {
     let found = format!("{}: {shown}, {} of what is pinned to fetch{offline}", root.display(), bytes(left));
     let lacks = free.is_some_and(|free| free < left);
     let todo = if lacks { "free some disk space, or set HF_HUB_CACHE to a folder on another disk" } else { "" };
-    vec![Thing::new(if lacks { Mark::Lacks } else { Mark::Good }, "hub's cache", found, todo)]
+    vec![CheckItem::new(if lacks { Mark::Lacks } else { Mark::Good }, "hub's cache", found, todo)]
 }
 
-fn machine_lines(needs: &[InputList]) -> Vec<Thing> {
+fn machine_lines(needs: &[InputList]) -> Vec<CheckItem> {
     let free = machine::free_memory();
     let largest = needs.iter().flat_map(|list| {
         let around = list.around();
@@ -186,11 +188,11 @@ fn machine_lines(needs: &[InputList]) -> Vec<Thing> {
             .filter_map(|found| artifact::weight_bytes(&found.path))
     });
     let memory = match largest.max() {
-        None => Thing::good("memory", format!("{} free", bytes(free))),
+        None => CheckItem::good("memory", format!("{} free", bytes(free))),
         Some(weights) => {
             let found = format!("{} free; the weights of the largest backbone take {}", bytes(free), bytes(weights));
             let todo = "the grid still runs, with layers loaded on demand; `ghostlab plan` shows the memory it needs";
-            if weights <= free { Thing::good("memory", found) } else { Thing::note("memory", found, todo) }
+            if weights <= free { CheckItem::good("memory", found) } else { CheckItem::note("memory", found, todo) }
         }
     };
     let Machine { cpu, gpu, threads, cpu_features, .. } = Machine::this();
@@ -200,46 +202,46 @@ fn machine_lines(needs: &[InputList]) -> Vec<Thing> {
 }
 
 /// Reports the kernel family that `--kernels auto` selects, and the reason if it is not AMX.
-fn kernels_line(status: AmxStatus) -> Thing {
+fn kernels_line(status: AmxStatus) -> CheckItem {
     let portable = format!("portable in bf16 and f32; {status}");
     match status {
-        AmxStatus::Ready => Thing::good("kernels", "amx in bf16, portable in f32"),
-        AmxStatus::Absent => Thing::good("kernels", portable),
-        AmxStatus::Disabled => Thing::note("kernels", portable, "Linux enables it from 5.16 on"),
+        AmxStatus::Ready => CheckItem::good("kernels", "amx in bf16, portable in f32"),
+        AmxStatus::Absent => CheckItem::good("kernels", portable),
+        AmxStatus::Disabled => CheckItem::note("kernels", portable, "Linux enables it from 5.16 on"),
         AmxStatus::Refused(_) => {
-            Thing::note("kernels", portable, "allow `arch_prctl` in the container's seccomp profile")
+            CheckItem::note("kernels", portable, "allow `arch_prctl` in the container's seccomp profile")
         }
-        AmxStatus::Deviates => Thing::note("kernels", portable, "report the processor's model to this project"),
+        AmxStatus::Deviates => CheckItem::note("kernels", portable, "report the processor's model to this project"),
     }
 }
 
 /// Reports the selected device, and any GPUs that cannot be used.
-fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: &str) -> Thing {
+fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: &str) -> CheckItem {
     match (best, gpus) {
-        (DeviceName::Cpu, None) => Thing::good("device", format!("{cpu}; no GPU")),
+        (DeviceName::Cpu, None) => CheckItem::good("device", format!("{cpu}; no GPU")),
         (DeviceName::Cpu, Some(gpus)) => {
             let todo = match DeviceName::Cuda(0).is_built() {
                 true => "the GPU driver does not respond: run `nvidia-smi`",
                 false => "this build only supports the CPU: tools/cuda_build.sh builds one for GPUs",
             };
-            Thing::note("device", format!("{cpu}; {gpus} is not used"), todo)
+            CheckItem::note("device", format!("{cpu}; {gpus} is not used"), todo)
         }
         (device, gpus) => {
             let model = found.and_then(|gpu| gpu.model).or(gpus).unwrap_or_else(|| "a GPU".to_owned());
-            Thing::good("device", format!("{model} ({device}); {cpu}"))
+            CheckItem::good("device", format!("{model} ({device}); {cpu}"))
         }
     }
 }
 
-fn store_line(store: Option<&Store>) -> Thing {
+fn store_line(store: Option<&Store>) -> CheckItem {
     let Some(store) = store else {
-        return Thing::note("store", "none found", "run it in a checkout, or name one with --store");
+        return CheckItem::note("store", "none found", "run it in a checkout, or name one with --store");
     };
     // Make the path absolute, so that a relative path of nonexistent directories has an existing ancestor.
     let root = &files::absolute(store.root());
     let Some(folder) = root.ancestors().find(|folder| folder.is_dir()) else {
         let found = format!("{}: no folder above it", root.display());
-        return Thing::new(Mark::Lacks, "store", found, "name another with --store");
+        return CheckItem::new(Mark::Lacks, "store", found, "name another with --store");
     };
     let free = disk::free(folder).map_or(String::new(), |free| format!(", {} free", bytes(free)));
     let system = disk::file_system(folder);
@@ -247,14 +249,14 @@ fn store_line(store: Option<&Store>) -> Thing {
         format!("{}, on {}{free}", root.display(), system.map_or("an unknown file system", |system| system.name));
     let writable = tempfile::tempfile_in(folder).map_err(|error| Error::io("write", folder, &error));
     match (writable, system) {
-        (Err(error), _) => Thing::lacks("store", &error),
+        (Err(error), _) => CheckItem::lacks("store", &error),
         (Ok(_), Some(system)) if system.shared => {
-            Thing::note("store", found, "shared: dead jobs of other machines are taken over after three minutes")
+            CheckItem::note("store", found, "shared: dead jobs of other machines are taken over after three minutes")
         }
         (Ok(_), Some(system)) if system.memory => {
-            Thing::note("store", found, "the store is in memory and will be lost at the next reboot")
+            CheckItem::note("store", found, "the store is in memory and will be lost at the next reboot")
         }
-        _ => Thing::good("store", found),
+        _ => CheckItem::good("store", found),
     }
 }
 
@@ -296,7 +298,7 @@ mod tests {
 
     fn line(best: DeviceName, found: Option<Gpu>, gpus: &str) -> (bool, String, bool) {
         let gpus = Some(gpus.to_owned()).filter(|gpus| !gpus.is_empty());
-        let Thing { mark, found, todo, .. } = device_line(best, found, gpus, "EPYC, 8 threads");
+        let CheckItem { mark, found, todo, .. } = device_line(best, found, gpus, "EPYC, 8 threads");
         (mark == Mark::Good, found, todo.is_empty())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::answer::seen::{Mark, Thing};
+use super::answer::seen::{CheckItem, Mark};
 use super::out::bytes;
 use crate::checkpoint::{GgufType, Layout, fits_deci, fits_gguf};
 use crate::corpus::Tokenizer;
@@ -30,28 +30,29 @@ const ELSEWHERE: &str = "check, candle-transformers";
 ///
 /// # Errors
 /// Fails if the folder is not a valid model or needs an unsupported feature.
-pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
+pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
     let config = Config::read_with_attachments(model)?;
     check_weights(&config, model)?;
     let dense = deployed(&Program::without(config.layers, &config.dropped), &config);
     let layout = Layout::of(&config, model, &dense, None)?;
-    let mut lines = vec![Thing::good("architecture", shape(&config)), Thing::good("attention", attention(&config))];
+    let mut lines =
+        vec![CheckItem::good("architecture", shape(&config)), CheckItem::good("attention", attention(&config))];
     let millions = layout.parameters() as f64 / 1e6;
     let stored = FloatType::stored(model)?.name();
-    lines.push(Thing::good("parameters", format!("{millions:.1} M, stored as {stored}")));
-    lines.extend(config.notes.iter().map(|note| Thing::note("config", note.clone(), "")));
-    lines.push(Thing::good("memory needed", memory(&config)));
+    lines.push(CheckItem::good("parameters", format!("{millions:.1} M, stored as {stored}")));
+    lines.extend(config.notes.iter().map(|note| CheckItem::note("config", note.clone(), "")));
+    lines.push(CheckItem::good("memory needed", memory(&config)));
     if check {
-        lines.extend(checks(&config, model).unwrap_or_else(|error| vec![Thing::lacks("check", &error)]));
+        lines.extend(checks(&config, model).unwrap_or_else(|error| vec![CheckItem::lacks("check", &error)]));
     }
     lines.push(match Tokenizer::load(parts::tokenizer(model)) {
-        Ok(tokenizer) => Thing::good("tokenizer", format!("ids below {}", tokenizer.vocab_size())),
-        Err(error) => Thing::lacks("tokenizer", &error),
+        Ok(tokenizer) => CheckItem::good("tokenizer", format!("ids below {}", tokenizer.vocab_size())),
+        Err(error) => CheckItem::lacks("tokenizer", &error),
     });
     if !config.is_plain() {
         let found = format!("{}: it can be scored, but not pruned", config.export_text());
         let what = if config.attachments.is_empty() { "sublayers" } else { "operators" };
-        lines.push(Thing::note(what, found, "prune the model that it was exported from"));
+        lines.push(CheckItem::note(what, found, "prune the model that it was exported from"));
         return Ok(lines);
     }
     let none = Options::new();
@@ -60,38 +61,40 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
             let unit = rule.units().first().copied().unwrap_or_default();
             rule.check(&PruneSpec { backbone: "it", layers: config.layers, depth: 1, unit })
         });
-        lines.push(Thing::or_note(format!("criterion {}", method.name), fits.map(|()| "applies".to_owned())));
+        lines.push(CheckItem::or_note(format!("criterion {}", method.name), fits.map(|()| "applies".to_owned())));
     }
     for method in recovery::described() {
         let fits = recovery::build(&method.name, &none).and_then(|rule| rule.check(&config));
-        lines.push(Thing::or_note(format!("recovery {}", method.name), fits.map(|()| "applies".to_owned())));
+        lines.push(CheckItem::or_note(format!("recovery {}", method.name), fits.map(|()| "applies".to_owned())));
     }
     if config.ends_in_norm(Sublayer::Mlp) {
         let found = "the MLP ends in a norm: ReplaceMe's map comes after the norm and cannot be folded into a weight";
-        lines.push(Thing::note("folding", found, ""));
+        lines.push(CheckItem::note("folding", found, ""));
     }
     lines.extend(exports(&config, &layout, model));
     Ok(lines)
 }
 
 /// Describes which cuts and recoveries each export format supports.
-fn exports(config: &Config, layout: &Layout, model: &Path) -> Vec<Thing> {
+fn exports(config: &Config, layout: &Layout, model: &Path) -> Vec<CheckItem> {
     let plain = "whole layers removed, repair in the weights: `none`, Prune&Comp, ReplaceMe where it folds";
     let code = "operators next to the weights, single attentions and MLPs removed: all other cells";
     let sublayers = "single attentions and MLPs removed, `mean`, `ghosted` with `input: normed`";
-    let mut things =
-        vec![Thing::good("export to a folder", plain), Thing::good("export to a folder with a code file", code)];
+    let mut things = vec![
+        CheckItem::good("export to a folder", plain),
+        CheckItem::good("export to a folder with a code file", code),
+    ];
     let texts = gguf_texts(model, config);
     for (what, cells, fits) in [
         ("export --gguf", plain, fits_gguf(config, layout).map(drop)),
         ("export --gguf, as `deci`", sublayers, fits_gguf(config, layout).and_then(|_| fits_deci(config))),
     ] {
         things.push(match (fits, &texts) {
-            (Err(error), _) => Thing::or_note(what, Err(error)),
-            (Ok(()), Err(error)) => Thing::note(what, error.one_line(), error.advice().unwrap_or_default()),
+            (Err(error), _) => CheckItem::or_note(what, Err(error)),
+            (Ok(()), Err(error)) => CheckItem::note(what, error.one_line(), error.advice().unwrap_or_default()),
             (Ok(()), Ok((_, notes))) => {
                 let types = GgufType::ALL.map(GgufType::name).join(", ");
-                Thing::new(Mark::Good, what, format!("{types}; {cells}"), notes.join("\n"))
+                CheckItem::new(Mark::Good, what, format!("{types}; {cells}"), notes.join("\n"))
             }
         });
     }
@@ -99,7 +102,7 @@ fn exports(config: &Config, layout: &Layout, model: &Path) -> Vec<Thing> {
 }
 
 /// Compares the logits of the built-in kernels, of the candle engine and of the model in candle-transformers.
-fn checks(config: &Config, model: &Path) -> Result<Vec<Thing>> {
+fn checks(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
     let program = whole(config, model)?;
     // Stay within the sliding window: in candle-transformers it is one token wider or missing.
     let length = config.windows.iter().flatten().min().map_or(CHECKED, |&width| CHECKED.min(width));
@@ -113,27 +116,27 @@ fn checks(config: &Config, model: &Path) -> Result<Vec<Thing>> {
         vec![agree("check, engines", &format!("logits of {length} tokens by both engines"), &ours, &theirs?)];
     let free = machine::free_memory();
     lines.push(if EngineChoice::Cpu(Products::F32).weight_bytes(config) > free {
-        Thing::note(ELSEWHERE, "not enough memory for the check", "")
+        CheckItem::note(ELSEWHERE, "not enough memory for the check", "")
     } else {
         match CandlesOwn::load(config, model).and_then(|model| model.logits(&ids)) {
             Ok(theirs) => {
                 let last = &ours[ours.len() - config.vocab..];
                 agree(ELSEWHERE, "logits of the last token by the model of that crate", last, &theirs)
             }
-            Err(error) => Thing::or_note(ELSEWHERE, Err(error)),
+            Err(error) => CheckItem::or_note(ELSEWHERE, Err(error)),
         }
     });
     Ok(lines)
 }
 
 /// Compares the logits of two engines.
-fn agree(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> Thing {
+fn agree(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> CheckItem {
     let difference = vector_norm(&mut ours.iter().zip(theirs).map(|(&a, &b)| f64::from(a) - f64::from(b)));
     let apart = difference / vector_norm(&mut theirs.iter().map(|&logit| logit.into()));
     let found = format!("{which} in f32 are {apart:.1e} apart (‖a − b‖ / ‖b‖)");
     match ours.len() == theirs.len() && apart <= APART {
-        true => Thing::good(what, found),
-        false => Thing::new(Mark::Lacks, what, found, format!("expected at most {APART:e}: please report it")),
+        true => CheckItem::good(what, found),
+        false => CheckItem::new(Mark::Lacks, what, found, format!("expected at most {APART:e}: please report it")),
     }
 }
 

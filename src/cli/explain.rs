@@ -11,11 +11,11 @@ use super::answer::{self, Answer};
 use super::grid_args::GridArgs;
 use super::out::{bytes, seconds};
 use crate::error::{Error, Result, nearest};
-use crate::exec::RunSettings;
 use crate::grid::{Cell, Grid};
 use crate::model::Cut;
-use crate::plan::{Plan, Reason};
-use crate::stage::selection;
+use crate::pipeline::exec::RunSettings;
+use crate::pipeline::plan::{Plan, Reason};
+use crate::pipeline::stage::selection;
 
 #[derive(Args)]
 pub(super) struct Arguments {

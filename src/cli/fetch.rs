@@ -17,8 +17,10 @@ use super::{local_data, progress, stop, work};
 use crate::artifact;
 use crate::error::{Error, Result};
 use crate::files::parts;
-use crate::grid::{self, BackboneFile, EntryKind, InputList, Need};
-use crate::hub::{Fetched as HubFetched, Hub, HubSettings, Lock, Plan, RepoKind, Reporter, Source, Want, Wanted};
+use crate::grid::{self, BackboneFile, EntryKind, InputList, InputRef};
+use crate::hub::{
+    Fetched as HubFetched, FilePattern, Hub, HubSettings, Lock, Plan, RepoFiles, RepoKind, Reporter, Source,
+};
 use crate::installed;
 use crate::package;
 use crate::quantity::counted;
@@ -72,7 +74,7 @@ const AGAIN: &str = "the same command with --lock";
 /// Requested files, with the lock file that pins them.
 struct Request {
     lock: PathBuf,
-    want: Want,
+    want: RepoFiles,
     /// Python package that contains the same file.
     package: Option<String>,
 }
@@ -113,7 +115,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         requests.retain(|request| request.package.is_none());
     }
-    let mut wants: BTreeMap<PathBuf, Vec<Want>> = BTreeMap::new();
+    let mut wants: BTreeMap<PathBuf, Vec<RepoFiles>> = BTreeMap::new();
     for Request { lock, want, .. } in requests {
         wants.entry(lock).or_default().push(want);
     }
@@ -365,13 +367,13 @@ fn lock_in_use(arguments: &Arguments) -> PathBuf {
     folder.unwrap_or_default().join(Lock::FILE)
 }
 
-fn named(target: &str, files: &[String]) -> Result<Want> {
+fn named(target: &str, files: &[String]) -> Result<RepoFiles> {
     let source = Source::parse(target)?;
     if !files.is_empty() {
-        return Ok(Want { source, files: files.iter().map(Wanted::needed).collect() });
+        return Ok(RepoFiles { source, files: files.iter().map(FilePattern::needed).collect() });
     }
     match source.repo.kind() {
-        RepoKind::Model => Ok(Want::backbone(source)),
+        RepoKind::Model => Ok(RepoFiles::backbone(source)),
         RepoKind::Dataset => Err(Error::bad_input("the files of the dataset are not specified")
             .at(target)
             .expected("--files PATTERN, once or several times")
@@ -443,7 +445,7 @@ fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn Reporter, stop: 
 pub(super) fn bring(needs: &[InputList], store: &Store, events: bool, stop: &AtomicBool) -> Result<()> {
     let hub = Hub::new(HubSettings::from_env()?);
     for needs in needs {
-        let wants: Vec<Want> = needs.needs.iter().filter_map(Need::to_fetch).cloned().collect();
+        let wants: Vec<RepoFiles> = needs.needs.iter().filter_map(InputRef::to_fetch).cloned().collect();
         if wants.is_empty() {
             continue;
         }

@@ -14,7 +14,7 @@ use crate::files::output::Input;
 use crate::grid::Grid;
 use crate::installed;
 use crate::machine;
-use crate::stage;
+use crate::pipeline::stage;
 use ghostlab_store::Store;
 
 const STORE: &str = "GHOSTLAB_STORE";

@@ -15,6 +15,7 @@ use super::home::{self, StoreArgs};
 use super::named_entries::{SharedEntries, backbone, fetchable, with_entries};
 use super::out::columns;
 use super::{fetch, progress, stop, work};
+use crate::artifact;
 use crate::artifact::figure::{Axis, Curves, Drawing, Figure, Line, Plot, Point, Surroundings};
 use crate::corpus::Rule;
 use crate::criterion::{self, DepthUnit, Ranking};
@@ -22,9 +23,9 @@ use crate::error::{Error, Result};
 use crate::files::output::OutputFile;
 use crate::grid::Grid;
 use crate::model::Sublayer;
+use crate::pipeline::exec;
+use crate::pipeline::outcome::GridOutcome;
 use crate::quantity::MAX;
-use crate::results::GridOutcome;
-use crate::{artifact, exec};
 
 #[derive(Args)]
 pub(super) struct Arguments {

@@ -8,10 +8,10 @@ use super::out::{self, columns, seconds};
 use super::work::artifact_folder;
 use crate::artifact::{self, Artifact};
 use crate::error::Result;
-use crate::exec::{RunRecord, RunSettings};
 use crate::grid::Grid;
 use crate::model::EngineRequest;
-use crate::plan::{BackbonePlan, Estimate, Plan, StoreState};
+use crate::pipeline::exec::{RunRecord, RunSettings};
+use crate::pipeline::plan::{BackbonePlan, Estimate, Plan, StoreState};
 use crate::results::Provenance;
 use ghostlab_store::Store;
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
-use crate::grid::{EntryKind, InputList, Need};
+use crate::grid::{EntryKind, InputList, InputRef};
 use crate::tasks::Task;
 
 const ENDINGS: [&str; 3] = [".parquet", ".jsonl", ".jsonl.gz"];
@@ -49,13 +49,13 @@ pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<usize> {
 }
 
 /// Returns the first local copy of an input, with its destination.
-fn local_copy(folder: &Path, need: &Need, path: &Path) -> Option<(PathBuf, PathBuf)> {
+fn local_copy(folder: &Path, need: &InputRef, path: &Path) -> Option<(PathBuf, PathBuf)> {
     let candidates = candidates(need, path).into_iter();
     candidates.map(|(name, to)| (folder.join(name), to)).find(|(from, _)| from.is_file())
 }
 
 /// Returns the possible names of a local copy, each with its destination.
-fn candidates(need: &Need, path: &Path) -> Vec<(String, PathBuf)> {
+fn candidates(need: &InputRef, path: &Path) -> Vec<(String, PathBuf)> {
     if need.kind == EntryKind::Task {
         // The path of a task is the directory of its splits.
         let split = Task::find(&need.name).map_or("test", Task::split_name);

@@ -14,10 +14,10 @@ use super::out::{bytes, cells, columns, flops, seconds};
 use super::{home, progress, work};
 use crate::artifact::{Artifact, TableShape, artifact_files, run_files};
 use crate::error::Result;
-use crate::exec::{self, Where, WorkKind};
 use crate::files::output::apart;
 use crate::grid::Grid;
-use crate::plan::{Plan, Reason, warnings};
+use crate::pipeline::exec::{self, Where, WorkKind};
+use crate::pipeline::plan::{Plan, Reason, warnings};
 use ghostlab_store::Store;
 
 #[derive(Args)]

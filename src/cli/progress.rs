@@ -14,8 +14,8 @@ use serde::Serialize;
 use super::out::{self, bytes, seconds};
 use crate::clock::utc;
 use crate::error::printable;
-use crate::exec::{Event, JobStarted, Reporter, TimeLeft};
 use crate::hub;
+use crate::pipeline::exec::{Event, JobStarted, Reporter, TimeLeft};
 use crate::quantity::counted;
 
 const BAR: &str = "{wide_bar:.cyan/blue} {percent:>3} %  {msg}";

@@ -13,12 +13,13 @@ use super::out::bytes;
 use super::{home, out, progress, stop};
 use crate::archive::{self, METADATA, Packed};
 use crate::error::{Error, Result};
-use crate::exec::RunSettings;
 use crate::files::output::{Input, OutputFile};
 use crate::files::regular;
+use crate::pipeline::exec::RunSettings;
+use crate::pipeline::stage;
 use crate::quantity::counted;
 use crate::verify::{self, Check, FolderCheck, Verification, VerifyRequest, Work};
-use crate::{hub, installed, stage};
+use crate::{hub, installed};
 use ghostlab_store::Store;
 
 #[derive(Subcommand)]

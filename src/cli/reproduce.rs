@@ -17,15 +17,15 @@ use super::out::{self, seconds};
 use super::work::{GivenWork, artifact_folder, differs, not_over_a_later_one, noted};
 use super::{fetch, progress, report, search, stop};
 use crate::artifact::{
-    self, Artifact, ArtifactOutcome, Finished, GateFailure, Gated, ResultsFolder, Runner, claims, contents,
+    self, Artifact, ArtifactOutcome, GateFailure, Gated, ResultsFolder, Runner, UpToDateCheck, claims, contents,
 };
 use crate::cluster::Submission;
 use crate::error::{Error, ErrorKind, Result};
-use crate::exec::RunSettings;
 use crate::files::output::apart;
 use crate::grid::Grid;
 use crate::latency::{self, NOISE, TimeSpread};
-use crate::plan::{Plan, warnings};
+use crate::pipeline::exec::RunSettings;
+use crate::pipeline::plan::{Plan, warnings};
 use crate::quantity::counted;
 use crate::results::screen;
 use ghostlab_store::Store;
@@ -213,7 +213,7 @@ impl Call<'_> {
             let call =
                 format!("the page of {} in {}, after {}", results.display(), reports.display(), names.join(", "));
             let made_of = json!([judged, report::made_of(results, store)?]);
-            Finished::of(store, &call, &made_of).filter(|_| !arguments.record && !arguments.stored)
+            UpToDateCheck::of(store, &call, &made_of).filter(|_| !arguments.record && !arguments.stored)
         };
         let pages = report::pages(reports);
         let pages: Vec<&Path> = pages.iter().map(PathBuf::as_path).collect();
@@ -351,7 +351,7 @@ impl Call<'_> {
         gated: &Gated,
         target: &ResultsFolder,
         runner: &Runner<'a>,
-    ) -> Option<(Finished<'a>, Vec<String>)> {
+    ) -> Option<(UpToDateCheck<'a>, Vec<String>)> {
         let (Runner { store, settings, .. }, Self { arguments, .. }) = (runner, self);
         let more = arguments.record || arguments.stored || arguments.events || arguments.frozen.is_some();
         if more || settings.retime || settings.store_limit.is_some() || matches!(gated, Gated::Yes(Some(_))) {
@@ -361,8 +361,12 @@ impl Call<'_> {
         let described = contents(store, [&artifact.file])?;
         let gated = matches!(gated, Gated::Yes(_));
         let inputs = json!([described, grid.resolved().ok()?, target.description(), gated, out::width()]);
-        let finished =
-            Finished::of_plan(store, &format!("{} in {}", artifact.name, target.path().display()), &plan, &inputs)?;
+        let finished = UpToDateCheck::of_plan(
+            store,
+            &format!("{} in {}", artifact.name, target.path().display()),
+            &plan,
+            &inputs,
+        )?;
         Some((finished, warnings(grid, &plan.inputs.by_path())))
     }
 }

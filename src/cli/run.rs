@@ -14,10 +14,10 @@ use super::work::{self, noted};
 use super::{home, out, plan, progress, stop};
 use crate::artifact::{self, Executor, Runner, TableShape};
 use crate::error::Result;
-use crate::exec::{CellResult, GridOutcome, RunSettings};
 use crate::files::output::apart;
 use crate::grid::{Grid, Over};
-use crate::plan::{Plan, Reasons, StoreState};
+use crate::pipeline::exec::{CellResult, GridOutcome, RunSettings};
+use crate::pipeline::plan::{Plan, Reasons, StoreState};
 use ghostlab_store::Store;
 
 #[derive(Args)]

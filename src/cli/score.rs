@@ -16,16 +16,17 @@ use super::home::{self, StoreArgs};
 use super::named_entries::{SharedEntries, absolute, backbone, fetchable, is_file, with_entries};
 use super::out::columns;
 use super::{fetch, progress, stop, work};
+use crate::artifact;
 use crate::corpus::Rule;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
 use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
 use crate::grid::{Grid, HubSource};
 use crate::model::Config;
+use crate::pipeline::exec;
 use crate::quantity::MAX;
 use crate::results::{ModelScore, ModelScores};
 use crate::tasks::{Bos, DocumentLimit};
-use crate::{artifact, exec};
 
 #[derive(Args)]
 pub(super) struct Arguments {

@@ -18,13 +18,13 @@ use super::{fetch, progress, stop, work};
 use crate::artifact::{self, Artifact, Executor, Published, Raced, ResultsFolder, Runner, search_files, search_names};
 use crate::cluster;
 use crate::error::{Error, Result};
-use crate::exec::{self, DistinctNotes, GridOutcome};
 use crate::export::{self, Exporter, Form};
 use crate::files::output::{OutputFolder, apart};
 use crate::grid::{Grid, RacesEntry, Search};
+use crate::pipeline::exec::{self, DistinctNotes, GridOutcome};
 use crate::quantity::{Gigabytes, counted};
 use crate::results::{StoredResults, put};
-use crate::search::{Found, Laboratory, parts, search, took};
+use crate::search::{Found, SearchEnv, parts, search, took};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -99,7 +99,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let target = folder(arguments, &grid, &spec, near);
     apart(target.path(), &home::inputs(&grid, &store))?;
     target.look(&search_names(NAME))?;
-    let lab = Laboratory {
+    let lab = SearchEnv {
         store: &store,
         settings,
         reporter: &reporter,
@@ -240,7 +240,7 @@ pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact>
         }
     };
     let Runner { store, settings, reporter, stop, stored } = *runner;
-    let lab = Laboratory { store, settings, reporter, stop, run: &run, times: !stored };
+    let lab = SearchEnv { store, settings, reporter, stop, run: &run, times: !stored };
     let found = searches.iter().map(|one| search(one, &lab)).collect::<Result<Vec<Found>>>()?;
     let profile = grid.profile.clone().unwrap_or_default();
     let table_results = StoredResults::read(&results.join(&races.table).join(&profile)).ok();

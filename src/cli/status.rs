@@ -14,8 +14,8 @@ use super::out::{flops, seconds};
 use crate::clock::utc;
 use crate::cluster::{self, JobEnd, Queue, Submission};
 use crate::error::{Error, Result};
-use crate::exec::{FailureView, Overview, PlanView, RunState, RunView, WorkerView};
-use crate::plan::OutlineProgress;
+use crate::pipeline::exec::{FailureView, Overview, PlanView, RunState, RunView, WorkerView};
+use crate::pipeline::plan::OutlineProgress;
 use crate::quantity::counted;
 
 #[derive(Args)]

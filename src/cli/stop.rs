@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::exec::{Event, Reporter};
+use crate::pipeline::exec::{Event, Reporter};
 
 /// Exit code of a worker terminated before all work was done: `EX_TEMPFAIL` (try again later) of sysexits.h.
 pub(super) const AGAIN: u8 = 75;

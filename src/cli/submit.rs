@@ -16,15 +16,15 @@ use crate::cluster::{
     self, ArtifactCall, Binary, JobEnd, JobScript, Queue, SHORTEST, SlurmProfile, Submission, SubmittedJobs, time_limit,
 };
 use crate::error::{Error, Result};
-use crate::exec::{self, RunSettings, Where};
 use crate::files;
 use crate::grid::Grid;
 use crate::model::{CPU, EngineChoice, EngineRequest, Products};
-use crate::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
+use crate::pipeline::exec::{self, RunSettings, Where};
+use crate::pipeline::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
+use crate::pipeline::stage::{self, Cost};
 use crate::quantity::Gigabytes;
 use crate::quantity::counted;
-use crate::stage::{self, Cost};
-use ghostlab_store::{ClaimResult, Shadow, Store};
+use ghostlab_store::{LeaseResult, ScratchStore, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -74,8 +74,8 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     arguments.asked.threads.start()?;
     // A dry run does not change the store: tokens go to a temporary directory.
     let store = if arguments.dry_run { arguments.asked.look()? } else { arguments.asked.store()? };
-    let shadow = if arguments.dry_run { Some(Shadow::of(&store, &[stage::tokens::KIND])?) } else { None };
-    let tried = shadow.as_ref().map_or(&store, Shadow::store);
+    let shadow = if arguments.dry_run { Some(ScratchStore::of(&store, &[stage::tokens::KIND])?) } else { None };
+    let tried = shadow.as_ref().map_or(&store, ScratchStore::store);
     let work = GivenWork::of(&arguments.asked, arguments.no_gate, tried)?;
     let engine = settled(arguments.asked.engine.request(), &work.grid)?;
     let settings = arguments.limits.settings(engine);
@@ -133,7 +133,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         return told(Submitted { script: Some(text.clone()), ..answer }, text.trim_end());
     }
     let name = format!("submit-{}", submission.plan);
-    let ClaimResult::Mine(_lease) = store.claim(&name)? else {
+    let LeaseResult::Mine(_lease) = store.lease(&name)? else {
         return Err(Error::missing("another process is submitting this plan").at(submission.name.clone()));
     };
     let path = cluster::plain(&folder.join(Submission::SCRIPT))?;

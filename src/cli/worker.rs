@@ -15,10 +15,10 @@ use super::{progress, stop};
 use crate::artifact::{self};
 use crate::cluster;
 use crate::error::{Error, ErrorKind, Result};
-use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings, Worked, WorkerLimits};
 use crate::grid::Grid;
+use crate::pipeline::exec::{self, GridOutcome, Recorder, Reporter, RunSettings, WorkerLimits, WorkerOutcome};
 use crate::quantity::MAX_SECONDS;
-use crate::search::{Laboratory, parts, search};
+use crate::search::{SearchEnv, parts, search};
 use ghostlab_store::Store;
 
 #[derive(Args)]
@@ -47,7 +47,7 @@ pub(super) struct Arguments {
 struct WorkedGrid<'a> {
     store: &'a Store,
     settings: RunSettings,
-    terms: WorkerLimits,
+    worker_limits: WorkerLimits,
     reporter: &'a dyn Reporter,
     stop: &'a stop::Signals,
     /// Whether the worker exited for lack of work.
@@ -55,9 +55,9 @@ struct WorkedGrid<'a> {
 }
 
 impl WorkedGrid<'_> {
-    fn work(&self, settings: RunSettings, grid: &Grid) -> Result<Worked> {
+    fn work(&self, settings: RunSettings, grid: &Grid) -> Result<WorkerOutcome> {
         let recorder = Recorder::worker(grid, self.store, self.reporter)?;
-        let worked = exec::work(grid, settings, self.terms, self.store, &recorder, &self.stop.any);
+        let worked = exec::work(grid, settings, self.worker_limits, self.store, &recorder, &self.stop.any);
         worked.inspect_err(|error| recorder.end(error))
     }
 
@@ -65,7 +65,7 @@ impl WorkedGrid<'_> {
     /// grid needs.
     fn before(&self, dense: &Grid) -> Result<GridOutcome> {
         let settings = RunSettings { store_limit: None, ..self.settings };
-        if self.work(settings, dense)? == Worked::Left {
+        if self.work(settings, dense)? == WorkerOutcome::IdleTimeout {
             self.left.set(true);
             return Err(Error::interrupted("no work left for this worker"));
         }
@@ -88,8 +88,8 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         Ok(worked) => {
             note!("{} after {spent}", said(worked));
             let (end, counts) = match worked {
-                Worked::Left => (WorkEnd::Left, [None; 3]),
-                Worked::Done { cells, complete, failed } => (WorkEnd::Done, [cells, complete, failed].map(Some)),
+                WorkerOutcome::IdleTimeout => (WorkEnd::Left, [None; 3]),
+                WorkerOutcome::Done { cells, complete, failed } => (WorkEnd::Done, [cells, complete, failed].map(Some)),
             };
             describe_end(arguments, &clock, end, counts).map(|_| 0)
         }
@@ -124,17 +124,17 @@ fn describe_end(
 }
 
 /// Runs the worker and reports the result. Closing the store afterwards releases its leases.
-fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<Worked> {
+fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome> {
     let store = arguments.asked.store()?;
     let work = GivenWork::of(&arguments.asked, arguments.no_gate, &store)?;
     let reporter = progress::reporter(arguments.events);
     let reporter = stop::WatchedReporter { inner: &*reporter, signals };
-    let terms =
+    let worker_limits =
         WorkerLimits { retries: arguments.limits.retries, idle_exit: arguments.idle_exit.map(Duration::from_secs) };
     let part = WorkedGrid {
         store: &store,
         settings: arguments.limits.settings(arguments.asked.engine.request()),
-        terms,
+        worker_limits,
         reporter: &reporter,
         stop: signals,
         left: Cell::new(false),
@@ -145,7 +145,7 @@ fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<Worked> {
         .map(|artifact| artifact::gated(&artifact.description, &work.grid, &work.gated, &|dense| part.before(dense)))
         .transpose();
     if part.left.get() {
-        return Ok(Worked::Left);
+        return Ok(WorkerOutcome::IdleTimeout);
     }
     let open = open?.map_or(work.grid.clone(), |(_, open)| open);
     if open.search.is_some() {
@@ -155,34 +155,36 @@ fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<Worked> {
 }
 
 /// Runs this worker's share of each search round. All workers read the same scores, so they agree on the next round.
-fn raced(part: &WorkedGrid<'_>, grid: &Grid) -> Result<Worked> {
+fn raced(part: &WorkedGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
     let WorkedGrid { store, settings, reporter, stop, .. } = *part;
-    let lab = Laboratory { store, settings, reporter, stop: &stop.any, run: &|grid| part.before(grid), times: false };
+    let lab = SearchEnv { store, settings, reporter, stop: &stop.any, run: &|grid| part.before(grid), times: false };
     let mut cells = 0;
     for one in parts(grid) {
         match search(&one, &lab) {
             Ok(found) => cells += found.candidates.len(),
-            Err(_) if part.left.get() => return Ok(Worked::Left),
+            Err(_) if part.left.get() => return Ok(WorkerOutcome::IdleTimeout),
             Err(error) => return Err(error),
         }
     }
-    Ok(Worked::Done { cells, complete: cells, failed: 0 })
+    Ok(WorkerOutcome::Done { cells, complete: cells, failed: 0 })
 }
 
 /// Describes the outcome as text.
-fn said(worked: Worked) -> String {
+fn said(worked: WorkerOutcome) -> String {
     match worked {
-        Worked::Left => "others work on the rest; this worker exited".to_owned(),
-        Worked::Done { cells: all, failed: 0, complete } if complete == all => format!("all {} are stored", cells(all)),
+        WorkerOutcome::IdleTimeout => "others work on the rest; this worker exited".to_owned(),
+        WorkerOutcome::Done { cells: all, failed: 0, complete } if complete == all => {
+            format!("all {} are stored", cells(all))
+        }
         // The remaining objects are latencies, or belong to cells that failed on another worker.
-        Worked::Done { cells: all, failed: 0, complete } => {
+        WorkerOutcome::Done { cells: all, failed: 0, complete } => {
             format!(
                 "{} of {} need objects that workers do not compute; `ghostlab status` lists them",
                 all - complete,
                 cells(all)
             )
         }
-        Worked::Done { cells: all, failed, .. } => {
+        WorkerOutcome::Done { cells: all, failed, .. } => {
             format!("{failed} of {} have no result; `ghostlab status` shows why; ended", cells(all))
         }
     }

@@ -20,7 +20,7 @@ use crate::machine;
 use ghostlab_store::Shared;
 
 /// Timeout of commands that query Slurm.
-const PATIENCE: Duration = Duration::from_secs(2);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout of commands that submit, cancel or requeue jobs.
 const WORKING: Duration = Duration::from_secs(60);
 
@@ -55,13 +55,13 @@ impl Queue {
     /// # Errors
     /// Fails if neither command succeeds, with the error of squeue.
     pub fn ask() -> Result<Self, String> {
-        let asked = answer("squeue", &["--me", "--noheader", "-o", FORMAT], PATIENCE);
+        let asked = answer("squeue", &["--me", "--noheader", "-o", FORMAT], QUERY_TIMEOUT);
         match asked {
             Ok(text) => Ok(Self { told_by: "squeue", jobs: text.lines().filter_map(parsed).collect() }),
             Err(reason) => {
                 let format = "JobID,JobName,State,Reason,Comment";
                 let arguments = ["-X", "-n", "-P", "-S", "now-30days", "-o", format];
-                let text = answer("sacct", &arguments, PATIENCE).map_err(|_| reason)?;
+                let text = answer("sacct", &arguments, QUERY_TIMEOUT).map_err(|_| reason)?;
                 let jobs = text.lines().filter_map(parsed).filter(|job| !ended(&job.state)).collect();
                 Ok(Self { told_by: "sacct", jobs })
             }
@@ -267,7 +267,7 @@ mod tests {
         let began = std::time::Instant::now();
         let reason = answer("sleep", &["60"], Duration::from_millis(200)).unwrap_err();
         assert!(reason.contains("did not answer") && began.elapsed() < Duration::from_secs(20), "{reason}");
-        assert!(answer("ghostlab-no-such-program", &[], PATIENCE).unwrap_err().contains("no-such-program"));
+        assert!(answer("ghostlab-no-such-program", &[], QUERY_TIMEOUT).unwrap_err().contains("no-such-program"));
         assert_eq!(answer("echo", &["a"], WORKING).unwrap(), "a\n");
         assert!(answer("false", &[], WORKING).unwrap_err().contains("exit status"));
     }

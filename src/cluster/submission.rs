@@ -12,7 +12,7 @@ use super::queue::{JobEnd, NotTaken, Queue};
 use crate::error::{Error, Result};
 use crate::files::{regular, sha256};
 use crate::grid::Grid;
-use crate::plan::Inputs;
+use crate::pipeline::plan::Inputs;
 use ghostlab_store::{Store, fault};
 
 /// Grid frozen for submission to a scheduler.

@@ -26,7 +26,6 @@ use serde_json::Value;
 use crate::checkpoint::{GgufText, GgufType, Layout, fits_deci, fits_deci_step, fits_gguf};
 use crate::corpus::{self, GgufTokenizer, to_gguf};
 use crate::error::{Error, Result};
-use crate::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, stored_program};
 use crate::files::atomic::write_atomically;
 use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::output::{Input, OutputFile};
@@ -34,9 +33,10 @@ use crate::files::{parts, regular};
 use crate::grid::{Cell, Evaluate, Grid};
 use crate::machine;
 use crate::model::{Config, Deployed, deployed, merged};
-use crate::plan::{BackbonePlan, Plan};
+use crate::pipeline::env::inputs::Inputs;
+use crate::pipeline::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, stored_program};
+use crate::pipeline::plan::{BackbonePlan, Plan};
 use crate::results::{collect, long, markdown};
-use crate::work::inputs::Inputs;
 use ghostlab_store::{Store, fault};
 
 /// Exporter of cells as checkpoints.

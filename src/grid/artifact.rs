@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::node::{Value, YamlNode};
 use super::yaml::{self, FileShape};
-use super::{many, typed};
+use super::{deserialize, one_or_many};
 use crate::error::{Error, Result};
 
 /// Table or figure of the paper.
@@ -54,7 +54,7 @@ pub struct RacesEntry {
 #[serde(deny_unknown_fields)]
 pub struct TableEntry {
     /// Columns before the numbers.
-    pub lead: Vec<Lead>,
+    pub lead: Vec<RowHeader>,
     /// Whether each backbone starts with its dense row.
     #[serde(default)]
     pub dense: bool,
@@ -89,13 +89,13 @@ pub struct TableEntry {
 #[serde(default, deny_unknown_fields)]
 pub struct PrintEntry {
     /// Columns before the numbers, in this order.
-    pub lead: Option<Vec<Lead>>,
+    pub lead: Option<Vec<RowHeader>>,
     /// Metrics that the paper's table lacks. They are written to a separate file.
     pub beyond: Vec<String>,
     /// Metrics whose headers have an arrow that points to better values; by default all metrics with a direction.
     pub arrows: Option<Vec<String>>,
     /// Rows to shade.
-    pub shade: Shade,
+    pub shade: Highlight,
     /// Number of sequences; only rows whose operators are computed from this many sequences are shaded.
     pub shade_sequences: Option<usize>,
     /// Whether the table is transposed, with a row per prompt and a column per variant.
@@ -105,7 +105,7 @@ pub struct PrintEntry {
 /// Rows that a printed table shades.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Shade {
+pub enum Highlight {
     #[default]
     Ours,
     None,
@@ -126,7 +126,7 @@ pub enum Over {
 /// Column before the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Lead {
+pub enum RowHeader {
     Backbone,
     /// Number of removed layers, with the total.
     Depth,
@@ -143,10 +143,10 @@ pub enum Lead {
 #[serde(deny_unknown_fields)]
 pub struct RowEntry {
     /// Names of criteria.
-    #[schemars(schema_with = "many::names")]
+    #[schemars(schema_with = "one_or_many::names")]
     pub criterion: Vec<String>,
     /// Names of recoveries.
-    #[schemars(schema_with = "many::names")]
+    #[schemars(schema_with = "one_or_many::names")]
     pub recovery: Vec<String>,
     /// Whether the rows show cells with fine-tuned operators, instead of cells without fine-tuning.
     #[serde(default)]
@@ -231,14 +231,15 @@ impl Description {
         let entry = keys.remove(at);
         let has_grid = !keys.is_empty();
         root.value = Value::Map(vec![entry]);
-        let Alone { artifact } = Alone::deserialize(typed::FromNode::root(&root)).map_err(typed::Fault::into_error)?;
+        let Alone { artifact } =
+            Alone::deserialize(deserialize::FromNode::root(&root)).map_err(deserialize::Fault::into_error)?;
         artifact.check(has_grid).map_err(|error| error.at(root.position.to_string()))?;
         Ok(Some((artifact, has_grid)))
     }
 
     /// Whether sublayers can be told from whole layers.
     pub fn shows_sublayers(&self) -> bool {
-        let in_table = self.table.as_ref().is_none_or(|table| table.lead.contains(&Lead::Removed));
+        let in_table = self.table.as_ref().is_none_or(|table| table.lead.contains(&RowHeader::Removed));
         in_table && self.figure.as_ref().is_none_or(|figure| figure.kind == FigureKind::Pareto)
     }
 
@@ -314,8 +315,8 @@ mod tests {
             ("figure: {kind: pareto, metrics: [ppl_c4]}", None),
             ("figure: {kind: pareto, metrics: [kl_c4]}", Some("draws `kl_c4`")),
             ("figure: {kind: pareto}", Some("no panel")),
-            ("figure: {kind: bars, metrics: [ppl_c4]}", Some("not one thing")),
-            ("list: methods", Some("not one thing")),
+            ("figure: {kind: bars, metrics: [ppl_c4]}", Some("exactly one kind")),
+            ("list: methods", Some("exactly one kind")),
         ] {
             let mut file = tempfile::NamedTempFile::new().unwrap();
             writeln!(file, "artifact:\n  title: a\n  {TABLE}\n  {parts}\nbackbone: b").unwrap();

@@ -8,8 +8,8 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::limits::{self, combinations};
 use super::node::{At, Positioned};
+use super::validate::{self, combinations};
 use crate::criterion::{self, Criterion, Depth};
 use crate::distill::Finetune;
 use crate::error::Result;
@@ -302,7 +302,7 @@ pub(super) fn built<M: MethodAxis + ?Sized>(
     entries: &[MethodEntry],
 ) -> Result<Vec<Positioned<Method<M>>>> {
     let written = methods::<M>(at, entries)?;
-    limits::each_once(&at.key(M::KEY), &written)?;
+    validate::each_once(&at.key(M::KEY), &written)?;
     let mut methods: Vec<Positioned<Method<M>>> = Vec::new();
     for Positioned { value: method, position } in &written {
         let value = Method::new(&method.name, &method.options).map_err(|error| {
@@ -339,7 +339,7 @@ fn method(at: &At<'_>, entry: &MethodEntry, described: Option<&Described>) -> Re
     for (key, value) in &entry.options {
         let values = match value {
             Value::Array(values) if described.is_some_and(|described| is_axis(described, key, values)) => {
-                limits::values(&at.key(key), values)?
+                validate::values(&at.key(key), values)?
                     .into_iter()
                     .map(|value| (value.value, Some(value.position)))
                     .collect()
@@ -349,7 +349,7 @@ fn method(at: &At<'_>, entry: &MethodEntry, described: Option<&Described>) -> Re
         options.push((key, values));
     }
     let lengths: Vec<usize> = options.iter().map(|(_, values)| values.len()).collect();
-    limits::few_enough(&lengths, &at.place())?;
+    validate::few_enough(&lengths, &at.place())?;
     let lists = options.iter().filter(|(_, values)| values.iter().any(|(_, position)| position.is_some())).count();
     Ok(combinations(&lengths)
         .into_iter()

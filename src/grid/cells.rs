@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, HashSet};
 use super::cell::{CUT_AXES, Calibration, Cell, Method, built};
 use super::definitions::{Backbone, Rounded};
 use super::depth::{Depth, depths};
-use super::limits::{self, combinations};
 use super::node::{At, Positioned, YamlPosition};
 use super::pattern::CellPattern;
 use super::schema::{CalibrationEntry, IncludeEntry};
 use super::search::{Search, Unselectable};
+use super::validate::{self, combinations};
 use super::weights::Weights;
 use crate::criterion::{self, Criterion, DepthUnit, PruneSpec};
 use crate::error::{Error, Result};
@@ -40,7 +40,7 @@ impl Axes {
         let (calibration, corpora) = calibrations.unzip();
         Ok(Self {
             position: at.place(),
-            backbone: backbone.written().map(|names| limits::values(&at.key("backbone"), names)).transpose()?,
+            backbone: backbone.written().map(|names| validate::values(&at.key("backbone"), names)).transpose()?,
             criterion: criterion.written().map(|entries| built(at, entries)).transpose()?,
             depth: depth.written().map(|entries| depths(&at.key("depth"), entries)).transpose()?,
             recovery: recovery.written().map(|entries| built(at, entries)).transpose()?,
@@ -123,28 +123,28 @@ fn calibrations(at: &At<'_>, entries: &[CalibrationEntry]) -> Result<Calibration
         all.extend(calibrations);
         corpora.extend(named);
     }
-    limits::each_once(at, &all)?;
+    validate::each_once(at, &all)?;
     Ok((all, corpora))
 }
 
 /// Expands the lists of an entry into calibrations, one per combination.
 fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
-    let corpora = limits::values(&at.key("corpus"), &entry.corpus)?;
+    let corpora = validate::values(&at.key("corpus"), &entry.corpus)?;
     let what = "the number of calibration sequences";
-    let sequences = limits::counts(&at.key("sequences"), &entry.sequences, 1, what)?;
-    let lengths = limits::counts(&at.key("length"), &entry.length, 2, "the length of a calibration sequence")?;
-    let seeds = entry.seed.written().map(|seeds| limits::values(&at.key("seed"), seeds)).transpose()?;
+    let sequences = validate::counts(&at.key("sequences"), &entry.sequences, 1, what)?;
+    let lengths = validate::counts(&at.key("length"), &entry.length, 2, "the length of a calibration sequence")?;
+    let seeds = entry.seed.written().map(|seeds| validate::values(&at.key("seed"), seeds)).transpose()?;
     let what = "the number of sequences for the operator";
     let operators = entry
         .operator_sequences
         .written()
-        .map(|values| limits::counts(&at.key("operator_sequences"), values, 1, what))
+        .map(|values| validate::counts(&at.key("operator_sequences"), values, 1, what))
         .transpose()?;
     let seeds = optional(at, seeds);
     let operators = optional(at, operators);
 
     let sizes = [corpora.len(), sequences.len(), lengths.len(), seeds.len(), operators.len()];
-    limits::few_enough(&sizes, &at.place())?;
+    validate::few_enough(&sizes, &at.place())?;
     let lists = sizes.iter().filter(|&&size| size > 1).count();
     let mut calibrations = Vec::new();
     for combination in combinations(&sizes) {
@@ -387,7 +387,10 @@ impl Axes {
             values.as_ref().map_or(0, Vec::len)
         }
         let Self { position, backbone, criterion, depth, recovery, calibration, .. } = self;
-        limits::few_enough(&[size(backbone), size(criterion), size(depth), size(recovery), size(calibration)], position)
+        validate::few_enough(
+            &[size(backbone), size(criterion), size(depth), size(recovery), size(calibration)],
+            position,
+        )
     }
 
     /// Expands the axes for each backbone, in the order criterion, depth, recovery, calibration.

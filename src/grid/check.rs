@@ -10,15 +10,15 @@ use super::definitions::{Definers, Definitions};
 use super::depth::{self, DepthEntry};
 use super::eval_task::Asking;
 use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, TaskUseEntry};
-use super::many::Many;
+use super::input::InputRef;
 use super::named::Library;
-use super::need::Need;
 use super::node::{At, Positioned, YamlNode};
+use super::one_or_many::Many;
 use super::pattern::CellPattern;
 use super::schema::{IncludeEntry, Schema};
 use super::search::{Search, SearchEntry};
 use super::weights::Weights;
-use super::{AxisChoice, limits};
+use super::{AxisChoice, validate};
 use crate::error::{Error, Result};
 use crate::{corpus, metric};
 
@@ -40,7 +40,7 @@ pub(super) struct CheckedGrid {
 
 impl CheckedGrid {
     /// Returns the inputs of the grid: the backbones, and the corpora and tasks in use.
-    pub(super) fn needs(&self, shown: &AxisChoice<'_>) -> Vec<Need> {
+    pub(super) fn needs(&self, shown: &AxisChoice<'_>) -> Vec<InputRef> {
         let calibrated: BTreeSet<&str> = [&self.axes]
             .into_iter()
             .chain(&self.includes)
@@ -139,7 +139,7 @@ fn seeds<'a>(axes: impl Iterator<Item = &'a Axes> + Clone, evaluate: &'a Evaluat
 fn name(root: &At<'_>, schema: &Schema, file: &Path) -> Result<String> {
     let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let name = schema.name.clone().or(stem).unwrap_or_default();
-    limits::plain(&name, &root.key("name").place())?;
+    validate::plain(&name, &root.key("name").place())?;
     Ok(name)
 }
 
@@ -229,9 +229,9 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
     let mut perplexity = Vec::new();
     for (i, entry) in entries.perplexity.iter().enumerate() {
         let at = at.key("perplexity").item(i);
-        let texts = limits::values(&at.key("corpus"), &entry.corpus)?;
-        let lengths = limits::counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
-        limits::few_enough(&[texts.len(), lengths.len()], &at.place())?;
+        let texts = validate::values(&at.key("corpus"), &entry.corpus)?;
+        let lengths = validate::counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
+        validate::few_enough(&[texts.len(), lengths.len()], &at.place())?;
         for (text, length) in texts.iter().flat_map(|text| lengths.iter().map(move |length| (text, length))) {
             // Point at the item if only one of the lists has several items, otherwise at the entry.
             let position = match (texts.len(), lengths.len()) {
@@ -261,19 +261,19 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
                 let Asking { shots, max_length, limit, .. } = entry.how;
                 defined::check(&at, max_length, limit)?;
                 let shots = shots.unwrap_or_default();
-                limits::count(0, shots, "the number of examples", &at.key("shots").place())?;
+                validate::count(0, shots, "the number of examples", &at.key("shots").place())?;
                 defined.push((at, &**entry));
             }
         }
     }
     // A list that is present must not be empty.
     if entries.perplexity.written().is_some() {
-        limits::each_once(&at.key("perplexity"), &perplexity)?;
+        validate::each_once(&at.key("perplexity"), &perplexity)?;
     }
     if entries.tasks.written().is_some() {
-        limits::neither_empty_nor_long(&at.key("tasks"), &entries.tasks)?;
+        validate::neither_empty_nor_long(&at.key("tasks"), &entries.tasks)?;
         let placed: Vec<_> = tasks.iter().map(|(at, task)| at.placed(task.clone())).collect();
-        limits::none_twice(&at.key("tasks").name(), &placed)?;
+        validate::none_twice(&at.key("tasks").name(), &placed)?;
     }
     tasks.iter().try_for_each(|(at, task)| defined::check(at, task.how.max_length, task.how.limit))?;
     let used = Used {
@@ -305,7 +305,7 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
 fn metrics(at: &At<'_>, entries: &Many<String>) -> Result<Vec<String>> {
     let names: Vec<String> = entries.iter().cloned().collect();
     if entries.written().is_some() {
-        limits::values(at, &names)?;
+        validate::values(at, &names)?;
     }
     let known: Vec<&str> = metric::named().collect();
     match names.iter().enumerate().find(|(_, name)| !known.contains(&name.as_str())) {
@@ -319,10 +319,10 @@ fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> 
     let mut prompts = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         let at = at.item(i);
-        let lengths = limits::counts(&at.key("length"), &entry.length, 1, "the length of a timed prompt")?;
+        let lengths = validate::counts(&at.key("length"), &entry.length, 1, "the length of a timed prompt")?;
         let batches = optional_counts(&at, "batch", &entry.batch, "the number of sequences of a timed prompt")?;
         let new = optional_counts(&at, "decode", &entry.decode, "the number of tokens decoded behind a timed prompt")?;
-        limits::few_enough(&[lengths.len(), batches.len(), new.len()], &at.place())?;
+        validate::few_enough(&[lengths.len(), batches.len(), new.len()], &at.place())?;
         for (length, batch) in lengths.iter().flat_map(|length| batches.iter().map(move |batch| (length, batch))) {
             let (length, batch, position) = (length.value, batch.value.unwrap_or(1), &length.position);
             prompts.extend(new.iter().map(|decode| Positioned {
@@ -332,12 +332,12 @@ fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> 
         }
     }
     if entries.written().is_some() {
-        limits::each_once(at, &prompts)?;
+        validate::each_once(at, &prompts)?;
     }
     Ok(prompts.into_iter().map(|prompt| prompt.value).collect())
 }
 
 fn optional_counts(at: &At<'_>, key: &str, values: &Many<usize>, what: &str) -> Result<Vec<Positioned<Option<usize>>>> {
-    let counts = values.written().map(|values| limits::counts(&at.key(key), values, 1, what)).transpose()?;
+    let counts = values.written().map(|values| validate::counts(&at.key(key), values, 1, what)).transpose()?;
     Ok(optional(at, counts))
 }

@@ -12,11 +12,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::eval_task::{Asking, EvalTask, TaskData, TaskSource};
-use super::limits;
-use super::need::{Around, Found, Need, from_here};
+use super::input::{Found, InputRef, InputResolver, from_here};
 use super::node::{At, Positioned};
+use super::validate;
 use crate::error::{Error, Result};
-use crate::hub::{Repo, RepoKind, Source, Want, Wanted};
+use crate::hub::{FilePattern, Repo, RepoFiles, RepoKind, Source};
 use crate::metric::Metric;
 use crate::sandbox::{self, Probe};
 use crate::tasks::DocumentLimit;
@@ -112,7 +112,7 @@ pub(super) struct DefinedTask {
 enum RowsOrigin {
     /// Files by split, and the position where they are named.
     OneOrMore(BTreeMap<String, Vec<PathBuf>>, String),
-    Folder(Box<Need>),
+    Folder(Box<InputRef>),
 }
 
 /// Resolved task definitions of a grid.
@@ -143,7 +143,7 @@ impl Meant {
             for definition in tasks {
                 offered(&definition)?;
                 let task_use = EvalTask { name: definition.name.clone(), how: how.clone(), defined: true };
-                limits::shown("task", &task_use.name, &at.place())?;
+                validate::shown("task", &task_use.name, &at.place())?;
                 shown.push(at.placed(task_use.to_string()));
                 meant.uses.push(task_use);
                 let defined =
@@ -160,12 +160,12 @@ impl Meant {
                 meant.groups.push(group_use);
             }
         }
-        limits::none_twice("evaluate.tasks", &shown)?;
+        validate::none_twice("evaluate.tasks", &shown)?;
         Ok(meant)
     }
 
     /// Returns the inputs of the shown tasks.
-    pub(super) fn needs(&self, shown: &dyn Fn(&str) -> bool) -> Vec<Need> {
+    pub(super) fn needs(&self, shown: &dyn Fn(&str) -> bool) -> Vec<InputRef> {
         let tasks = self.tasks.iter().filter(|(name, _)| shown(name));
         tasks
             .filter_map(|(name, defined)| match &defined.origin {
@@ -192,7 +192,7 @@ impl Meant {
     ///
     /// # Errors
     /// Fails if a split is missing.
-    pub(super) fn found(&self, around: &Around<'_>) -> Result<BTreeMap<String, TaskData>> {
+    pub(super) fn found(&self, around: &InputResolver<'_>) -> Result<BTreeMap<String, TaskData>> {
         let found = self.tasks.iter().map(|(name, DefinedTask { definition, origin, generated })| {
             let splits = self.splits(name);
             let (rows, hub) = match origin {
@@ -257,7 +257,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
         }
         Some(DataEntry::Place(folder)) => {
             let Positioned { value, position } = from_here(folder, &at);
-            return Ok(RowsOrigin::Folder(Box::new(Need::of_rows(name, Some(value), None, position))));
+            return Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, Some(value), None, position))));
         }
         None => {}
     }
@@ -288,7 +288,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
         return Ok(RowsOrigin::OneOrMore(splits, format!("task {name}, `data_files`, {}", definition.place)));
     }
     if local(path).is_dir() {
-        return Ok(RowsOrigin::Folder(Box::new(Need::of_rows(name, Some(local(path)), None, at.place()))));
+        return Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, Some(local(path)), None, at.place()))));
     }
     check_builder(definition, path)?;
     let revision = entry.revision.as_deref().or_else(|| options.get("revision")?.as_text());
@@ -297,8 +297,8 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
             .at(format!("{}, dataset_path", definition.place))
             .hint("set `data: FOLDER` or `data: {SPLIT: FILE}` in the grid")
     })?;
-    let want = Want { source, files: Vec::new() };
-    Ok(RowsOrigin::Folder(Box::new(Need::of_rows(name, None, Some(want), at.place()))))
+    let want = RepoFiles { source, files: Vec::new() };
+    Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, None, Some(want), at.place()))))
 }
 
 /// Returns the files of one split relative to the working directory.
@@ -346,7 +346,7 @@ fn check_builder(definition: &Definition, path: &str) -> Result<()> {
 }
 
 /// Returns the files of the splits, in the directory layouts of hub datasets.
-fn wanted(want: Want, definition: &Definition, splits: &[&str]) -> Want {
+fn wanted(want: RepoFiles, definition: &Definition, splits: &[&str]) -> RepoFiles {
     let folder = definition.data.options.get("data_dir").and_then(Value::as_text).map(|folder| format!("{folder}/"));
     let folder = folder.unwrap_or_default();
     let bases = match &definition.data.name {
@@ -356,10 +356,10 @@ fn wanted(want: Want, definition: &Definition, splits: &[&str]) -> Want {
     let mut files = Vec::new();
     for (split, base) in splits.iter().flat_map(|split| bases.iter().map(move |base| (split, base))) {
         for form in ["-*-of-*.parquet", ".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz", "/*.parquet"] {
-            files.push(Wanted::optional(format!("{folder}{base}{split}{form}")));
+            files.push(FilePattern::optional(format!("{folder}{base}{split}{form}")));
         }
     }
-    Want { files, ..want }
+    RepoFiles { files, ..want }
 }
 
 /// Returns the given files of the splits.
@@ -398,7 +398,7 @@ fn single(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRows> {
 /// Checks the document limit and the context length.
 pub(super) fn check(at: &At<'_>, max_length: Option<usize>, limit: Option<f64>) -> Result<()> {
     if let Some(length) = max_length {
-        limits::count(1, length, "the context length of a backbone", &at.key("max_length").place())?;
+        validate::count(1, length, "the context length of a backbone", &at.key("max_length").place())?;
     }
     let limit = limit.map(DocumentLimit::new).transpose();
     limit.map(drop).map_err(|error| error.at(at.key("limit").place().to_string()))

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::eval_task::{TaskData, TaskSource};
-use super::limits;
+use super::input::{EntryKind, Found, HubSource, InputRef, InputResolver, WrittenSource};
 use super::named::{self, Library};
-use super::need::{Around, EntryKind, Found, HubSource, Need, WrittenSource};
 use super::node::{At, Positioned};
 use super::schema::{BackboneEntry, CorpusEntry, Schema, TaskEntry};
 use super::shards::{Stream, WrittenShards};
+use super::validate;
 use super::weights::CalibratedOn;
 use crate::corpus::Rule;
 use crate::error::{Error, ErrorKind, ErrorParts, Result};
@@ -31,7 +31,7 @@ pub(super) struct Definitions {
 #[derive(Debug)]
 pub(super) struct NamedEntry<T> {
     pub(super) entry: T,
-    pub(super) need: Need,
+    pub(super) need: InputRef,
 }
 
 /// Places in which names are looked up: the grid and the library.
@@ -61,7 +61,7 @@ impl Definers<'_> {
         self.each(EntryKind::Corpus, &self.schema.corpora, used, |(name, at), corpus: &CorpusEntry| {
             known("window rule", &corpus.rule, &rules(), &at.key("rule"))?;
             if let Some(limit) = corpus.limit {
-                limits::count(1, limit, "the limit on evaluation windows", &at.key("limit").place())?;
+                validate::count(1, limit, "the limit on evaluation windows", &at.key("limit").place())?;
             }
             let CorpusEntry { path, hub, revision, files, rule, shards, shards_read, .. } = corpus;
             let seeds = seeds.get(name).cloned().unwrap_or_default();
@@ -99,13 +99,13 @@ impl Definers<'_> {
             if all.contains_key(name) {
                 continue;
             }
-            limits::shown(kind.word(), name, position)?;
+            validate::shown(kind.word(), name, position)?;
             let Some(definition) = defined.get(name) else {
                 let inline = defined.keys().map(String::as_str);
                 return Err(named::unknown(self.library, kind, name, inline, position.to_string()));
             };
             let at = self.root.key(kind.key()).key(name);
-            let need = Need::read(kind, name, &at, read((name, &at), definition)?)?;
+            let need = InputRef::read(kind, name, &at, read((name, &at), definition)?)?;
             all.insert(name.clone(), NamedEntry { entry: definition.clone(), need });
         }
         Ok(all)
@@ -223,7 +223,7 @@ fn layers(folder: &Path) -> Result<usize> {
 /// Locates the backbones and reads their layer counts.
 pub(super) fn found_backbones(
     defined: BTreeMap<String, NamedEntry<BackboneEntry>>,
-    around: &Around<'_>,
+    around: &InputResolver<'_>,
 ) -> Result<BTreeMap<String, Backbone>> {
     defined
         .into_iter()
@@ -240,7 +240,7 @@ pub(super) fn found_backbones(
 }
 
 /// Adds all other missing inputs to an error about a missing input, so that they can be fetched at once.
-pub(super) fn with_others(first: Error, needs: &[Need], around: &Around<'_>) -> Error {
+pub(super) fn with_others(first: Error, needs: &[InputRef], around: &InputResolver<'_>) -> Error {
     if first.kind() != ErrorKind::Missing {
         return first;
     }
@@ -274,7 +274,7 @@ fn key_of(error: &Error) -> (String, Option<String>) {
 
 pub(super) fn found_corpora(
     defined: BTreeMap<String, NamedEntry<CorpusEntry>>,
-    around: &Around<'_>,
+    around: &InputResolver<'_>,
 ) -> Result<BTreeMap<String, Corpus>> {
     defined
         .into_iter()
@@ -288,7 +288,7 @@ pub(super) fn found_corpora(
 
 pub(super) fn found_tasks(
     defined: BTreeMap<String, NamedEntry<TaskEntry>>,
-    around: &Around<'_>,
+    around: &InputResolver<'_>,
 ) -> Result<BTreeMap<String, TaskData>> {
     defined
         .into_iter()

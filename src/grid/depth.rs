@@ -8,8 +8,8 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 
 use serde_json::json;
 
-use super::limits;
 use super::node::{At, Positioned};
+use super::validate;
 use crate::criterion::{self, DepthUnit};
 use crate::error::{Error, Result};
 
@@ -153,7 +153,7 @@ impl fmt::Display for Amount {
 
 /// Parses the depths of an axis.
 pub(super) fn depths(at: &At<'_>, entries: &[DepthEntry]) -> Result<Vec<Positioned<Depth>>> {
-    limits::values(
+    validate::values(
         at,
         &entries
             .iter()

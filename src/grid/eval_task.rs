@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::Grid;
 use super::draw::Draw;
-use super::need::HubSource;
+use super::input::HubSource;
 use crate::error::Result;
 use crate::files::sha256;
 use crate::sandbox::{Probe, TaskProbe};

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::defined::{DataEntry, DefinitionEntry, GroupUse};
 use super::draw::Draw;
 use super::eval_task::{Asking, EvalTask};
-use super::many::{self, Many};
+use super::one_or_many::{self, Many};
 use crate::error::Result;
 pub use crate::metric::PromptName as Latency;
 use crate::tasks::Bos;
@@ -107,15 +107,15 @@ pub(super) struct EvaluateEntry {
 #[serde(deny_unknown_fields)]
 pub(super) struct LatencyEntry {
     /// Tokens per sequence.
-    #[schemars(schema_with = "many::counts")]
+    #[schemars(schema_with = "one_or_many::counts")]
     pub(super) length: Many<usize>,
     /// Sequences per batch; 1 by default.
     #[serde(default)]
-    #[schemars(schema_with = "many::counts")]
+    #[schemars(schema_with = "one_or_many::counts")]
     pub(super) batch: Many<usize>,
     /// New tokens to decode after the prompt, per sequence; none by default.
     #[serde(default)]
-    #[schemars(schema_with = "many::counts")]
+    #[schemars(schema_with = "one_or_many::counts")]
     pub(super) decode: Many<usize>,
 }
 
@@ -126,7 +126,7 @@ pub(super) struct PerplexityEntry {
     /// Names in `corpora`, or of files `corpora/NAME.yaml`.
     pub(super) corpus: Many<String>,
     /// Tokens per window.
-    #[schemars(schema_with = "many::lengths")]
+    #[schemars(schema_with = "one_or_many::lengths")]
     pub(super) length: Many<usize>,
     /// Whether to compare each variant's predictions with the dense model's: KL divergence, same most likely token, ….
     #[serde(default)]
@@ -250,7 +250,7 @@ impl JsonSchema for TaskUseEntry {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let name = many::task_name(generator);
+        let name = one_or_many::task_name(generator);
         json_schema!({"anyOf": [name, generator.subschema_for::<TaskUseMap>()]})
     }
 }

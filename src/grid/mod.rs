@@ -20,15 +20,15 @@ mod check;
 mod defined;
 mod definitions;
 mod depth;
+mod deserialize;
 mod draw;
 mod eval_task;
 mod evaluate;
-mod limits;
-mod many;
+mod input;
 mod name;
 mod named;
-mod need;
 mod node;
+mod one_or_many;
 mod overrides;
 mod pattern;
 mod profile;
@@ -36,7 +36,7 @@ mod schema;
 mod schema_json;
 mod search;
 mod shards;
-mod typed;
+mod validate;
 mod weights;
 mod yaml;
 
@@ -47,7 +47,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use artifact::{
-    Description, FigureEntry, FigureKind, Lead, ListEntry, Over, RacesEntry, Shade, TableEntry, Tolerance,
+    Description, FigureEntry, FigureKind, Highlight, ListEntry, Over, RacesEntry, RowHeader, TableEntry, Tolerance,
 };
 pub use cell::{Calibration, Cell, Method, MethodAxis};
 pub use defined::{DefinedColumn, GroupUse, columns as defined_columns};
@@ -55,9 +55,9 @@ pub use definitions::{Backbone, Corpus, Rounded, rules, tasks};
 pub use draw::Draw;
 pub use eval_task::{Asking, EvalTask, TaskData, TaskSource};
 pub use evaluate::{Evaluate, Latency, Perplexity};
+pub use input::{EntryKind, Found, HubSource, InputRef, InputResolver};
 pub use name::give as give_names;
 pub use named::{BackboneFile, backbone_files, names_around};
-pub use need::{Around, EntryKind, Found, HubSource, Need};
 pub use schema_json::json_schema;
 pub use search::{Budget, Search, Unselectable};
 pub use shards::Stream;
@@ -166,7 +166,7 @@ impl Grid {
     fn laid(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<Grid> {
         let Layers { root, library, entries, profile } = layers;
         let mut checked = check::check(&schema(&root)?, &root, path, &library)?;
-        let around = Around::new(library.lock_file(), path, profile.as_deref());
+        let around = InputResolver::new(library.lock_file(), path, profile.as_deref());
         let needs = checked.needs(shown);
         let absent = |error: Error| definitions::with_others(error, &needs, &around);
         let mut includes: Vec<_> = checked.includes.iter().map(|include| include.within(&checked.axes)).collect();
@@ -194,8 +194,8 @@ impl Grid {
         evaluate.perplexity.retain(|text| (shown.text)(&text.corpus));
         evaluate.tasks.retain(|task| (shown.task)(&task.name));
         evaluate.latency.retain(|_| shown.latency);
-        let backbone = limits::distinct(cells.iter().map(|cell| &cell.backbone));
-        let calibration = limits::distinct(cells.iter().filter_map(|cell| cell.calibration.as_ref()));
+        let backbone = validate::distinct(cells.iter().map(|cell| &cell.backbone));
+        let calibration = validate::distinct(cells.iter().filter_map(|cell| cell.calibration.as_ref()));
         let texts = evaluate.perplexity.iter().map(|text| &text.corpus);
         let texts: BTreeSet<&String> = calibration.iter().map(|entry| &entry.corpus).chain(texts).collect();
         backbones.retain(|name, _| backbone.contains(name));
@@ -212,9 +212,9 @@ impl Grid {
             tasks: definitions::found_tasks(tasks, &around).map_err(absent)?,
             definitions: meant.found(&around).map_err(absent)?,
             backbone,
-            criterion: limits::distinct(cells.iter().filter_map(|cell| cell.criterion.as_ref())),
-            depth: limits::distinct(cells.iter().filter(|cell| !cell.is_dense()).map(|cell| &cell.depth)),
-            recovery: limits::distinct(cells.iter().filter_map(|cell| cell.recovery.as_ref())),
+            criterion: validate::distinct(cells.iter().filter_map(|cell| cell.criterion.as_ref())),
+            depth: validate::distinct(cells.iter().filter(|cell| !cell.is_dense()).map(|cell| &cell.depth)),
+            recovery: validate::distinct(cells.iter().filter_map(|cell| cell.recovery.as_ref())),
             calibration,
             evaluate,
             search: checked.search,
@@ -311,7 +311,7 @@ fn absolute(path: &mut PathBuf) -> Result<()> {
 
 #[derive(Debug)]
 pub struct InputList {
-    pub needs: Vec<Need>,
+    pub needs: Vec<InputRef>,
     /// Lock file for hub inputs, which need not exist.
     pub lock_file: PathBuf,
     grid: PathBuf,
@@ -322,13 +322,13 @@ pub struct InputList {
 
 impl InputList {
     /// Returns the resolver, which searches the hub cache and the lock file.
-    pub fn around(&self) -> Around<'_> {
-        Around::new(self.lock_file.clone(), &self.grid, self.profile.as_deref())
+    pub fn around(&self) -> InputResolver<'_> {
+        InputResolver::new(self.lock_file.clone(), &self.grid, self.profile.as_deref())
     }
 }
 
 fn schema(root: &node::YamlNode) -> Result<schema::Schema> {
-    schema::Schema::deserialize(typed::FromNode::root(root)).map_err(typed::Fault::into_error)
+    schema::Schema::deserialize(deserialize::FromNode::root(root)).map_err(deserialize::Fault::into_error)
 }
 
 /// Merged layers of a grid.

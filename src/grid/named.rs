@@ -5,14 +5,14 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::need::EntryKind;
+use super::deserialize;
+use super::input::EntryKind;
 use super::node::{MapEntry, Value, YamlNode};
 use super::schema::BackboneEntry;
-use super::typed;
 use super::yaml::{self, FileShape};
 use crate::error::{Error, Result};
 use crate::files;
-use crate::hub::{Lock, Repo, RepoKind, Source, Want, Wanted};
+use crate::hub::{FilePattern, Lock, Repo, RepoFiles, RepoKind, Source};
 use crate::installed;
 
 /// Maximum number of ancestor directories to search.
@@ -119,7 +119,7 @@ pub struct BackboneFile {
     /// Description of where to obtain the backbone.
     pub source: Option<String>,
     /// Source on the hub.
-    pub want: Option<Want>,
+    pub want: Option<RepoFiles>,
     /// Python package whose wheel contains the hub's file: `name==version`.
     pub package: Option<String>,
     /// Profile that defines the texts and tasks for scoring.
@@ -140,13 +140,14 @@ pub fn backbone_files(folder: &Path) -> Result<Vec<BackboneFile>> {
 fn read_backbone_file(folder: &Path, path: &Path) -> Result<BackboneFile> {
     let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let node = read_entry(EntryKind::Backbone, &name, path)?;
-    let entry = BackboneEntry::deserialize(typed::FromNode::root(&node)).map_err(typed::Fault::into_error)?;
-    let hub = entry.hub.as_deref().map(|hub| -> Result<Want> {
+    let entry =
+        BackboneEntry::deserialize(deserialize::FromNode::root(&node)).map_err(deserialize::Fault::into_error)?;
+    let hub = entry.hub.as_deref().map(|hub| -> Result<RepoFiles> {
         let repo = Repo::new(RepoKind::Model, hub)?;
         let source = Source::new(repo, entry.revision.as_deref())?;
         Ok(match &entry.files[..] {
-            [] => Want::backbone(source),
-            files => Want { source, files: files.iter().map(Wanted::needed).collect() },
+            [] => RepoFiles::backbone(source),
+            files => RepoFiles { source, files: files.iter().map(FilePattern::needed).collect() },
         })
     });
     let want = hub.transpose().map_err(|error| error.at(path.display().to_string()))?;

@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use super::cell::{self, AXES, Calibration, Cell, Method, MethodAxis, WrittenMethod};
 use super::depth::{self, Depth};
-use super::limits::distinct;
-use super::many::Many;
 use super::node::{At, Positioned, YamlPosition};
+use super::one_or_many::Many;
 use super::schema::{CalibrationPattern, PatternEntry};
+use super::validate::distinct;
 use crate::criterion::Criterion;
 use crate::error::{Error, Result};
 use crate::recovery::Recovery;

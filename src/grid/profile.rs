@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::limits::is_plain;
+use super::deserialize::unknown_key;
 use super::named::Library;
 use super::node::{Value, YamlNode};
-use super::typed::unknown_key;
+use super::validate::is_plain;
 use super::yaml::{self, FileShape};
 use crate::error::{Error, Result};
 

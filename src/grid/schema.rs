@@ -13,7 +13,7 @@ use super::artifact::Description;
 use super::cell::MethodEntry;
 use super::depth::DepthEntry;
 use super::evaluate::EvaluateEntry;
-use super::many::{self, Many};
+use super::one_or_many::{self, Many};
 use super::search::SearchEntry;
 use super::weights::WeightsEntry;
 use crate::corpus::ShardOrder;
@@ -22,7 +22,7 @@ use crate::corpus::ShardOrder;
 /// list.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("dependencies" = many::all_or_none()))]
+#[schemars(extend("dependencies" = one_or_many::all_or_none()))]
 pub(super) struct Schema {
     /// Name of the results directory; the file stem by default.
     pub(super) name: Option<String>,
@@ -42,14 +42,14 @@ pub(super) struct Schema {
     pub(super) weights: Many<WeightsEntry>,
     /// Criteria that select the layers to remove. A grid has this and the next three axes, or only dense backbones.
     #[serde(default)]
-    #[schemars(schema_with = "many::criteria")]
+    #[schemars(schema_with = "one_or_many::criteria")]
     pub(super) criterion: Many<MethodEntry>,
     /// Number of layers to remove, as a count or a share of the backbone's layers.
     #[serde(default)]
     pub(super) depth: Many<DepthEntry>,
     /// Recoveries to apply at the cut.
     #[serde(default)]
-    #[schemars(schema_with = "many::recoveries")]
+    #[schemars(schema_with = "one_or_many::recoveries")]
     pub(super) recovery: Many<MethodEntry>,
     /// Texts from which selections and operators are computed.
     #[serde(default)]
@@ -78,7 +78,7 @@ pub(super) struct Schema {
     pub(super) _profile: Option<String>,
     /// Changes to the grid by profile name. Maps are merged key by key, and everything else is replaced.
     #[serde(default, rename = "profiles")]
-    #[schemars(schema_with = "many::profiles")]
+    #[schemars(schema_with = "one_or_many::profiles")]
     pub(super) _profiles: BTreeMap<String, IgnoredAny>,
 }
 
@@ -132,7 +132,7 @@ pub(super) struct CorpusEntry {
     #[serde(default)]
     pub(super) files: Many<String>,
     /// Rule for joining rows and drawing windows.
-    #[schemars(schema_with = "many::rule")]
+    #[schemars(schema_with = "one_or_many::rule")]
     pub(super) rule: String,
     /// For the rule `c4-stream`: row order of the shards; `one-by-one` by default.
     pub(super) shards: Option<ShardOrder>,
@@ -166,7 +166,7 @@ pub(super) struct TaskEntry {
     pub(super) files: Many<String>,
     /// Name of the built-in task. Defaults to the name of this entry.
     #[serde(default)]
-    #[schemars(schema_with = "many::task")]
+    #[schemars(schema_with = "one_or_many::task")]
     pub(super) task: Option<String>,
     /// Whether the data is synthetic. Synthetic data never counts as the published split, whatever its size.
     #[serde(default)]
@@ -180,17 +180,17 @@ pub(super) struct CalibrationEntry {
     /// Name in `corpora`, or of a file `corpora/NAME.yaml`.
     pub(super) corpus: Many<String>,
     /// Number of sequences.
-    #[schemars(schema_with = "many::counts")]
+    #[schemars(schema_with = "one_or_many::counts")]
     pub(super) sequences: Many<usize>,
     /// Tokens per sequence.
-    #[schemars(schema_with = "many::lengths")]
+    #[schemars(schema_with = "one_or_many::lengths")]
     pub(super) length: Many<usize>,
     /// Seed for drawing sequences; 0 by default.
     #[serde(default)]
     pub(super) seed: Many<u64>,
     /// Number of leading sequences from which an operator is computed; all by default. Selection uses all.
     #[serde(default)]
-    #[schemars(schema_with = "many::counts")]
+    #[schemars(schema_with = "one_or_many::counts")]
     pub(super) operator_sequences: Many<usize>,
 }
 
@@ -201,12 +201,12 @@ pub(super) struct IncludeEntry {
     /// Models, which need not be on the grid's axis.
     pub(super) backbone: Many<String>,
     /// Criteria that select the layers.
-    #[schemars(schema_with = "many::criteria")]
+    #[schemars(schema_with = "one_or_many::criteria")]
     pub(super) criterion: Many<MethodEntry>,
     /// Number of layers to remove.
     pub(super) depth: Many<DepthEntry>,
     /// Recovery applied at the cut.
-    #[schemars(schema_with = "many::recoveries")]
+    #[schemars(schema_with = "one_or_many::recoveries")]
     pub(super) recovery: Many<MethodEntry>,
     /// Text that selections and operators are computed from.
     pub(super) calibration: Many<CalibrationEntry>,
@@ -219,12 +219,12 @@ pub(super) struct PatternEntry {
     /// Models. A pattern with only this key also excludes their dense cells.
     pub(super) backbone: Many<String>,
     /// Criteria, by name with any options, or with the given options.
-    #[schemars(schema_with = "many::criteria")]
+    #[schemars(schema_with = "one_or_many::criteria")]
     pub(super) criterion: Many<MethodEntry>,
     /// Number of removed layers.
     pub(super) depth: Many<DepthEntry>,
     /// Recoveries, by name with any options, or with the given options.
-    #[schemars(schema_with = "many::recoveries")]
+    #[schemars(schema_with = "one_or_many::recoveries")]
     pub(super) recovery: Many<MethodEntry>,
     /// Calibrations that match the given keys.
     pub(super) calibration: Many<CalibrationPattern>,
@@ -237,14 +237,14 @@ pub(super) struct CalibrationPattern {
     /// Names of corpora.
     pub(super) corpus: Many<String>,
     /// Number of sequences.
-    #[schemars(schema_with = "many::counts")]
+    #[schemars(schema_with = "one_or_many::counts")]
     pub(super) sequences: Many<usize>,
     /// Tokens per sequence.
-    #[schemars(schema_with = "many::lengths")]
+    #[schemars(schema_with = "one_or_many::lengths")]
     pub(super) length: Many<usize>,
     /// Seed for drawing sequences.
     pub(super) seed: Many<u64>,
     /// Number of sequences from which an operator is computed.
-    #[schemars(schema_with = "many::counts")]
+    #[schemars(schema_with = "one_or_many::counts")]
     pub(super) operator_sequences: Many<usize>,
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::cell::MethodAxis;
 use super::definitions;
-use super::need::EntryKind;
+use super::input::EntryKind;
 use super::profile::OF_THE_WHOLE;
 use super::schema::Schema;
 use crate::criterion::Criterion;

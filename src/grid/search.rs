@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::evaluate::{EvaluateEntry, Latency, PerplexityEntry, TaskUseEntry};
-use super::limits;
-use super::many::{self, Many};
 use super::node::At;
+use super::one_or_many::{self, Many};
+use super::validate;
 use crate::criterion::Depth;
 use crate::error::{Error, Result};
 
@@ -117,7 +117,7 @@ pub(super) struct SearchEntry {
 pub(super) struct BudgetEntry {
     /// Number of layers to remove; several numbers are separate searches.
     #[serde(default)]
-    #[schemars(schema_with = "many::counts")]
+    #[schemars(schema_with = "one_or_many::counts")]
     pub(super) layers: Many<usize>,
     /// Minimum speedup over the dense backbone: `1.3`.
     #[schemars(range(min = 1.0))]
@@ -177,7 +177,7 @@ impl SearchEntry {
                 .found(alpha.to_string()));
         }
         if let Some(items) = self.items {
-            limits::count(1, items, "the number of items", &at.key("items").place())?;
+            validate::count(1, items, "the number of items", &at.key("items").place())?;
         }
         let prompt = self.prompt.as_ref().map_or(PROMPT, |prompt| Latency {
             length: prompt.length,
@@ -186,7 +186,7 @@ impl SearchEntry {
         });
         let sizes = [("length", Some(prompt.length)), ("batch", Some(prompt.batch)), ("decode", prompt.decode)];
         for (key, value) in sizes.into_iter().filter_map(|(key, value)| Some((key, value?))) {
-            limits::count(1, value, "a prompt's size", &at.key("prompt").key(key).place())?;
+            validate::count(1, value, "a prompt's size", &at.key("prompt").key(key).place())?;
         }
         Ok(Search { budget, items: self.items, alpha, seed: self.seed.unwrap_or(0), prompt, unselectable: Vec::new() })
     }
@@ -207,7 +207,7 @@ impl BudgetEntry {
                 .found("none"));
         }
         let removed = match layers.written() {
-            Some(layers) => limits::values(&at.key("layers"), layers)?.into_iter().map(|value| value.value).collect(),
+            Some(layers) => validate::values(&at.key("layers"), layers)?.into_iter().map(|value| value.value).collect(),
             None => Vec::new(),
         };
         if removed.contains(&0) {

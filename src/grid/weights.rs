@@ -8,9 +8,9 @@ use serde::de::value::{MapAccessDeserializer, StrDeserializer};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::limits;
-use super::many::Many;
 use super::node::{At, Positioned};
+use super::one_or_many::Many;
+use super::validate;
 use crate::error::Result;
 use crate::model::WeightType;
 
@@ -129,7 +129,7 @@ impl Weights {
             let calibrated = calibrated.unwrap_or(&[CalibratedOn::Full]);
             all.extend(calibrated.iter().map(|on| at.placed(Self(Some((to, *on))))));
         }
-        limits::each_once(at, &all)?;
+        validate::each_once(at, &all)?;
         Ok(all)
     }
 

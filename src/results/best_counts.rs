@@ -3,10 +3,10 @@
 
 use std::fmt;
 
-use super::factors::{SEED, distinct, grouped};
 use super::paired;
 use super::record::{Condition, Record};
 use super::same_measurement::{RowContent, is_one_measurement};
+use super::settings::{SEED, distinct, grouped};
 use super::stored::{StoredNumber, StoredResults};
 use crate::metric::Metric;
 

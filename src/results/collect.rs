@@ -7,17 +7,17 @@ use ghostlab_definitions::aggregate;
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
-use super::cell_result::{Answers, CellResult, GridOutcome, Measured};
 use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, Setup};
 use super::record::{Condition, DENSE, Record};
-use super::{Factors, MeasuredProgram, Protocol, Question, factors, stem};
+use super::{MeasuredProgram, MetricKey, Protocol, Settings, settings, stem};
 use crate::grid::{Cell, Grid, Method, MethodAxis};
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::metric::{
     DECODE_SPEEDUP, ENTRIES, Metric, MetricEntry, Of, RepairSample, SPEEDUP, Shown, TaskSample, TextSample,
 };
+use crate::pipeline::outcome::{Answers, CellResult, GridOutcome, Measured};
+use crate::pipeline::stage::scores::scale;
 use crate::recovery::{self, RepairMetrics};
-use crate::stage::scores::scale;
 use crate::tasks::Measure;
 
 /// Collects the measurements of an outcome, cell by cell. `named` lists the options that are part of a method's name.
@@ -29,7 +29,7 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
     let shown = ENTRIES.iter().rev().copied().filter(|metric| metric.is_column(unlike, &grid.evaluate.metrics));
     let shown: Vec<&'static MetricEntry> = shown.collect();
     let cell = |result: &CellResult| {
-        let variant = Arc::new(factors::of_cell(&result.cell));
+        let variant = Arc::new(settings::of_cell(&result.cell));
         let undetermined = result.boundaries.iter().any(|boundary| boundary.undetermined);
         let setup = Setup {
             identity: result.identity.clone(),
@@ -75,8 +75,8 @@ fn summary(result: &CellResult) -> CellSummary {
         layers: result.layers,
         recovery: cell.recovery.as_ref().map(ToString::to_string),
         calibration: cell.calibration.as_ref().map(ToString::to_string),
-        factors: Arc::new(factors::of_cell(cell)),
-        written: factors::written(cell),
+        factors: Arc::new(settings::of_cell(cell)),
+        written: settings::written(cell),
         seconds: result.seconds,
         notes: result.notes(),
         failure: result.failure.clone(),
@@ -114,7 +114,7 @@ impl Numbers<'_> {
     fn setup<E, S, A>(
         &self,
         measured: Option<&Measured<A, E, S>>,
-        measure: Factors,
+        measure: Settings,
         scored: Option<Protocol>,
     ) -> Setup {
         let measures = measured.map(|entry| Arc::clone(&entry.measure)).into_iter().collect();
@@ -125,14 +125,14 @@ impl Numbers<'_> {
     fn push(
         &mut self,
         metric: Metric,
-        asked: Option<Question>,
+        asked: Option<MetricKey>,
         setup: &Setup,
         estimate: Option<Measure>,
         sample: Option<Sample>,
     ) {
         self.all.push(Arc::new(Measurement {
             cell: self.result.cell.to_string(),
-            asked: asked.unwrap_or_else(|| Question::besides(&metric)),
+            asked: asked.unwrap_or_else(|| MetricKey::besides(&metric)),
             record: Record {
                 condition: self.condition.clone(),
                 metric: metric.id.clone(),
@@ -157,7 +157,7 @@ impl Numbers<'_> {
             let settings = json!({"corpus": text.corpus, "length": text.length, "limit": limit});
             let measured = result.text(text);
             let protocol = Protocol::text(grid, text, outcome.text_read(result, text));
-            let setup = self.setup(measured, factors::below(&protocol.measures().id, &settings), Some(protocol));
+            let setup = self.setup(measured, settings::below(&protocol.measures().id, &settings), Some(protocol));
             let windows = result.text_sample(text);
             for entry in shown {
                 match entry.of {
@@ -167,7 +167,7 @@ impl Numbers<'_> {
                 }
                 let items =
                     windows.filter(|_| entry.test.is_some()).map(|windows| Sample::Losses(windows.by_window(entry)));
-                let asked = Question::Text(entry, text.clone());
+                let asked = MetricKey::Text(entry, text.clone());
                 self.push(
                     entry.on(stem(&text.corpus)),
                     Some(asked),
@@ -176,7 +176,7 @@ impl Numbers<'_> {
                     items,
                 );
             }
-            all.measure.extend(factors::below(&text.to_string(), &json!({"limit": limit})));
+            all.measure.extend(settings::below(&text.to_string(), &json!({"limit": limit})));
             all.scored.extend(setup.scored);
             all.measures.extend(setup.measures);
             samples.push(windows);
@@ -200,7 +200,7 @@ impl Numbers<'_> {
         for used in grid.evaluate.native() {
             let measured = result.task(used);
             let protocol = outcome.task(used).and_then(|extent| Protocol::task(grid, used, extent));
-            let setup = self.setup(measured, factors::below(&used.name, used), protocol);
+            let setup = self.setup(measured, settings::below(&used.name, used), protocol);
             let answers = measured.and_then(|measured| measured.sample.as_ref()?.answers.native());
             let dense = outcome.dense_answers(&result.cell.backbone, used);
             let sample = answers.map(|answers| TaskSample { answers, dense });
@@ -210,11 +210,11 @@ impl Numbers<'_> {
                 }
                 let tested = sample.filter(|_| entry.test.is_some());
                 let items = tested.and_then(|sample| sample.by_document(entry)).map(Sample::Right);
-                let asked = Question::Task(entry, used.clone());
+                let asked = MetricKey::Task(entry, used.clone());
                 let estimate = sample.and_then(|sample| sample.estimate(entry));
                 self.push(entry.on(&used.name), Some(asked), &setup, estimate, items);
             }
-            all.measure.extend(factors::below(&used.to_string(), used));
+            all.measure.extend(settings::below(&used.to_string(), used));
             all.scored.extend(setup.scored);
             all.measures.extend(setup.measures);
             samples.push(sample);
@@ -228,7 +228,7 @@ impl Numbers<'_> {
             let items = samples.as_ref().filter(|_| metric.test.is_some());
             let items = items.map(|all| Sample::Tasks(all.iter().map(TaskSample::right).collect()));
             let estimate = samples.as_deref().and_then(estimate);
-            self.push(metric.metric(), Some(Question::Tasks(metric)), &all, estimate, items);
+            self.push(metric.metric(), Some(MetricKey::Tasks(metric)), &all, estimate, items);
         }
     }
 
@@ -251,12 +251,12 @@ impl Numbers<'_> {
             let metric = protocol.measures();
             let (score, measure, members) = match (task, group) {
                 (Some(task), _) => {
-                    (judged.map(|(score, _)| score.clone()), factors::below(&metric.id, task), vec![task.clone()])
+                    (judged.map(|(score, _)| score.clone()), settings::below(&metric.id, task), vec![task.clone()])
                 }
                 (None, Some(group)) => {
                     let found = result.group(group).and_then(|scores| scores.into_iter().find(is_it));
                     let members = group.group.tasks.iter().map(|name| group.task(name));
-                    (found, factors::below(&metric.id, &group.how), members.collect())
+                    (found, settings::below(&metric.id, &group.how), members.collect())
                 }
                 (None, None) => continue,
             };
@@ -288,7 +288,7 @@ impl Numbers<'_> {
             let Of::Size(estimate) = entry.of else { continue };
             let value = self.result.savings.as_ref().map(estimate).filter(|value| value.is_finite());
             let estimate = value.map(|value| Measure { value, stderr: None });
-            self.push(entry.metric(), Some(Question::Size(entry)), &self.setup.clone(), estimate, None);
+            self.push(entry.metric(), Some(MetricKey::Size(entry)), &self.setup.clone(), estimate, None);
         }
     }
 
@@ -311,7 +311,7 @@ impl Numbers<'_> {
                         && timing
                             .and_then(|timing| timing.decode.as_ref())
                             .is_some_and(DecodeResult::has_noisy_speedup));
-                let setup = self.setup(measured, factors::below(metric.family(), prompt), Some(protocol));
+                let setup = self.setup(measured, settings::below(metric.family(), prompt), Some(protocol));
                 let sample = match timing {
                     Some(sample) if sample.times.is_none() => Some(Sample::OutOfMemory),
                     _ => is_noisy_speedup.then_some(Sample::NoisyTimes),
@@ -389,10 +389,10 @@ impl<'a> Labels<'a> {
     }
 
     /// Returns the settings that are visible in a cell's condition, besides its names.
-    fn told(&self, variant: &Factors) -> BTreeSet<String> {
+    fn told(&self, variant: &Settings) -> BTreeSet<String> {
         let named =
             self.named.iter().flat_map(|option| ["criterion", "recovery"].map(|axis| format!("{axis}.{option}")));
-        let sequences = self.sequences.then(|| factors::OPERATOR_SEQUENCES.to_owned());
+        let sequences = self.sequences.then(|| settings::OPERATOR_SEQUENCES.to_owned());
         named.chain(sequences).filter(|name| variant.contains_key(name)).collect()
     }
 

@@ -13,9 +13,9 @@ use super::record::Record;
 use super::stored::{StoredNumber, StoredResults};
 use crate::error::Result;
 use crate::files::sha256;
-use crate::identity::{Aspect, Canonical, ComputeId, Difference, differs, leaves};
 use crate::metric::Metric;
 use crate::model::Tolerance;
+use crate::pipeline::identity::{Canonical, ComputeId, Difference, SettingPath, differs, leaves};
 
 /// Differences between two runs.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -146,7 +146,7 @@ impl Differences {
                 [first.engine(&number.record.condition.backbone), second.engine(&other.record.condition.backbone)];
             // No bound is known for other settings. The batch size follows from the engine.
             let of_engine =
-                |aspect: &Aspect| aspect.is_of("engine") || aspect.is_of("measure") && aspect.name() == "batch";
+                |aspect: &SettingPath| aspect.is_of("engine") || aspect.is_of("measure") && aspect.name() == "batch";
             let same = same_items && differences.iter().all(|difference| of_engine(&difference.aspect));
             let beyond = same.then(|| beyond(number, other, &ran)).flatten();
             let Unpaired { record, cell, column } = unpaired(number);

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::super::Factors;
+use super::super::Settings;
 use super::super::record::Condition;
 use super::*;
-use crate::identity::ComputeId;
-use crate::identity::{Identity, MeasureId};
+use crate::pipeline::identity::ComputeId;
+use crate::pipeline::identity::{Identity, MeasureId};
 
 fn number(recovery: &str, metric: &str, value: f64, right: &str) -> StoredNumber {
     let condition = Condition {
@@ -48,7 +48,7 @@ fn stored(settings: Value, numbers: Vec<StoredNumber>) -> StoredResults {
         inputs: BTreeMap::new(),
         engines: BTreeMap::new(),
         protocols: BTreeMap::new(),
-        cells: numbers.iter().map(|number| (number.cell.clone(), Factors::new())).collect(),
+        cells: numbers.iter().map(|number| (number.cell.clone(), Settings::new())).collect(),
         measures: BTreeMap::new(),
         identities,
         measured,

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use polars::df;
 use polars::prelude::DataFrame;
 
-use super::cell_result::CellResult;
 use super::file::{failed, put, write_parts};
 use crate::error::{Error, Result};
+use crate::pipeline::outcome::CellResult;
 use crate::tasks::{Answered, ChoiceResult, DocumentResult};
 
 /// File name of the answers in a results directory.
@@ -187,7 +187,7 @@ mod channels_tests {
 
     use super::*;
     use crate::grid::Cell;
-    use crate::stage::operator::BoundaryResult;
+    use crate::pipeline::stage::operator::BoundaryResult;
 
     fn cell(backbone: &str, boundaries: &[(usize, Vec<f64>)]) -> CellResult {
         let cell = Cell::named(backbone, &format!("{backbone}.dense"));

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use super::factors::{distinct, grouped};
 use super::measurement::CellSummary;
 use super::notes::{ranges, removed_text};
 use super::same_measurement::{RowContent, is_one_measurement};
-use super::{Factors, capital};
+use super::settings::{distinct, grouped};
+use super::{Settings, capital};
 use crate::model::Cut;
 use crate::{criterion, recovery};
 
@@ -108,7 +108,7 @@ impl SharedSelection {
     }
 }
 
-fn labels(rows: &[&(Factors, Vec<&CellSummary>)]) -> Vec<String> {
+fn labels(rows: &[&(Settings, Vec<&CellSummary>)]) -> Vec<String> {
     distinct(&rows.iter().map(|(key, _)| label(key)).collect::<Vec<_>>())
 }
 
@@ -140,13 +140,13 @@ fn criterion_label(cell: &CellSummary) -> String {
 
 /// Returns the settings of a row's recovery and calibration, except the boundary, which a table may set per
 /// criterion.
-fn recovery_key(cell: &CellSummary) -> Factors {
+fn recovery_key(cell: &CellSummary) -> Settings {
     let factors = cell.factors.iter().filter(|(name, _)| *name != BOUNDARY);
     let factors = factors.filter(|(name, _)| name.starts_with("recovery") || name.starts_with("calibration."));
     factors.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-fn label(key: &Factors) -> String {
+fn label(key: &Settings) -> String {
     match key.get("recovery").and_then(Value::as_str).unwrap_or(recovery::NONE) {
         recovery::NONE => recovery::NONE.to_owned(),
         name => recovery::label(name).to_owned(),
@@ -185,9 +185,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::pipeline::stage::operator::BoundaryResult;
     use crate::results::MeasuredProgram;
-    use crate::results::factors::below;
-    use crate::stage::operator::BoundaryResult;
+    use crate::results::settings::below;
 
     /// Builds a cell whose operators are named after their inputs.
     fn cell(backbone: &str, criterion: &str, removed: &[usize], recovery: &str, boundary: &str) -> CellSummary {

@@ -8,10 +8,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
-use super::{Answers, CHANNELS, CellResult, DOCUMENTS, GridOutcome, LATENCY, LM_EVAL, TaskScores, put};
+use super::{CHANNELS, DOCUMENTS, LATENCY, LM_EVAL, put};
 use crate::error::{Error, Result};
 use crate::grid::{EvalTask, Grid, TaskData};
 use crate::metric::{Direction, ENTRIES, Metric, MetricEntry, Of, PERPLEXITY, TEXT, Unit};
+use crate::pipeline::outcome::{Answers, CellResult, GridOutcome, TaskScores};
 use crate::tasks::Answered;
 
 /// Subfolders of a results folder for these formats.

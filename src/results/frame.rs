@@ -9,7 +9,7 @@ use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, S
 use super::file::{ParquetFile, failed, write_csv};
 use super::measurement::{Measurement, Sample};
 use super::notes::protocol_line;
-use super::table::{Lead, LeadPlace, OUT_OF_MEMORY, PrintedNumber, Table, TableRow};
+use super::table::{OUT_OF_MEMORY, PrintedNumber, RowHeader, Table, TableRow, Visibility};
 use crate::error::Result;
 use crate::files::atomic::write_atomically;
 use crate::metric::Spread;
@@ -54,11 +54,11 @@ pub fn run_frame(table: &Table) -> Result<DataFrame> {
     DataFrame::new(table.rows.len(), columns).map_err(|error| failed(&error))
 }
 
-fn header_series(table: &Table, leads: &[Lead], cells: &dyn Fn(&TableRow) -> &[String]) -> Vec<Column> {
+fn header_series(table: &Table, leads: &[RowHeader], cells: &dyn Fn(&TableRow) -> &[String]) -> Vec<Column> {
     leads
         .iter()
         .enumerate()
-        .filter(|(_, lead)| lead.visibility != LeadPlace::Terminal)
+        .filter(|(_, lead)| lead.visibility != Visibility::Terminal)
         .map(|(at, lead)| {
             let texts = table.rows.iter().map(|row| Some(cells(row)[at].as_str()).filter(|text| !text.is_empty()));
             match lead.count {

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use polars::df;
 use polars::prelude::DataFrame;
 
-use super::cell_result::{CellResult, GridOutcome};
-use super::factors::grouped;
 use super::file::{failed, write_parts};
+use super::settings::grouped;
 use crate::error::Result;
 use crate::grid::Latency;
 use crate::latency::{DecodeResult, LatencyResult, NOISE, Rounds, TimeSpread};
+use crate::pipeline::outcome::{CellResult, GridOutcome};
 
 /// File name of the times in a results directory.
 pub const LATENCY: &str = "latency.parquet";
@@ -232,11 +232,11 @@ mod tests {
 
     use polars::prelude::{ParquetReader, SerReader};
 
-    use super::super::Measured;
     use super::*;
     use crate::grid::Cell;
-    use crate::identity::MeasureId;
     use crate::latency::LatencyResult;
+    use crate::pipeline::identity::MeasureId;
+    use crate::pipeline::outcome::Measured;
 
     fn result(times: Option<&[f64]>, by_channel: Option<&[f64]>) -> Option<LatencyResult> {
         Some(LatencyResult {

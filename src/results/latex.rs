@@ -4,7 +4,7 @@
 //! Tables have their natural width, shrunk to the line if necessary. Protocol and notes would make the float exceed a
 //! page, so they are written as running text to a separate file.
 
-use super::table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table};
+use super::table::{NumberColumn, PrintedNumber, RowHeader, RowHeaderKind, Table, Visibility};
 use super::text::{TextColumn, TextTable, capital};
 use crate::error::printable;
 
@@ -68,7 +68,7 @@ pub fn latex_notes(table: &Table, label: &str) -> Option<String> {
 
 /// Returns whether the names in the first column span several rows.
 fn spans(table: &Table) -> bool {
-    table.lead.first().is_some_and(|lead| lead.kind == LeadKind::Spanning)
+    table.lead.first().is_some_and(|lead| lead.kind == RowHeaderKind::Spanning)
 }
 
 #[derive(Default)]
@@ -85,7 +85,7 @@ fn columns(table: &Table) -> Vec<PrintedColumn> {
     let texts = TextTable::of(
         table,
         is_everywhere,
-        &|lead: &Lead, row: usize, text: &str, leads: bool| match leads {
+        &|lead: &RowHeader, row: usize, text: &str, leads: bool| match leads {
             true => words(table, row, lead, text),
             false => linked(lead, text),
         },
@@ -111,7 +111,7 @@ fn columns(table: &Table) -> Vec<PrintedColumn> {
             Some(false) => " $\\downarrow$",
             None => "",
         };
-        let head = if kind == Some(LeadKind::Fraction) { "$L_p/L_t$".to_owned() } else { said(&head) };
+        let head = if kind == Some(RowHeaderKind::Fraction) { "$L_p/L_t$".to_owned() } else { said(&head) };
         columns.push(PrintedColumn {
             side: if is_number { 'r' } else { 'l' },
             head: format!("\\textbf{{{head}}}{arrow}"),
@@ -122,8 +122,8 @@ fn columns(table: &Table) -> Vec<PrintedColumn> {
     columns
 }
 
-fn is_everywhere(lead_place: LeadPlace) -> bool {
-    lead_place == LeadPlace::Everywhere
+fn is_everywhere(lead_place: Visibility) -> bool {
+    lead_place == Visibility::Everywhere
 }
 
 /// Formats the headers of column groups, with the rules below.
@@ -165,11 +165,11 @@ fn line(cells: &[String]) -> String {
     format!("{} \\\\\n", cells.join(" & "))
 }
 
-fn words(table: &Table, at: usize, lead: &Lead, name: &str) -> String {
+fn words(table: &Table, at: usize, lead: &RowHeader, name: &str) -> String {
     let row = &table.rows[at];
     let kind = lead.kind;
     let text = linked(lead, name);
-    if kind == LeadKind::Spanning {
+    if kind == RowHeaderKind::Spanning {
         let is_last = table.rows.get(at + 1).is_none_or(|next| next.backbone != row.backbone);
         let rows = table.rows[..=at].iter().rev().take_while(|other| other.backbone == row.backbone).count();
         return match (is_last, rows) {
@@ -178,7 +178,7 @@ fn words(table: &Table, at: usize, lead: &Lead, name: &str) -> String {
             (true, rows) => format!("\\multirow{{-{rows}}}{{*}}{{{}}}", lying(&text, name, rows)),
         };
     }
-    if kind == LeadKind::Words && row.heading { format!("\\textbf{{{text}}}") } else { text }
+    if kind == RowHeaderKind::Words && row.heading { format!("\\textbf{{{text}}}") } else { text }
 }
 
 /// Rotates a name if it fits the height of its rows.
@@ -189,10 +189,10 @@ fn lying(text: &str, name: &str, rows: usize) -> String {
     }
 }
 
-fn linked(lead: &Lead, text: &str) -> String {
+fn linked(lead: &RowHeader, text: &str) -> String {
     match lead.kind {
         _ if text.is_empty() => "--".to_owned(),
-        LeadKind::Link if text.starts_with("https://") => format!("\\url{{{text}}}"),
+        RowHeaderKind::Link if text.starts_with("https://") => format!("\\url{{{text}}}"),
         _ => said(text),
     }
 }
@@ -221,7 +221,7 @@ fn title(table: &Table) -> String {
 /// Formats title, caption and an explanation of the marks, one sentence each.
 fn caption(table: &Table) -> String {
     let mut parts = vec![sentence(&title(table)), sentence(&table.caption)];
-    if table.lead.iter().any(|lead| lead.kind == LeadKind::Fraction) {
+    if table.lead.iter().any(|lead| lead.kind == RowHeaderKind::Fraction) {
         parts.push("$L_p/L_t$: layers removed, of the backbone's layers.".to_owned());
     }
     let of_ours = table.rows.iter().filter(|row| row.shaded).all(|row| row.ours);

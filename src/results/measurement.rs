@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::factors::OPERATOR_SEQUENCES;
 use super::record::Record;
-use super::{Factors, MeasuredProgram, Protocol, Question};
+use super::settings::OPERATOR_SEQUENCES;
+use super::{MeasuredProgram, MetricKey, Protocol, Settings};
 use crate::corpus::ShardOrder;
 use crate::criterion::Depth;
 use crate::distill::Finetune;
 use crate::files::sha256;
 use crate::grid::Calibration;
-use crate::identity::{Canonical, Identity, MeasureId};
 use crate::metric::{Metric, Spread};
 use crate::model::Cut;
 use crate::model::EngineId;
+use crate::pipeline::identity::{Canonical, Identity, MeasureId};
 
 /// Measurements of all cells of a grid.
 #[derive(Debug, Clone, Default)]
@@ -43,7 +43,7 @@ pub struct CellSummary {
     pub layers: usize,
     pub recovery: Option<String>,
     pub calibration: Option<String>,
-    pub factors: Arc<Factors>,
+    pub factors: Arc<Settings>,
     /// Method options that the grid sets explicitly.
     pub written: BTreeSet<String>,
     pub seconds: f64,
@@ -60,7 +60,7 @@ pub struct CellSummary {
 pub struct Measurement {
     pub cell: String,
     /// Question that the number answers.
-    pub asked: Question,
+    pub asked: MetricKey,
     pub record: Record,
     /// Metric of the record, with direction and format.
     pub metric: Metric,
@@ -102,8 +102,8 @@ pub struct OfSeed {
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Setup {
-    pub variant: Arc<Factors>,
-    pub measure: Factors,
+    pub variant: Arc<Settings>,
+    pub measure: Settings,
     /// Names of the cell settings that the condition includes.
     pub named_settings: Arc<BTreeSet<String>>,
     /// Identity of the variant, independent of names; `None` for a cell that was never planned.
@@ -133,7 +133,7 @@ pub struct Calibrated {
 }
 
 impl CellSummary {
-    pub fn number(&self, asked: &Question) -> Option<&Arc<Measurement>> {
+    pub fn number(&self, asked: &MetricKey) -> Option<&Arc<Measurement>> {
         self.numbers.iter().find(|number| number.asked == *asked)
     }
 }
@@ -170,7 +170,7 @@ impl Measurement {
                 (&one.cut, &one.calibration) == (&two.cut, &two.calibration) && solved(self) == solved(other)
             }
             _ => {
-                let settings = |measurement: &Self| -> Factors {
+                let settings = |measurement: &Self| -> Settings {
                     let is_own =
                         |name: &str| ["criterion.", "calibration."].iter().any(|prefix| name.starts_with(prefix));
                     let settings_of = measurement.setup.variant.iter().filter(|(name, _)| is_own(name));

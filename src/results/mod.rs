@@ -1,20 +1,18 @@
 //! Results of a grid as one tidy table, and their display (layer 2 of the architecture).
 //!
-//! [`GridOutcome::read`] reads the stored results of a plan cell by cell, and `collect` converts them to [`Results`]:
+//! `collect` converts a [`GridOutcome`](crate::pipeline::outcome::GridOutcome) to [`Results`]:
 //! one number per cell, metric and protocol, with its error and items. `run`, `reproduce`, the page and `compare` all
 //! use [`Results`]. A [`Table`] arranges numbers in rows and columns: `run_tables` builds the tables of `run`, and
 //! [`crate::artifact`] those of the paper. Ranks and paired tests are computed once, on the table. The formats are
 //! `text` (terminal and Markdown), `latex`, `frame` (CSV and Parquet) and `saved_table` (`page.json`, shown by the
 //! page). `stored` holds the numbers as JSON, which `differences` compares.
 
+mod aggregate_seeds;
 mod best_counts;
-mod cell_result;
 mod collect;
 mod differences;
 mod documents;
-mod drawn_errors;
 mod equal_selections;
-pub mod factors;
 mod file;
 mod forms;
 mod frame;
@@ -23,12 +21,10 @@ mod latency;
 mod latex;
 mod measurement;
 mod notes;
-mod over;
 mod paired;
 mod pairing;
 mod protocol;
 mod provenance;
-mod read;
 pub mod record;
 mod run_tables;
 #[cfg(test)]
@@ -39,21 +35,19 @@ mod scores;
 mod screen;
 #[cfg(test)]
 mod screen_test;
+pub mod settings;
 mod stored;
 mod stored_form;
 mod table;
 mod text;
 
+pub use aggregate_seeds::{deviation, mean};
 pub use best_counts::{BestCounts, BestQuestion, SeedCounts};
-pub use cell_result::{
-    Answers, CellResult, GridOutcome, MadeFrom, Measured, TaskExtent, TaskScores, TextExtent, harness_scores,
-};
 pub use collect::collect;
 pub use differences::{
     CoincidingNumbers, Differences, SettingDifference, Unpaired, ValueDifference, other_than_kept, settings_that_differ,
 };
 pub use documents::{CHANNELS, CellAnswers, DOCUMENTS, LM_EVAL, write_channels, write_documents, write_lm_eval};
-pub use factors::{Factors, distinct, grouped};
 pub use file::{csv_text, failed, put, write_csv};
 pub use forms::{EVAL_RESULTS, EVERY_EVAL_EVER, FORMS, may_be_left_out, write_forms};
 pub use frame::{drawn_frame, run_frame, spread_head, tidy_frame, write_frame};
@@ -62,16 +56,16 @@ pub use latency::{LATENCY, NOISY, NoisyTimes, latency_notes, write_latencies};
 pub use latex::{latex, latex_notes, notes_file};
 pub use measurement::{Calibrated, CellSummary, Measurement, OfSeed, Results, Sample, Setup};
 pub use notes::{engine_notes, protocol_sentence, ranges, removed_text, rounding_notes};
-pub use over::{deviation, mean};
 pub use paired::{Paired, PaperComparison, PaperVerdict};
 pub use protocol::{Protocol, stem};
 pub use provenance::{By, Provenance, RunDescription};
-pub use record::Question;
+pub use record::MetricKey;
 pub use run_tables::{long, wide};
 pub use same_measurement::{MeasuredProgram, RowContent, is_one_measurement};
 pub use saved_table::{SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
 pub use scores::{ModelScore, ModelScores, add_task, empty_file, harness_files};
 pub use screen::{screen, wrapped};
+pub use settings::{Settings, distinct, grouped};
 pub use stored::{StoredNumber, StoredResults};
-pub use table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
+pub use table::{NumberColumn, PrintedNumber, RowHeader, RowHeaderKind, Table, TableRow, Visibility};
 pub use text::{capital, escaped, markdown};

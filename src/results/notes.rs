@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::factors::{distinct, grouped};
 use super::measurement::{Calibrated, Measurement, Sample};
 use super::protocol::streamed;
+use super::settings::{distinct, grouped};
 use super::{Protocol, capital};
 use crate::corpus::Rule;
 use crate::distill::Finetune;

@@ -178,7 +178,7 @@ impl std::fmt::Display for PaperVerdict {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Question;
+    use super::super::MetricKey;
     use super::super::measurement::Setup;
     use super::super::record::{Condition, Record};
     use super::*;
@@ -198,7 +198,7 @@ mod tests {
         let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
         Measurement {
             cell: String::new(),
-            asked: Question::besides(&metric),
+            asked: MetricKey::besides(&metric),
             record,
             metric,
             setup: Setup::default(),

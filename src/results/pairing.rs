@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::factors::CORPUS;
+use super::settings::CORPUS;
 use super::stem;
 use super::stored::{StoredNumber, StoredResults};
 use crate::criterion::Depth;
 use crate::error::{Error, Result, nearest};
-use crate::identity::{Aspect, Canonical, Difference, Leaves, differs, leaves};
 use crate::metric::{self, Metric};
+use crate::pipeline::identity::{Canonical, Difference, FlatSettings, SettingPath, differs, leaves};
 
 /// Pairs and unpaired numbers of two runs, by index.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ struct Subject {
     called: NumberNames,
     /// Kind of number within a measurement.
     kind: String,
-    leaves: Leaves,
+    leaves: FlatSettings,
 }
 
 /// Names of a number's backbone, metric and calibration text.
@@ -86,7 +86,7 @@ pub(super) fn pairing(renamed: &Renamed, first: &StoredResults, second: &StoredR
     found.only_second.sort_unstable();
     found.coinciding.sort_by_key(|entry| (entry.first.clone(), entry.second.clone()));
     for entry in &mut found.coinciding {
-        let all: BTreeSet<Aspect> = varying(first, &entry.first).chain(varying(second, &entry.second)).collect();
+        let all: BTreeSet<SettingPath> = varying(first, &entry.first).chain(varying(second, &entry.second)).collect();
         entry.settings = all.iter().map(ToString::to_string).collect();
     }
     found
@@ -118,12 +118,12 @@ fn pair<K: Ord>(one: &mut Vec<Subject>, two: &mut Vec<Subject>, found: &mut Pair
                     all.iter().position(|subject| subject.called == *name).map(|at| all.remove(at))
                 };
                 if let (Some(one), Some(other)) = (taken(&mut ours), taken(&mut others)) {
-                    found.pairs.push(one.beside(&other));
+                    found.pairs.push(one.paired_with(&other));
                 }
             }
         }
         match (ours.as_slice(), others.as_slice()) {
-            ([one], [other]) => found.pairs.push(one.beside(other)),
+            ([one], [other]) => found.pairs.push(one.paired_with(other)),
             ([], _) | (_, []) => {
                 one.append(&mut ours);
                 two.append(&mut others);
@@ -179,7 +179,7 @@ impl Subject {
     }
 
     /// Returns the name of the input or method that an aspect belongs to, if there is exactly one.
-    fn owner(&self, aspect: &Aspect) -> Option<String> {
+    fn owner(&self, aspect: &SettingPath) -> Option<String> {
         let leaf = |name: &str| self.leaves.get(name).map(ToString::to_string);
         let NumberNames { backbone, metric, text } = &self.called;
         match aspect.as_str() {
@@ -196,8 +196,8 @@ impl Subject {
     }
 
     /// Returns the identity without the given aspects. Timing cohorts never separate numbers.
-    fn without(&self, aside: &BTreeSet<(Aspect, Option<String>)>) -> Leaves {
-        let kept = |aspect: &Aspect| {
+    fn without(&self, aside: &BTreeSet<(SettingPath, Option<String>)>) -> FlatSettings {
+        let kept = |aspect: &SettingPath| {
             aspect.name() != "among" && (aside.is_empty() || !aside.contains(&(aspect.clone(), self.owner(aspect))))
         };
         self.leaves
@@ -207,7 +207,7 @@ impl Subject {
             .collect()
     }
 
-    fn beside(&self, other: &Self) -> NumberPair {
+    fn paired_with(&self, other: &Self) -> NumberPair {
         NumberPair { first: self.at, second: other.at, differences: differs(&self.leaves, &other.leaves) }
     }
 }
@@ -216,7 +216,7 @@ impl Subject {
 const NAMED: [&str; 4] = ["backbone", "cut.criterion", "repair.recovery", "calibration"];
 
 /// Returns the identity that an older run records for a number.
-fn by_condition(number: &StoredNumber) -> Leaves {
+fn by_condition(number: &StoredNumber) -> FlatSettings {
     let condition = &number.record.condition;
     let dense = condition.depth == 0;
     let calibration = if dense { "" } else { &condition.calibration };
@@ -228,7 +228,7 @@ fn by_condition(number: &StoredNumber) -> Leaves {
 
 /// Returns the aspects that are constant within each run but differ between the runs, with the named input or method
 /// they belong to.
-fn aside(one: &[&Subject], two: &[&Subject]) -> BTreeSet<(Aspect, Option<String>)> {
+fn aside(one: &[&Subject], two: &[&Subject]) -> BTreeSet<(SettingPath, Option<String>)> {
     let one = values(one);
     let two = values(two);
     let changed = one.keys().chain(two.keys()).filter(|aspect| {
@@ -246,7 +246,7 @@ fn is_constant(canonicals: Option<&BTreeSet<Canonical>>) -> bool {
     canonicals.is_none_or(|values| values.len() == 1)
 }
 
-fn values(all: &[&Subject]) -> BTreeMap<(Aspect, Option<String>), BTreeSet<Canonical>> {
+fn values(all: &[&Subject]) -> BTreeMap<(SettingPath, Option<String>), BTreeSet<Canonical>> {
     let mut found: BTreeMap<_, BTreeSet<Canonical>> = BTreeMap::new();
     for subject in all {
         for (aspect, value) in &subject.leaves {
@@ -257,7 +257,7 @@ fn values(all: &[&Subject]) -> BTreeMap<(Aspect, Option<String>), BTreeSet<Canon
 }
 
 /// Iterates over the aspects in which the given numbers of a run differ.
-fn varying<'a>(run: &'a StoredResults, places: &'a [usize]) -> impl Iterator<Item = Aspect> {
+fn varying<'a>(run: &'a StoredResults, places: &'a [usize]) -> impl Iterator<Item = SettingPath> {
     let differs_at = |at: usize| {
         let number = &run.numbers[at];
         run.leaves(number).unwrap_or_else(|| leaves(&serde_json::json!(run.factors(number))))

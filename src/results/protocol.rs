@@ -3,14 +3,14 @@
 use ghostlab_definitions::Definition;
 use serde::{Serialize, Serializer};
 
-use super::Question;
-use super::cell_result::{GridOutcome, TaskExtent, TextExtent};
+use super::MetricKey;
 use crate::corpus::ShardOrder;
 use crate::grid::{Asking, DefinedColumn, EvalTask, Grid, Latency, Perplexity, defined_columns};
 use crate::latency::Rounds;
 use crate::metric::{self, ENTRIES, Metric, MetricEntry, Of};
+use crate::pipeline::env::backbone::Subject;
+use crate::pipeline::outcome::{GridOutcome, TaskExtent, TextExtent};
 use crate::tasks::Bos;
-use crate::work::backbone::Subject;
 
 /// Protocol of one column.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -286,25 +286,25 @@ impl Protocol {
     }
 
     /// Returns the question that the column answers.
-    pub fn asked(&self) -> Question {
+    pub fn asked(&self) -> MetricKey {
         match self {
-            Self::Windows { corpus, length, .. } => Question::Text(
+            Self::Windows { corpus, length, .. } => MetricKey::Text(
                 &metric::TEXT,
                 Perplexity { corpus: corpus.clone(), length: *length, damage: false, draw: None },
             ),
             Self::MultipleChoice { name, limit, bos, max_length, .. } => {
                 let how = Asking { limit: *limit, bos: *bos, max_length: *max_length, ..Asking::default() };
-                Question::Task(&metric::TASK, EvalTask { name: name.clone(), how, defined: false })
+                MetricKey::Task(&metric::TASK, EvalTask { name: name.clone(), how, defined: false })
             }
-            Self::Derived { metric, scored_on: Subject::Windows(text) } => Question::Text(metric, text.clone()),
-            Self::Derived { metric, scored_on: Subject::Task(used) } => Question::Task(metric, used.clone()),
+            Self::Derived { metric, scored_on: Subject::Windows(text) } => MetricKey::Text(metric, text.clone()),
+            Self::Derived { metric, scored_on: Subject::Task(used) } => MetricKey::Task(metric, used.clone()),
             Self::Defined { label, metric, filter, .. } => {
-                Question::Defined(DefinedColumn { label: label.clone(), metric, filter: filter.clone() })
+                MetricKey::Defined(DefinedColumn { label: label.clone(), metric, filter: filter.clone() })
             }
-            Self::Average { .. } => Question::Tasks(&metric::ACCURACY),
-            Self::Size { metric } => Question::Size(metric),
+            Self::Average { .. } => MetricKey::Tasks(&metric::ACCURACY),
+            Self::Size { metric } => MetricKey::Size(metric),
             Self::Latency { metric, length, batch, decode, .. } => {
-                Question::Prompt(metric, Latency { length: *length, batch: *batch, decode: *decode })
+                MetricKey::Prompt(metric, Latency { length: *length, batch: *batch, decode: *decode })
             }
         }
     }

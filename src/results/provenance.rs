@@ -12,9 +12,9 @@ use super::{Protocol, put};
 use crate::error::{Error, Result};
 use crate::files::regular;
 use crate::grid::Grid;
-use crate::identity::ComputeId;
 use crate::machine::Machine;
 use crate::model::{EngineId, EngineRequest};
+use crate::pipeline::identity::ComputeId;
 
 /// Record of a run.
 #[derive(Debug, Clone, Serialize)]

@@ -1,5 +1,5 @@
 //! Number of a table from any source. The paper's tables and ours are both lists of these records and can be compared.
-//! [`Question`] identifies a column of a run. Two backbones may measure the same question differently, because each has
+//! [`MetricKey`] identifies a column of a run. Two backbones may measure the same question differently, because each has
 //! its own context length, so cell and question together identify a number.
 //!
 //! Names follow the paper's tables as data (`data/paper/*.csv`), in both profiles.
@@ -70,7 +70,7 @@ impl Record {
 
 /// Measurement that a grid requests from every cell.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Question {
+pub enum MetricKey {
     Text(&'static MetricEntry, Perplexity),
     /// A built-in task.
     Task(&'static MetricEntry, EvalTask),
@@ -85,14 +85,14 @@ pub enum Question {
     Besides(String),
 }
 
-impl Question {
+impl MetricKey {
     pub fn besides(metric: &Metric) -> Self {
         Self::Besides(metric.id.clone())
     }
 }
 
 /// Formats the column header, such as `ppl wikitext2-test@512`, `arc_easy` or `average`.
-impl fmt::Display for Question {
+impl fmt::Display for MetricKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut write = |metric: &MetricEntry, item: &dyn fmt::Display| match metric.head {
             "" => item.fmt(f),
@@ -115,8 +115,8 @@ mod tests {
     use super::*;
     use crate::grid::Asking;
     use crate::metric;
+    use crate::pipeline::env::backbone::Subject;
     use crate::tasks::Bos;
-    use crate::work::backbone::Subject;
 
     fn text(length: usize, windows: usize) -> Protocol {
         Protocol::Windows {
@@ -147,14 +147,14 @@ mod tests {
     #[test]
     fn two_protocols_of_a_task_are_two_keys_of_one_metric() {
         assert_ne!(
-            Question::Task(&metric::TASK, used(Bos::Tokenizer)),
-            Question::Task(&metric::TASK, used(Bos::Never))
+            MetricKey::Task(&metric::TASK, used(Bos::Tokenizer)),
+            MetricKey::Task(&metric::TASK, used(Bos::Never))
         );
-        assert_eq!(Question::Task(&metric::TASK, used(Bos::Never)).to_string(), "copa(bos=never)");
+        assert_eq!(MetricKey::Task(&metric::TASK, used(Bos::Never)).to_string(), "copa(bos=never)");
         // A metric and a task may have the same name.
         assert_ne!(
-            Question::Task(&metric::TASK, used(Bos::Tokenizer)),
-            Question::besides(&metric::Metric::task("copa"))
+            MetricKey::Task(&metric::TASK, used(Bos::Tokenizer)),
+            MetricKey::besides(&metric::Metric::task("copa"))
         );
     }
 

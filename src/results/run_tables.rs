@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use super::factors::{self, distinct};
 use super::measurement::{CellSummary, Results, Sample};
 use super::notes::{protocol_sentence, removed_text};
-use super::table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
-use super::{Factors, Protocol, Question};
+use super::settings::{self, distinct};
+use super::table::{NumberColumn, PrintedNumber, RowHeader, RowHeaderKind, Table, TableRow, Visibility};
+use super::{MetricKey, Protocol, Settings};
 use crate::criterion::Depth;
 use crate::error::{Error, Result, nearest};
 use crate::metric::Nearness;
@@ -29,21 +29,22 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     let named =
         ["criterion", "recovery"].into_iter().filter(|axis| written.iter().any(|column| column.starts_with(axis)));
     let written = named.chain(written.iter().map(|column| column.as_str()));
-    let factors: Vec<&str> = factors::OF_CALIBRATION.into_iter().chain(written).collect();
+    let factors: Vec<&str> = settings::OF_CALIBRATION.into_iter().chain(written).collect();
     let backbones = distinct(results.cells.iter().map(|cell| &cell.backbone));
     let heads = ["backbone", "criterion", "depth", UNIT, "layers removed", "layers", "recovery", "calibration"];
     // Omit the unit column for grids that count whole layers.
     let heads = heads.into_iter().filter(|head| *head != UNIT || counts_sublayers(results));
-    let lead = heads.map(|head| if matches!(head, "depth" | "layers") { Lead::count(head) } else { Lead::text(head) });
+    let lead = heads
+        .map(|head| if matches!(head, "depth" | "layers") { RowHeader::count(head) } else { RowHeader::text(head) });
     let factors_of = factors.iter().map(|name| {
         let head = match *name {
             "criterion" | "recovery" => format!("{name}.name"),
             name => name.strip_prefix("calibration.").unwrap_or(name).to_owned(),
         };
-        let is_count = factors::OF_CALIBRATION.contains(name) && *name != factors::CORPUS;
-        (if is_count { Lead::count(head) } else { Lead::text(head) }).only(LeadPlace::Data)
+        let is_count = settings::OF_CALIBRATION.contains(name) && *name != settings::CORPUS;
+        (if is_count { RowHeader::count(head) } else { RowHeader::text(head) }).only(Visibility::Data)
     });
-    let seconds = Lead::count("seconds").only(LeadPlace::Terminal);
+    let seconds = RowHeader::count("seconds").only(Visibility::Terminal);
     let tail = [Some(seconds), noted.then(|| remark_of("notes")), Some(remark_of("status"))];
     let protocols: Vec<String> = results.protocols.iter().map(|protocol| format!("- {}", protocol.note())).collect();
     let table = Table {
@@ -100,7 +101,7 @@ fn long_table_row(
         backbone: backbones.iter().position(|known| *known == cell.backbone).unwrap_or(0),
         block: blocks.iter().position(|known| *known == (&cell.backbone, cell.depth)).unwrap_or(0),
         dense: cell.depth.count == 0,
-        ours: factors::is_ours(&cell.factors),
+        ours: settings::is_ours(&cell.factors),
         cells: results
             .protocols
             .iter()
@@ -125,12 +126,12 @@ fn counts_sublayers(results: &Results) -> bool {
     results.cells.iter().any(|cell| !cell.depth.is_in_layers())
 }
 
-fn remark_of(head: &str) -> Lead {
-    Lead::text(head).kind(LeadKind::Remark)
+fn remark_of(head: &str) -> RowHeader {
+    RowHeader::text(head).kind(RowHeaderKind::Remark)
 }
 
 /// Returns a cell's printed number, if there is one.
-pub(super) fn shown(cell: &CellSummary, asked: &Question, decimals: usize) -> Option<PrintedNumber> {
+pub(super) fn shown(cell: &CellSummary, asked: &MetricKey, decimals: usize) -> Option<PrintedNumber> {
     Some(PrintedNumber::printed(
         cell.number(asked).filter(|number| number.record.value.is_some() || number.sample == Sample::OutOfMemory)?,
         decimals,
@@ -195,14 +196,14 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
         TableRow {
             lead: vec![called],
             dense: factors.is_empty(),
-            ours: factors::is_ours(factors),
+            ours: settings::is_ours(factors),
             cells,
             ..TableRow::default()
         }
     };
     let table = Table {
         title: asked.to_string(),
-        lead: vec![Lead::text("")],
+        lead: vec![RowHeader::text("")],
         columns: settings
             .iter()
             .map(|(backbone, depth, layers)| {
@@ -241,10 +242,10 @@ fn chosen<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Result<&'a Pro
 }
 
 /// Settings of a row's cells, without backbone and depth. Empty for the dense backbone.
-type RowFactors = Factors;
+type RowFactors = Settings;
 
 fn variant(cell: &CellSummary) -> RowFactors {
-    let factors = cell.factors.iter().filter(|(name, _)| *name != "backbone" && *name != factors::DEPTH);
+    let factors = cell.factors.iter().filter(|(name, _)| *name != "backbone" && *name != settings::DEPTH);
     factors.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
@@ -268,7 +269,7 @@ fn called(variants: &[RowFactors]) -> Vec<String> {
             }
         })
         .collect();
-    let words = factors::besides(&bases, &variants.iter().collect::<Vec<_>>());
+    let words = settings::besides(&bases, &variants.iter().collect::<Vec<_>>());
     bases
         .into_iter()
         .zip(words)

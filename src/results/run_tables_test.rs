@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use polars::prelude::{ParquetReader, SerReader};
 
-use super::factors::{DEPTH, Factors};
 use super::measurement::{CellSummary, Measurement, Results, Sample, Setup};
 use super::record::{Condition, Record};
+use super::settings::{DEPTH, Settings};
 use super::{Protocol, Table, latex, long, markdown, run_frame, screen, wide, write_frame};
 use crate::tasks::Bos;
 
@@ -57,8 +57,8 @@ pub(super) fn cell<'a>(backbone: &'a str, depth: usize, recovery: &'a str, value
     Made { backbone, depth, recovery, values, error: None, notes: "", failure: None }
 }
 
-fn factors(made: &Made<'_>) -> Factors {
-    let mut all = Factors::from([("backbone".into(), made.backbone.into()), (DEPTH.into(), made.depth.into())]);
+fn factors(made: &Made<'_>) -> Settings {
+    let mut all = Settings::from([("backbone".into(), made.backbone.into()), (DEPTH.into(), made.depth.into())]);
     if made.depth > 0 {
         all.insert("criterion".into(), "llm-streamline".into());
         all.insert("recovery".into(), made.recovery.into());
@@ -340,7 +340,7 @@ fn a_users_own_grid_has_the_marks_of_the_papers_tables() {
 fn ours_is_tested_only_within_its_selection_and_calibration() {
     for setting in ["calibration.seed", "criterion.cosine"] {
         let table = tested(|measurement: &mut Measurement| {
-            measurement.setup.variant = Arc::new(Factors::from([(setting.to_owned(), 1.into())]));
+            measurement.setup.variant = Arc::new(Settings::from([(setting.to_owned(), 1.into())]));
         });
         assert_eq!(table.rows[2].cells[0].as_ref().unwrap().paired.as_ref().unwrap().against, "none", "{setting}");
     }

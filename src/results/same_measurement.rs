@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::record::{Condition, Record};
 use crate::metric::Metric;
 use crate::model::Cut;
-use crate::stage::operator::{BoundaryResult, PlacedRepair};
+use crate::pipeline::stage::operator::{BoundaryResult, PlacedRepair};
 
 /// Minimum number of equal scores that rules out a coincidence. The audit of the paper's tables uses the same number.
 const MIN_EQUAL_SCORES: usize = 3;

@@ -201,7 +201,7 @@ fn cell(shown: &PrintedNumber) -> SavedCell {
         best: shown.best,
         second: shown.second,
         mark,
-        comparison: shown.comparison.as_ref().map(beside),
+        comparison: shown.comparison.as_ref().map(paper_value),
         key: Some(shown.measurement.cell.clone()),
         identity: shown.measurement.identity(),
         failed: shown.measurement.failure.is_some(),
@@ -219,7 +219,7 @@ fn items(sample: &Sample) -> Option<usize> {
     }
 }
 
-fn beside(comparison: &PaperComparison) -> SavedComparison {
+fn paper_value(comparison: &PaperComparison) -> SavedComparison {
     SavedComparison {
         paper: comparison.paper_text(),
         difference: comparison.difference_text(),

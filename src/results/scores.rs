@@ -6,11 +6,11 @@ use ghostlab_definitions::Definition;
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
-use super::cell_result::{CellResult, GridOutcome, Measured, TaskScores, harness_scores};
 use crate::error::{Error, Result};
 use crate::grid::{Asking, EvalTask, Grid, GroupUse};
 use crate::metric::{BITS_PER_BYTE, Direction, Metric, Of, TEXT, Unit};
-use crate::stage::scores::scale;
+use crate::pipeline::outcome::{CellResult, GridOutcome, Measured, TaskScores, harness_scores};
+use crate::pipeline::stage::scores::scale;
 use crate::tasks::{self, Task, TaskResult};
 
 #[derive(Debug)]

@@ -5,9 +5,9 @@
 
 use std::fmt;
 
-use super::factors::distinct;
 use super::record::DENSE;
-use super::table::{LeadKind, LeadPlace, PrintedNumber, Table};
+use super::settings::distinct;
+use super::table::{PrintedNumber, RowHeaderKind, Table, Visibility};
 use super::text::{NONE, TextColumn, TextTable, capital};
 use crate::error::printable;
 use crate::metric::Of;
@@ -17,7 +17,8 @@ use crate::metric::Of;
 /// row has all columns.
 pub fn screen(table: &Table, width: Option<usize>) -> String {
     let mut text = if table.title.is_empty() { String::new() } else { format!("{}\n\n", table.title) };
-    let texts = TextTable::of(table, |visibility| visibility != LeadPlace::Data, &|_, _, text, _| said(text), &numbers);
+    let texts =
+        TextTable::of(table, |visibility| visibility != Visibility::Data, &|_, _, text, _| said(text), &numbers);
     match width {
         None => text.push_str(&ScreenTable::whole(texts).to_string()),
         Some(width) => text.push_str(&ScreenTable::condensed(texts, table, width).folded(width)),
@@ -103,14 +104,14 @@ impl ScreenTable {
 
     /// Extracts values shared by several rows, and remarks on single rows.
     fn condensed(mut texts: TextTable, table: &Table, width: usize) -> Self {
-        let tail = table.tail.iter().filter(|lead| lead.visibility != LeadPlace::Data);
-        let tail: Vec<(LeadKind, LeadPlace)> = tail.map(|lead| (lead.kind, lead.visibility)).collect();
+        let tail = table.tail.iter().filter(|lead| lead.visibility != Visibility::Data);
+        let tail: Vec<(RowHeaderKind, Visibility)> = tail.map(|lead| (lead.kind, lead.visibility)).collect();
         let first_tail = texts.columns.len() - tail.len();
         let remarks: Vec<usize> =
-            (0..tail.len()).filter(|at| tail[*at].0 == LeadKind::Remark).map(|at| first_tail + at).collect();
+            (0..tail.len()).filter(|at| tail[*at].0 == RowHeaderKind::Remark).map(|at| first_tail + at).collect();
         let words: Vec<usize> = (0..texts.lead).chain(first_tail..texts.columns.len()).collect();
         let terminal: Vec<usize> =
-            (0..tail.len()).filter(|at| tail[*at].1 == LeadPlace::Terminal).map(|at| first_tail + at).collect();
+            (0..tail.len()).filter(|at| tail[*at].1 == Visibility::Terminal).map(|at| first_tail + at).collect();
         let words: Vec<usize> =
             words.into_iter().filter(|at| !remarks.contains(at) && !terminal.contains(at)).collect();
         let is_dense: Vec<bool> = table.rows.iter().map(|row| row.dense).collect();

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::cell_result::GridOutcome;
 use super::measurement::{Measurement, Results, Sample, Setup, number_id};
 use super::record::Record;
-use super::{Factors, Protocol, Question, put, stem};
+use super::{MetricKey, Protocol, Settings, put, stem};
 use crate::corpus::EVALUATION_SEED;
 use crate::error::{Error, Result};
 use crate::files::sha256;
 use crate::grid::{Grid, defined_columns};
-use crate::identity::{Aspect, ComputeId, Identity, Leaves, MeasureId, leaves};
 use crate::metric::{ACCURACY, Metric, PERPLEXITY};
 use crate::model::CPU;
+use crate::pipeline::identity::{ComputeId, FlatSettings, Identity, MeasureId, SettingPath, leaves};
+use crate::pipeline::outcome::GridOutcome;
 
 /// Stored results of one run of a grid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,10 +44,10 @@ pub struct StoredResults {
     pub protocols: BTreeMap<String, Value>,
     /// Distinguishing settings of each cell, by name; empty in older files.
     #[serde(default)]
-    pub cells: BTreeMap<String, Factors>,
+    pub cells: BTreeMap<String, Settings>,
     /// Distinguishing settings of each measurement, by column; empty in older files.
     #[serde(default)]
-    pub measures: BTreeMap<String, Factors>,
+    pub measures: BTreeMap<String, Settings>,
     /// Identity of each cell, by name; empty in older files.
     #[serde(default, with = "super::stored_form::identities")]
     pub identities: BTreeMap<String, Identity>,
@@ -110,7 +110,7 @@ impl StoredResults {
             inputs: outcome.inputs.clone(),
             engines: outcome.engines.iter().map(|(name, &id)| (name.clone(), id.into())).collect(),
             protocols: protocols(grid, outcome),
-            cells: results.cells.iter().map(|cell| (cell.name.clone(), Factors::clone(&cell.factors))).collect(),
+            cells: results.cells.iter().map(|cell| (cell.name.clone(), Settings::clone(&cell.factors))).collect(),
             measures: results
                 .numbers()
                 .map(|numbers| (numbers.asked.to_string(), numbers.setup.measure.clone()))
@@ -165,7 +165,7 @@ impl StoredResults {
     }
 
     /// Returns the settings that distinguish a number within its run.
-    pub fn factors(&self, number: &StoredNumber) -> Factors {
+    pub fn factors(&self, number: &StoredNumber) -> Settings {
         let cell = self.cells.get(&number.cell);
         let measure = self.measures.get(&number.column);
         cell.into_iter().chain(measure).flatten().map(|(name, value)| (name.clone(), value.clone())).collect()
@@ -179,11 +179,11 @@ impl StoredResults {
     }
 
     /// Flattens the identity of a number: its variant and each measurement. `None` in files of older programs.
-    pub fn leaves(&self, number: &StoredNumber) -> Option<Leaves> {
+    pub fn leaves(&self, number: &StoredNumber) -> Option<FlatSettings> {
         let mut all = self.identities.get(&number.cell)?.leaves();
         for (at, measure) in self.measures(number).iter().enumerate() {
             let settings = leaves(&serde_json::to_value(measure).unwrap_or_default());
-            let path = Aspect::new("measure").below(&at.to_string());
+            let path = SettingPath::new("measure").below(&at.to_string());
             all.extend(settings.into_iter().map(|(aspect, value)| (path.below(aspect.as_str()), value)));
         }
         Some(all)
@@ -307,7 +307,7 @@ impl StoredNumber {
         let metric = Metric::find(&self.record.metric).unwrap_or_else(|_| Metric::task(&self.record.metric));
         Measurement {
             cell: self.cell.clone(),
-            asked: Question::besides(&metric),
+            asked: MetricKey::besides(&metric),
             record: self.record.clone(),
             metric,
             setup: Setup::default(),

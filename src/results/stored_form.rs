@@ -150,7 +150,7 @@ pub(super) mod identities {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
     use serde_json::{Map, Value};
 
-    use crate::identity::Identity;
+    use crate::pipeline::identity::Identity;
 
     /// Distinct parts, and the part indices of each cell.
     #[derive(Default, Serialize, Deserialize)]

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::factors::distinct;
 use super::latency::NOISY;
 use super::measurement::{Measurement, Sample};
 use super::paired::{self, Paired, PaperComparison};
+use super::settings::distinct;
 use crate::metric::{Direction, Metric};
 use crate::recovery;
 
@@ -19,11 +19,11 @@ pub struct Table {
     pub title: String,
     /// Markdown caption below the table, printed verbatim.
     pub caption: String,
-    pub lead: Vec<Lead>,
+    pub lead: Vec<RowHeader>,
     /// Headers over several columns, with the number of columns; empty without groups.
     pub groups: Vec<(String, usize)>,
     pub columns: Vec<NumberColumn>,
-    pub tail: Vec<Lead>,
+    pub tail: Vec<RowHeader>,
     pub rows: Vec<TableRow>,
     /// Recovery that every other recovery of the same selection is tested against. If `None`, our recovery is tested
     /// against the best other one.
@@ -38,17 +38,17 @@ pub struct Table {
 
 /// Column of words or counts next to the numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Lead {
+pub struct RowHeader {
     pub head: String,
     /// Whether the column contains counts, which are right-aligned.
     pub count: bool,
-    pub visibility: LeadPlace,
-    pub kind: LeadKind,
+    pub visibility: Visibility,
+    pub kind: RowHeaderKind,
 }
 
 /// Content of a word column that needs special formatting.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LeadKind {
+pub enum RowHeaderKind {
     #[default]
     Words,
     /// Text shared by all rows of a [`TableRow::backbone`], printed once and spanning them.
@@ -63,7 +63,7 @@ pub enum LeadKind {
 
 /// Output formats that show a word column.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LeadPlace {
+pub enum Visibility {
     #[default]
     Everywhere,
     /// Terminal only, such as times, which differ between runs.
@@ -115,7 +115,7 @@ pub struct PrintedNumber {
     pub comparison: Option<PaperComparison>,
 }
 
-impl Lead {
+impl RowHeader {
     pub fn text(head: impl Into<String>) -> Self {
         Self { head: head.into(), ..Self::default() }
     }
@@ -125,13 +125,13 @@ impl Lead {
     }
 
     #[must_use]
-    pub fn kind(self, kind: LeadKind) -> Self {
+    pub fn kind(self, kind: RowHeaderKind) -> Self {
         Self { kind, ..self }
     }
 
     /// Restricts a column to some output formats.
     #[must_use]
-    pub fn only(self, visibility: LeadPlace) -> Self {
+    pub fn only(self, visibility: Visibility) -> Self {
         Self { visibility, ..self }
     }
 }
@@ -140,15 +140,17 @@ impl PrintedNumber {
     /// Formats a number without a rank. A latency or speedup includes its spread. `lacking` replaces missing values,
     /// and failed cells have no value.
     pub fn printed(measurement: &Arc<Measurement>, decimals: usize, lacking: &str) -> Self {
-        let over_seeds = matches!(measurement.sample, Sample::Seeds(_));
+        let aggregate_seeds = matches!(measurement.sample, Sample::Seeds(_));
         let text = match measurement.record.value.filter(|_| measurement.failure.is_none()) {
-            Some(value) => match measurement.record.error.filter(|_| measurement.metric.is_latency() || over_seeds) {
-                Some(error) => {
-                    let noisy = if measurement.is_noise() { NOISY } else { "" };
-                    format!("{noisy}{} ± {}", Metric::print(value, decimals), Metric::print(error, decimals))
+            Some(value) => {
+                match measurement.record.error.filter(|_| measurement.metric.is_latency() || aggregate_seeds) {
+                    Some(error) => {
+                        let noisy = if measurement.is_noise() { NOISY } else { "" };
+                        format!("{noisy}{} ± {}", Metric::print(value, decimals), Metric::print(error, decimals))
+                    }
+                    None => Metric::print(value, decimals),
                 }
-                None => Metric::print(value, decimals),
-            },
+            }
             None if measurement.sample == Sample::OutOfMemory => OUT_OF_MEMORY.to_owned(),
             None => lacking.to_owned(),
         };

@@ -1,6 +1,6 @@
 //! Tables as columns of texts, the basis of terminal, Markdown and LaTeX output. Also formats Markdown.
 
-use super::table::{Lead, LeadPlace, PrintedNumber, Table, TableRow};
+use super::table::{PrintedNumber, RowHeader, Table, TableRow, Visibility};
 use crate::error::printable;
 
 /// Placeholder for a missing value.
@@ -30,27 +30,28 @@ impl TextTable {
     /// `numbers` formats each column of numbers.
     pub(super) fn of(
         table: &Table,
-        places: fn(LeadPlace) -> bool,
-        words: &dyn Fn(&Lead, usize, &str, bool) -> String,
+        places: fn(Visibility) -> bool,
+        words: &dyn Fn(&RowHeader, usize, &str, bool) -> String,
         numbers: &dyn Fn(&[Option<&PrintedNumber>]) -> Vec<String>,
     ) -> Self {
-        let header_columns = |leads: &[Lead], cells: fn(&TableRow) -> &[String], is_lead: bool| -> Vec<TextColumn> {
-            leads
-                .iter()
-                .enumerate()
-                .filter(|(_, lead)| places(lead.visibility))
-                .map(|(at, lead)| TextColumn {
-                    head: lead.head.clone(),
-                    cells: table
-                        .rows
-                        .iter()
-                        .enumerate()
-                        .map(|(row, cells_of)| words(lead, row, &cells(cells_of)[at], is_lead))
-                        .collect(),
-                    is_number: lead.count,
-                })
-                .collect()
-        };
+        let header_columns =
+            |leads: &[RowHeader], cells: fn(&TableRow) -> &[String], is_lead: bool| -> Vec<TextColumn> {
+                leads
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, lead)| places(lead.visibility))
+                    .map(|(at, lead)| TextColumn {
+                        head: lead.head.clone(),
+                        cells: table
+                            .rows
+                            .iter()
+                            .enumerate()
+                            .map(|(row, cells_of)| words(lead, row, &cells(cells_of)[at], is_lead))
+                            .collect(),
+                        is_number: lead.count,
+                    })
+                    .collect()
+            };
         let lead = header_columns(&table.lead, |row| &row.lead, true);
         let measured = table.columns.iter().enumerate().map(|(at, column)| {
             let all: Vec<_> = table.rows.iter().map(|row| row.cells[at].as_ref()).collect();
@@ -122,8 +123,8 @@ pub fn markdown(table: &Table) -> String {
     };
     let texts = TextTable::of(
         table,
-        |visibility| visibility == LeadPlace::Everywhere,
-        &|_: &Lead, row: usize, text: &str, leads: bool| match (text, table.rows[row].ours && leads) {
+        |visibility| visibility == Visibility::Everywhere,
+        &|_: &RowHeader, row: usize, text: &str, leads: bool| match (text, table.rows[row].ours && leads) {
             ("", _) => NONE.to_owned(),
             (text, true) => format!("*{}*", escaped(text)),
             (text, false) => escaped(text),

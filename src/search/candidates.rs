@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::slice;
 
-use super::laboratory::{Gains, Laboratory, Track, bare, score};
+use super::env::{Gains, SearchEnv, Track, bare, score};
 use super::program_path::path;
 use super::race::mean_of_means;
-use super::{Candidate, CostModel, Costs, Fate, LeftOut, Score, gigabytes};
+use super::{Candidate, CostModel, Costs, Elimination, LeftOut, Score, gigabytes};
 use crate::criterion::{Depth, DepthUnit};
 use crate::error::{Error, Result};
-use crate::exec::stored_program;
 use crate::grid::{Budget, Cell, Grid, Latency, Search};
 use crate::model::{Config, Cut, EngineChoice, Program, deployed};
+use crate::pipeline::exec::stored_program;
 use crate::results::{MeasuredProgram, RowContent, is_one_measurement};
 use crate::significance::stratified::Stratified;
 
@@ -226,7 +226,7 @@ pub(super) struct Racer {
     /// Gains by objective.
     pub(super) gains: Vec<Gains>,
     pub(super) beyond: Vec<Score>,
-    pub(super) fate: Fate,
+    pub(super) fate: Elimination,
 }
 
 impl Racer {
@@ -237,7 +237,7 @@ impl Racer {
 
     /// Returns whether the racer survived, and the number of items that it has seen.
     pub(super) fn rank(&self) -> (bool, usize) {
-        (self.fate == Fate::Survived, self.gains.iter().flatten().map(Vec::len).sum())
+        (self.fate == Elimination::Survived, self.gains.iter().flatten().map(Vec::len).sum())
     }
 
     pub(super) fn told(self, tracks: &[Track], budget: &Budget) -> Candidate {
@@ -267,7 +267,7 @@ impl Racer {
 pub(super) fn solved(
     grid: &Grid,
     spec: &Search,
-    lab: &Laboratory<'_>,
+    lab: &SearchEnv<'_>,
     cells: Vec<Cell>,
     dense: Option<f64>,
     left_out: &mut Vec<LeftOut>,
@@ -305,7 +305,7 @@ pub(super) fn solved(
                 milliseconds: None,
                 gains: Vec::new(),
                 beyond: Vec::new(),
-                fate: Fate::Survived,
+                fate: Elimination::Survived,
             }),
         }
     }
@@ -319,6 +319,6 @@ fn is_copy(one: &MeasuredProgram, other: &MeasuredProgram) -> bool {
 
 /// Returns the survivor with the best first objective. Ties go to the first.
 pub(super) fn winner(racers: &[Racer]) -> Option<usize> {
-    let alive = (0..racers.len()).filter(|&racer| racers[racer].fate == Fate::Survived);
+    let alive = (0..racers.len()).filter(|&racer| racers[racer].fate == Elimination::Survived);
     alive.reduce(|best, other| if racers[other].merit() > racers[best].merit() { other } else { best })
 }

@@ -1,9 +1,9 @@
 //! Score differences between two variants on common items.
 
 use super::candidates::Racer;
-use super::laboratory::{Gains, Track, score};
+use super::env::{Gains, Track, score};
 use super::race::mean_of_means;
-use super::{Fate, Lead, Score};
+use super::{Elimination, Lead, Score};
 use crate::significance::stratified::Stratified;
 
 /// Returns the score differences between two variants on the same items, by objective.
@@ -20,9 +20,9 @@ pub(super) fn beyond(tracks: &[Track], gainses: &[Gains], other: &[Gains]) -> Ve
 /// Returns the score differences between a candidate and the one that eliminated it, or the winner for a survivor.
 pub(super) fn in_race(tracks: &[Track], racers: &[Racer], at: usize, winner: Option<usize>) -> Vec<Score> {
     let rival = match &racers[at].fate {
-        Fate::Out { rival, .. } => racers.iter().position(|racer| racer.cell.name == *rival),
-        Fate::Survived | Fate::Slow { .. } => winner,
-        Fate::Failed { .. } => None,
+        Elimination::Out { rival, .. } => racers.iter().position(|racer| racer.cell.name == *rival),
+        Elimination::Survived | Elimination::Slow { .. } => winner,
+        Elimination::Failed { .. } => None,
     };
     let Some(rival) = rival.filter(|rival| *rival != at) else { return Vec::new() };
     let gains = &racers[at].gains;

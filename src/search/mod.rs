@@ -16,19 +16,19 @@
 //! This file has the estimated costs of a variant and the outcome of a search, as plain data for output.
 
 mod candidates;
-mod course;
-mod laboratory;
+mod env;
 mod lead;
 mod program_path;
 mod race;
+mod racing;
 mod report;
 mod short_name;
 
 pub use candidates::{depths, parts};
-pub use course::search;
-pub use laboratory::{FIRST_DOCUMENTS, FIRST_WINDOWS, JUDGED, Laboratory, Schedule, judged, took};
+pub use env::{FIRST_DOCUMENTS, FIRST_WINDOWS, JUDGED, Schedule, SearchEnv, judged, took};
 pub use program_path::{layers, path};
 pub use race::{Exit, Verdict, front, judge, mean_of_means};
+pub use racing::search;
 pub use report::markdown;
 
 use std::sync::Arc;
@@ -69,7 +69,7 @@ pub struct Found {
     /// Cell name of the best candidate; null if none meets the budget.
     pub winner: Option<String>,
     /// Scores on items that the elimination rounds never used.
-    pub judged: Vec<Judged>,
+    pub judged: Vec<HeldOutScore>,
     /// Lead of the winner over plain removal of its layers, by objective. Empty if the winner is plain removal.
     pub leads: Vec<Lead>,
     /// Cost of the search.
@@ -128,7 +128,7 @@ pub struct Candidate {
     /// Number of items scored in the race.
     pub items: usize,
     /// Outcome for this candidate.
-    pub fate: Fate,
+    pub fate: Elimination,
 }
 
 /// Mean over the means of tasks or texts, with its confidence interval.
@@ -152,7 +152,7 @@ pub struct Lead {
 /// Outcome for a candidate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Fate {
+pub enum Elimination {
     /// Not significantly different from the other survivors.
     Survived,
     /// Eliminated by a significantly better rival.
@@ -193,7 +193,7 @@ impl LeftOut {
 
 /// Scores of a variant on held-out items.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Judged {
+pub struct HeldOutScore {
     /// Role: `winner`, `runner-up`, `plain` (the winner's layers removed without recovery) or `dense`.
     pub role: String,
     /// Name of the cell.
@@ -223,14 +223,14 @@ pub struct Spent {
 
 impl Found {
     pub fn survivors(&self) -> impl Iterator<Item = &Candidate> {
-        self.candidates.iter().filter(|candidate| candidate.fate == Fate::Survived)
+        self.candidates.iter().filter(|candidate| candidate.fate == Elimination::Survived)
     }
 
     /// Summarizes the outcome in one sentence.
     pub fn sentence(&self) -> String {
         let Some(winner) = &self.winner else {
             let slow = self.candidates.iter().find_map(|candidate| match &candidate.fate {
-                Fate::Slow { reason } => Some((candidate, reason)),
+                Elimination::Slow { reason } => Some((candidate, reason)),
                 _ => None,
             });
             // Eliminated candidates are not timed, so a deeper cut is the remaining option.
@@ -262,11 +262,11 @@ impl Found {
         format!("{winner}, {sure}{judged}{references}.")
     }
 
-    fn judged(&self, role: &str) -> Option<&Judged> {
+    fn judged(&self, role: &str) -> Option<&HeldOutScore> {
         self.judged.iter().find(|entry| entry.role == role)
     }
 
-    fn scores_text(&self, judged: &Judged) -> String {
+    fn scores_text(&self, judged: &HeldOutScore) -> String {
         let each = judged.scores.iter().zip(&self.objectives).map(|(score, objective)| objective.said(score));
         each.collect::<Vec<_>>().join(" and ")
     }

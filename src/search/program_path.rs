@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::model::Cut;
 use crate::model::{Operator, Program, Trie};
-use crate::stage::operator::{self, BoundaryResult};
+use crate::pipeline::stage::operator::{self, BoundaryResult};
 
 /// Builds a candidate's program, with a placeholder for each distinct operator.
 ///
@@ -27,7 +27,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::stage::operator::PlacedRepair::{self, AttentionAndMlp, Mlp, Stream};
+    use crate::pipeline::stage::operator::PlacedRepair::{self, AttentionAndMlp, Mlp, Stream};
 
     fn repair(start: usize, operator: &str, placed: PlacedRepair) -> BoundaryResult {
         let result = json!({

@@ -1,7 +1,7 @@
 //! Tables and summary of a search as text.
 
 use super::short_name::ShortNames;
-use super::{Candidate, Fate, Found, Lead, Objective, Score};
+use super::{Candidate, Elimination, Found, Lead, Objective, Score};
 use crate::model::Cut;
 use crate::quantity::counted;
 use crate::results::{ranges, removed_text};
@@ -68,11 +68,11 @@ impl Found {
     /// Returns the sort key of a candidate in the table.
     fn rank(&self, candidate: &Candidate) -> (usize, usize) {
         match candidate.fate {
-            Fate::Survived if self.winner.as_ref() == Some(&candidate.cell) => (0, 0),
-            Fate::Survived => (1, 0),
-            Fate::Slow { .. } => (2, 0),
-            Fate::Out { round, .. } => (3, usize::MAX - round),
-            Fate::Failed { .. } => (4, 0),
+            Elimination::Survived if self.winner.as_ref() == Some(&candidate.cell) => (0, 0),
+            Elimination::Survived => (1, 0),
+            Elimination::Slow { .. } => (2, 0),
+            Elimination::Out { round, .. } => (3, usize::MAX - round),
+            Elimination::Failed { .. } => (4, 0),
         }
     }
 
@@ -89,11 +89,13 @@ impl Found {
     /// Describes the outcome for a candidate.
     fn fate_text(&self, candidate: &Candidate, names: &ShortNames) -> String {
         match &candidate.fate {
-            Fate::Survived if self.winner.as_ref() == Some(&candidate.cell) => "winner".to_owned(),
-            Fate::Survived => "not separated from the winner".to_owned(),
-            Fate::Out { round, rival, p } => format!("out after round {round}, p {p:.1e} against {}", names.of(rival)),
-            Fate::Failed { reason } => format!("failed: {}", reason.lines().next().unwrap_or_default()),
-            Fate::Slow { reason } => reason.clone(),
+            Elimination::Survived if self.winner.as_ref() == Some(&candidate.cell) => "winner".to_owned(),
+            Elimination::Survived => "not separated from the winner".to_owned(),
+            Elimination::Out { round, rival, p } => {
+                format!("out after round {round}, p {p:.1e} against {}", names.of(rival))
+            }
+            Elimination::Failed { reason } => format!("failed: {}", reason.lines().next().unwrap_or_default()),
+            Elimination::Slow { reason } => reason.clone(),
         }
     }
 

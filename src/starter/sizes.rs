@@ -2,7 +2,7 @@
 
 use super::find::Model;
 use crate::model::{Load, Program, Trie};
-use crate::stage::activations;
+use crate::pipeline::stage::activations;
 
 /// Maximum time of a run with default sizes, in seconds.
 pub(super) const MAX_SECONDS: f64 = 900.0;

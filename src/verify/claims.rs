@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::finding::{Check, CheckKind};
-use super::record::Recorded;
+use super::record::ReferenceRun;
 use crate::artifact::claims::{CLAIMS, JudgedClaim, SEEDS, about, judged_in, line, written};
 use crate::error::Result;
 use crate::files::{self, regular};
@@ -41,7 +41,7 @@ impl Judge {
 ///
 /// # Errors
 /// Fails if a file cannot be read.
-pub(super) fn check(folder: &Path, recorded: &Recorded, judge: &Judge) -> Result<Check> {
+pub(super) fn check(folder: &Path, recorded: &ReferenceRun, judge: &Judge) -> Result<Check> {
     let mut check = Check::new(CheckKind::Claims);
     let path = folder.join(CLAIMS);
     if !path.is_file() {

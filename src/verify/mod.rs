@@ -3,12 +3,12 @@
 //! Files are checked by hash, numbers against their items, tables against their numbers, and a sample of items by
 //! recomputing it in a separate store. Latencies depend on the machine and are not verified.
 
-mod afresh;
-mod against;
 mod claims;
+mod compare;
 mod finding;
 mod inputs;
-mod items;
+mod metrics;
+mod recompute;
 mod record;
 mod tables;
 
@@ -19,13 +19,13 @@ use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
 pub use finding::{Check, CheckKind, Differing, FolderCheck, Lacking, Verification, Work};
 
-use self::afresh::DrawnPart;
 use self::claims::Judge;
 use self::inputs::Finder;
-use self::record::Recorded;
+use self::recompute::DrawnPart;
+use self::record::ReferenceRun;
 use crate::error::{Error, Result};
-use crate::exec::{Reporter, RunSettings};
 use crate::files;
+use crate::pipeline::exec::{Reporter, RunSettings};
 use crate::results::StoredResults;
 use ghostlab_store::Store;
 
@@ -75,7 +75,7 @@ pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
 /// Results folder after all checks that need no model, with its sample.
 pub struct Prepared {
     folder: PathBuf,
-    recorded: Recorded,
+    recorded: ReferenceRun,
     drawn: DrawnPart,
     checks: Vec<Check>,
     notes: Vec<String>,
@@ -93,22 +93,22 @@ pub fn prepare(folders: &[PathBuf], request: &VerifyRequest<'_>) -> Result<Vec<P
 
 impl Prepared {
     fn of(folder: &Path, request: &VerifyRequest<'_>, finder: &Finder, judge: &Judge) -> Result<Self> {
-        let recorded = Recorded::read(folder)?;
+        let recorded = ReferenceRun::read(folder)?;
         let mut notes = Vec::new();
         let checks = vec![
             inputs::check_files(folder, &mut notes)?,
-            items::check(folder, &recorded)?,
+            metrics::check(folder, &recorded)?,
             tables::check(folder, &recorded)?,
             claims::check(folder, &recorded, judge)?,
         ];
-        let drawn = afresh::draw(&recorded, request, finder, &mut notes);
+        let drawn = recompute::draw(&recorded, request, finder, &mut notes);
         let numbers = &recorded.numbers;
         let mut measures = numbers.numbers.iter().flat_map(|number| numbers.measures(number));
         notes.extend(
             (measures.any(|measure| measure.machine().is_some()))
                 .then(|| "latencies are not verified, because they depend on the machine".to_owned()),
         );
-        let bare: Vec<&str> = items::without_items(&recorded).into_iter().collect();
+        let bare: Vec<&str> = metrics::without_items(&recorded).into_iter().collect();
         notes.extend(
             (!bare.is_empty()).then(|| {
                 format!("not recomputed, because the record does not contain their items: {}", bare.join(", "))
@@ -140,6 +140,6 @@ impl Prepared {
 /// Fails if the user interrupts.
 pub fn finish(prepared: Vec<Prepared>, request: &VerifyRequest<'_>) -> Result<Vec<FolderCheck>> {
     let drawn: Vec<&DrawnPart> = prepared.iter().map(|part| &part.drawn).collect();
-    afresh::calibrate(&drawn, request)?;
+    recompute::calibrate(&drawn, request)?;
     prepared.into_iter().map(|part| part.finish(request)).collect()
 }

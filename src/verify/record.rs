@@ -6,8 +6,8 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
-use crate::identity::MeasureId;
 use crate::model::Cut;
+use crate::pipeline::identity::MeasureId;
 use crate::results::{DOCUMENTS, Provenance, StoredNumber, StoredResults, damaged_frame, read_frame};
 use crate::tasks::ChoiceResult;
 
@@ -54,14 +54,14 @@ pub(super) struct RecordedDocument {
 }
 
 #[derive(Debug)]
-pub(super) struct Recorded {
+pub(super) struct ReferenceRun {
     pub(super) numbers: StoredResults,
     pub(super) cells: Vec<RunCell>,
     /// Documents by cell and column name; `None` if the folder has none.
     pub(super) documents: Option<HashMap<(String, String), Vec<RecordedDocument>>>,
 }
 
-impl Recorded {
+impl ReferenceRun {
     /// Reads a results folder.
     ///
     /// # Errors

@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::finding::{Check, CheckKind};
-use super::items::ROUNDING;
-use super::record::Recorded;
+use super::metrics::ROUNDING;
+use super::record::ReferenceRun;
 use crate::error::{Error, Result};
 use crate::files::{self, regular};
 use crate::metric::{Metric, Spread};
@@ -18,7 +18,7 @@ use crate::results::{NOISY, deviation, mean, read_frame, spread_head, write_csv}
 ///
 /// # Errors
 /// Fails if a file cannot be read.
-pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
+pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
     let mut check = Check::new(CheckKind::Tables);
     let mut tables = files::entries(folder).map_err(|error| Error::io("read", folder, &error))?;
     tables.retain(|path| path.extension().is_some_and(|extension| extension == "csv"));
@@ -111,7 +111,7 @@ impl ExpectedLine {
 }
 
 /// Checks a table with one row per number, or per mean and deviation over seeds.
-fn tidy(table: &PrintedTable, recorded: &Recorded, metric: usize, cell: usize, check: &mut Check) {
+fn tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell: usize, check: &mut Check) {
     let Some(value) = table.place("value") else { return };
     let kinds: Vec<(usize, Spread)> =
         Spread::ALL.into_iter().filter_map(|kind| Some((table.place(kind.column())?, kind))).collect();
@@ -153,7 +153,7 @@ fn tidy(table: &PrintedTable, recorded: &Recorded, metric: usize, cell: usize, c
 }
 
 /// Checks a table with one row per cell.
-fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
+fn wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut Check) {
     let mut cells: BTreeMap<&str, BTreeMap<String, Option<f64>>> = BTreeMap::new();
     for number in &recorded.numbers.numbers {
         let columns = cells.entry(&number.cell).or_default();
@@ -400,7 +400,7 @@ fn latex_rows(path: &Path) -> Result<Vec<Vec<String>>> {
 }
 
 /// Checks the Markdown table against the CSV table.
-fn run_markdown(table: &PrintedTable, recorded: &Recorded, path: &Path, check: &mut Check) -> Result<()> {
+fn run_markdown(table: &PrintedTable, recorded: &ReferenceRun, path: &Path, check: &mut Check) -> Result<()> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let Some(heads) = text.lines().find(|line| line.starts_with("| ")) else { return Ok(()) };
     let heads: Vec<&str> = heads.trim_matches('|').split(" | ").map(str::trim).collect();

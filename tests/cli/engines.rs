@@ -38,7 +38,7 @@ fn of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
 fn a_run_that_was_stopped_has_counted_what_it_did() {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-    use ghostlab::exec::{Event, Recorder, Reporter, RunRecord, RunSettings, RunState, run};
+    use ghostlab::pipeline::exec::{Event, Recorder, Reporter, RunRecord, RunSettings, RunState, run};
     struct Stops<'a>(&'a AtomicBool);
     impl Reporter for Stops<'_> {
         fn event(&self, event: Event) {

@@ -4,8 +4,8 @@ use super::*;
 
 #[test]
 fn a_run_that_is_asked_to_stop_says_so() {
-    use ghostlab::exec::{RunSettings, run};
     use ghostlab::grid::Grid;
+    use ghostlab::pipeline::exec::{RunSettings, run};
     let world = World::new();
     let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
     let store = ghostlab_store::Store::open(&world.path("store"), stage::WORDS).unwrap();
@@ -21,7 +21,7 @@ fn impossible_job_is_refused_with_figures_before_work() {
     assert!(kinds.contains("tokens-v") && !kinds.contains("activations-v") && !kinds.contains("scores-v"), "{kinds}");
     // The flag from the hint fixes the error.
     let log = String::from_utf8(world.run(&["--memory", "0.001"]).stderr).unwrap();
-    let asked = log.split_once("hint:     --memory ").unwrap().1.split(' ').next().unwrap();
+    let asked = log.split_once("limit with --memory ").unwrap().1.split_whitespace().next().unwrap();
     world.runs(&["--memory", asked]);
     // Stored results need no memory.
     world.runs(&["--memory", "0.001"]);

@@ -1,5 +1,5 @@
 //! Pairs of settings that differ in one aspect of a number's identity, and pairs that differ only in irrelevant
-//! details. Every view must distinguish the first kind and treat the second kind as equal. `aspects()` lists the
+//! details. Every view must distinguish the first kind and treat the second kind as equal. `setting_paths()` lists the
 //! aspects that must be covered.
 
 use serde_json::{Value, json};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use ghostlab::files::sha256;
-use ghostlab::identity::Aspect;
+use ghostlab::pipeline::identity::SettingPath;
 use ghostlab::results::StoredResults;
 use serde_json::{Value, json};
 
@@ -46,17 +46,17 @@ pub struct View {
     /// Text about the last cell and its numbers; `None` if the view does not show them.
     text: fn(&Seen) -> Option<String>,
     /// Predicate for the aspects that the view states. Other aspects are in the results folder.
-    pub says: fn(&Aspect) -> bool,
+    pub says: fn(&SettingPath) -> bool,
     /// Whether equal identities give equal text. A folder is named after the request as written, so equal identities
     /// can give different names.
     pub one: bool,
 }
 
-fn all(_: &Aspect) -> bool {
+fn all(_: &SettingPath) -> bool {
     true
 }
 
-fn of_variant(aspect: &Aspect) -> bool {
+fn of_variant(aspect: &SettingPath) -> bool {
     !aspect.is_of("measure")
 }
 
@@ -288,7 +288,7 @@ impl View {
         let (Some(a), Some(b)) = ((self.text)(one), (self.text)(other)) else { return };
         if aspects.is_empty() {
             assert!(!self.one || a == b, "{}: {what} is taken for two:\n{a}\n{b}", self.name);
-        } else if aspects.iter().any(|aspect| (self.says)(&Aspect::new(*aspect))) {
+        } else if aspects.iter().any(|aspect| (self.says)(&SettingPath::new(*aspect))) {
             assert_ne!(a, b, "{}: {what} is not told apart", self.name);
         }
     }

@@ -9,9 +9,9 @@
 use ghostlab::corpus::PythonRandom;
 use ghostlab::error::Result;
 use ghostlab::model::{Cut, Program};
+use ghostlab::pipeline::stage::operator::BoundaryResult;
 use ghostlab::results::StoredResults;
 use ghostlab::search::{Schedule, front, judge, judged, layers, mean_of_means, path};
-use ghostlab::stage::operator::BoundaryResult;
 use serde_json::Value;
 
 /// Gains indexed by `[candidate][stratum][item]`.

@@ -44,7 +44,7 @@ fn run_artifact_has_its_own_folder_and_page_lists_gaps() {
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
     assert!(page.contains("A small table"));
     for (folder, reason) in
-        [(named.as_str(), "as it is described: run"), ("tiny+cpu-bf16-", "as it is described: cpu-bf16")]
+        [(named.as_str(), "overridden: run"), ("tiny+cpu-bf16-", "overridden: cpu-bf16")]
     {
         let line =
             output.lines().find(|line| line.contains(&format!("mini/{folder}"))).unwrap_or_else(|| panic!("{output}"));

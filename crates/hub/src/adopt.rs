@@ -77,14 +77,14 @@ mod tests {
     use crate::event::Silent;
     use crate::lock::{Lock, LockedFile, LockedRepo};
     use crate::name::{Commit, ContentHash, FileName};
-    use crate::plan::{Plan, Want, Wanted};
+    use crate::plan::{FilePattern, Plan, RepoFiles};
     use crate::repo::Source;
     use crate::settings::HubSettings;
 
     const CONTENT: &[u8] = b"GGUF and more";
 
     /// Returns an offline hub, and the plan, request and lock of one pinned file.
-    fn world(folder: &Path) -> (Hub, Plan, Want, Lock) {
+    fn world(folder: &Path) -> (Hub, Plan, RepoFiles, Lock) {
         let settings = HubSettings::of(&|name| match name {
             "HF_HUB_CACHE" => Some(folder.join("cache").into_os_string()),
             "HF_HUB_OFFLINE" => Some("1".into()),
@@ -99,7 +99,7 @@ mod tests {
         let mut lock = Lock::default();
         let files = BTreeMap::from([(FileName::new("m.gguf").unwrap(), pin)]);
         lock.pin(&source, LockedRepo { commit: Commit::new(&"1".repeat(40)).unwrap(), files });
-        let want = Want { source, files: vec![Wanted::needed("m.gguf")] };
+        let want = RepoFiles { source, files: vec![FilePattern::needed("m.gguf")] };
         let plan = hub.plan(std::slice::from_ref(&want), &lock, &Silent, &AtomicBool::new(false)).unwrap();
         (hub, plan, want, lock)
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use ghostlab_core::error::Result;
-use ghostlab_core::files::atomic::{PATIENCE, age};
+use ghostlab_core::files::atomic::{STALE_AFTER, age};
 use ghostlab_core::files::owner::Owner;
 use ghostlab_core::files::sha256::hex;
 use sha1::{Digest, Sha1};
@@ -226,7 +226,7 @@ fn abandoned(blobs: &Path, blob: &BlobName) -> Vec<(u64, PathBuf)> {
                 count.parse::<u64>().ok()?;
                 match Owner::of_tag_lives(tag) {
                     Some(lives) => !lives,
-                    None => Owner::is_tag(tag) && age(&path, SystemTime::now()).is_some_and(|age| age > PATIENCE),
+                    None => Owner::is_tag(tag) && age(&path, SystemTime::now()).is_some_and(|age| age > STALE_AFTER),
                 }
             }
         };

@@ -17,14 +17,14 @@ use crate::repo::Source;
 
 /// Request for files of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Want {
+pub struct RepoFiles {
     pub source: Source,
-    pub files: Vec<Wanted>,
+    pub files: Vec<FilePattern>,
 }
 
 /// File pattern. `*` matches within a path component, `**` across folders.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct FilePattern {
     pub pattern: String,
     /// Whether the request succeeds without a match.
     pub optional: bool,
@@ -58,7 +58,7 @@ pub struct PlannedFile {
     pub here: u64,
 }
 
-impl Wanted {
+impl FilePattern {
     pub fn needed(pattern: impl Into<String>) -> Self {
         Self { pattern: pattern.into(), optional: false }
     }
@@ -85,13 +85,13 @@ fn bad_pattern(found: String, pattern: &str) -> Error {
     Error::bad_input("invalid pattern of file names").at(format!("`{pattern}`")).found(found)
 }
 
-impl Want {
+impl RepoFiles {
     /// Creates a request for the files needed to load a decoder.
     pub fn backbone(source: Source) -> Self {
-        let needed = ["config.json", "tokenizer.json", "*.safetensors"].map(Wanted::needed);
+        let needed = ["config.json", "tokenizer.json", "*.safetensors"].map(FilePattern::needed);
         let config_files =
             ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json"];
-        let optional = ["*.safetensors.index.json"].into_iter().chain(config_files).map(Wanted::optional);
+        let optional = ["*.safetensors.index.json"].into_iter().chain(config_files).map(FilePattern::optional);
         Self { source, files: needed.into_iter().chain(optional).collect() }
     }
 
@@ -145,8 +145,8 @@ impl Plan {
 type KnownFile = (Option<u64>, Option<ContentHash>, Option<BlobName>);
 
 /// Merges requests for the same repository.
-fn merged(wants: &[Want]) -> Vec<Want> {
-    let mut by_source: BTreeMap<&Source, Vec<Wanted>> = BTreeMap::new();
+fn merged(wants: &[RepoFiles]) -> Vec<RepoFiles> {
+    let mut by_source: BTreeMap<&Source, Vec<FilePattern>> = BTreeMap::new();
     for want in wants {
         let files = by_source.entry(&want.source).or_default();
         for wanted in &want.files {
@@ -155,7 +155,7 @@ fn merged(wants: &[Want]) -> Vec<Want> {
             }
         }
     }
-    by_source.into_iter().map(|(source, files)| Want { source: source.clone(), files }).collect()
+    by_source.into_iter().map(|(source, files)| RepoFiles { source: source.clone(), files }).collect()
 }
 
 impl Hub {
@@ -163,7 +163,7 @@ impl Hub {
     ///
     /// # Errors
     /// Fails if a pattern matches no file, the Hub refuses a request, or `stop` is set.
-    pub fn plan(&self, wants: &[Want], lock: &Lock, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Plan> {
+    pub fn plan(&self, wants: &[RepoFiles], lock: &Lock, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Plan> {
         let watch = Watch { reporter, stop };
         Ok(Plan {
             repos: merged(wants)
@@ -181,11 +181,11 @@ impl Hub {
     ///
     /// # Errors
     /// Fails if a pattern matches no file of the lock or the cache.
-    pub fn cached(&self, want: &Want, lock: &Lock) -> Result<PlannedRepo> {
+    pub fn cached(&self, want: &RepoFiles, lock: &Lock) -> Result<PlannedRepo> {
         if lock.get(&want.source).is_some() { self.pinned(want, lock) } else { self.known(want) }
     }
 
-    fn pinned(&self, want: &Want, lock: &Lock) -> Result<PlannedRepo> {
+    fn pinned(&self, want: &RepoFiles, lock: &Lock) -> Result<PlannedRepo> {
         let source = &want.source;
         let Some(locked) = lock.get(source) else { return Err(not_fetched(source, self.cache.root())) };
         self.planned(
@@ -206,7 +206,7 @@ impl Hub {
     }
 
     /// Resolves a request from the last fetch in the cache.
-    fn known(&self, want: &Want) -> Result<PlannedRepo> {
+    fn known(&self, want: &RepoFiles) -> Result<PlannedRepo> {
         let source = &want.source;
         let root = self.cache.root();
         let commit = self.cache.commit(source).ok_or_else(|| not_fetched(source, root))?;
@@ -231,10 +231,10 @@ impl Hub {
     }
 
     /// Resolves a request from the Hub's current listing.
-    fn listed(&self, want: &Want, watch: Watch<'_>) -> Result<PlannedRepo> {
+    fn listed(&self, want: &RepoFiles, watch: Watch<'_>) -> Result<PlannedRepo> {
         let source = &want.source;
         let mut folders: BTreeMap<String, bool> = BTreeMap::new();
-        for (folder, deep) in want.files.iter().map(Wanted::folder) {
+        for (folder, deep) in want.files.iter().map(FilePattern::folder) {
             *folders.entry(folder).or_default() |= deep;
         }
         let ask = async {
@@ -260,7 +260,7 @@ impl Hub {
     /// Resolves a request against a set of known files, and adds their cache state.
     fn planned(
         &self,
-        want: &Want,
+        want: &RepoFiles,
         commit: Commit,
         locked: bool,
         known: &BTreeMap<FileName, KnownFile>,
@@ -298,8 +298,8 @@ mod tests {
         let names: BTreeSet<FileName> = names.iter().map(|name| FileName::new(name).unwrap()).collect();
         let source = Source::parse("o/n").unwrap();
         let chosen = |patterns: &[&str]| {
-            let files = patterns.iter().map(|pattern| Wanted::needed(*pattern)).collect();
-            let want = Want { source: source.clone(), files };
+            let files = patterns.iter().map(|pattern| FilePattern::needed(*pattern)).collect();
+            let want = RepoFiles { source: source.clone(), files };
             want.chosen(&names, &|| Error::missing("none"))
                 .map(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
@@ -315,7 +315,7 @@ mod tests {
             ("**/x", "", true),
             ("a/b/c*.parquet", "a/b", false),
         ] {
-            assert_eq!(Wanted::needed(pattern).folder(), (folder.to_owned(), deep), "{pattern}");
+            assert_eq!(FilePattern::needed(pattern).folder(), (folder.to_owned(), deep), "{pattern}");
         }
     }
 }

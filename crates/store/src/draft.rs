@@ -17,7 +17,7 @@ use super::process::Process;
 use super::processes;
 use crate::fault;
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::atomic::PATIENCE;
+use ghostlab_core::files::atomic::STALE_AFTER;
 
 /// Private folder of an unfinished object. Removed on drop unless committed.
 pub struct Draft {
@@ -205,7 +205,7 @@ pub(super) fn all(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<LeftDraft>
             None => {
                 let now = *now.get_or_init(|| disk.clock(drafts));
                 let mut paths = std::iter::once(&folder).chain(&files);
-                paths.all(|path| disk.age(path, now).is_some_and(|age| age > PATIENCE))
+                paths.all(|path| disk.age(path, now).is_some_and(|age| age > STALE_AFTER))
             }
         };
         let bytes = files.iter().filter_map(|file| disk.size(file).ok()).sum();

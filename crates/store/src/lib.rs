@@ -6,7 +6,7 @@
 //! cover contents and settings, never paths, names or times.
 //!
 //! The folders next to the objects contain journals of unfinished work (`journals/`), leases and uses of running
-//! processes (`claims/`, `uses/`, `processes/`), failed attempts (`attempts/`), drafts (`drafts/`), cached hashes of
+//! processes (`leases/`, `uses/`, `processes/`), failed attempts (`attempts/`), drafts (`drafts/`), cached hashes of
 //! large inputs (`index/`), run records (`runs/`), plan summaries (`plans/`), grids submitted to a scheduler
 //! (`submissions/`) and the program copies its jobs run (`programs/`).
 //!
@@ -16,11 +16,11 @@ mod attempts;
 mod disk;
 mod draft;
 pub mod fault;
+mod gc_roots;
 mod index;
 mod inventory;
 mod journal;
 mod key;
-mod mark;
 mod meta;
 mod object;
 mod packed;
@@ -29,19 +29,20 @@ mod packed_tests;
 mod process;
 mod processes;
 mod records;
-mod shadow;
+mod scratch_store;
 mod shared;
 #[cfg(test)]
 #[path = "../tests/simulated/mod.rs"]
 mod simulated;
 mod small;
-mod stray;
-mod uses;
+mod store_marker;
+mod unknown_entry;
 mod worker;
 
 pub use attempts::Attempt;
 pub use disk::{Disk, Mapped};
 pub use draft::{Draft, LeftDraft, Payload};
+pub use gc_roots::Pin;
 pub use index::Input;
 pub use inventory::{Found, InventoryItem};
 pub use journal::{Journal, JournalRecord};
@@ -51,11 +52,10 @@ pub use object::StoredObject;
 pub use packed::Packing;
 pub use process::Process;
 pub use records::DamagedRecord;
-pub use shadow::Shadow;
+pub use scratch_store::ScratchStore;
 pub use shared::Shared;
-pub use stray::Stray;
-pub use uses::Pin;
-pub use worker::{ClaimResult, Lease};
+pub use unknown_entry::UnknownEntry;
+pub use worker::{Lease, LeaseResult};
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::ErrorKind;
@@ -72,12 +72,12 @@ use serde_json::Value;
 extern crate self as ghostlab_store;
 
 use disk::SystemDisk;
+use gc_roots::GcRoots;
 use ghostlab_core::error::{Error, Result};
 use index::KnownInputs;
-use mark::Mark;
 use packed::Packs;
-use shadow::Scratch;
-use uses::Uses;
+use scratch_store::Scratch;
+use store_marker::StoreMarker;
 use worker::Worker;
 
 /// Content-addressed store of objects in a folder.
@@ -89,7 +89,7 @@ pub struct Store {
     room: Option<PathBuf>,
     worker: Arc<OnceLock<Worker>>,
     disk: Arc<dyn Disk>,
-    uses: Arc<Uses>,
+    uses: Arc<GcRoots>,
     packs: Arc<Packs>,
     /// Hashes of objects of the packed kind that older programs stored separately.
     apart: Arc<OnceLock<HashSet<String>>>,
@@ -124,12 +124,12 @@ impl Store {
     /// Fails with exit code 3 if the folder belongs to another program, cannot be created or written, or was written by
     /// a newer version. Fails with exit code 5 if `store.json` is damaged.
     pub fn open(root: &Path, words: StoreWords) -> Result<Self> {
-        let mark = match Mark::read(root, words)? {
+        let mark = match StoreMarker::read(root, words)? {
             Some(mark) => mark,
             None => {
-                Mark::new(Shared::Umask).begin(root).map_err(|error| write_refused(&error, root))?;
+                StoreMarker::new(Shared::Umask).begin(root).map_err(|error| write_refused(&error, root))?;
                 // Another process may have created it at the same moment with a different sharing mode.
-                Mark::read(root, words)?.unwrap_or(Mark::new(Shared::Umask))
+                StoreMarker::read(root, words)?.unwrap_or(StoreMarker::new(Shared::Umask))
             }
         };
         let store = Self::on(Arc::new(SystemDisk::new(mark.shared)), root, words);
@@ -146,7 +146,7 @@ impl Store {
     /// # Errors
     /// Fails in the same cases as [`Self::open`].
     pub fn look_at(root: &Path, words: StoreWords) -> Result<Self> {
-        let mark = Mark::read(root, words)?;
+        let mark = StoreMarker::read(root, words)?;
         let disk = SystemDisk::new(mark.map(|mark| mark.shared).unwrap_or_default());
         let begun = mark.is_some();
         Ok(Self { scratch: Some(Arc::default()), begun, ..Self::on(Arc::new(disk), root, words) })
@@ -155,7 +155,7 @@ impl Store {
     /// Opens a store on a real or simulated disk.
     pub fn on(disk: Arc<dyn Disk>, root: &Path, words: StoreWords) -> Self {
         let worker = Arc::default();
-        let uses = Arc::new(Uses::new(Arc::clone(&disk)));
+        let uses = Arc::new(GcRoots::new(Arc::clone(&disk)));
         let packs = Arc::new(Packs::new(Arc::clone(&disk), &root.join(words.packed.folder())));
         let made = Arc::new(|| Value::Null);
         Self {
@@ -187,12 +187,12 @@ impl Store {
     /// # Errors
     /// Fails in the same cases as [`Self::open`].
     pub fn init(root: &Path, words: StoreWords, shared: Option<Shared>) -> Result<Shared> {
-        let before = Mark::read(root, words)?;
+        let before = StoreMarker::read(root, words)?;
         let shared = shared.or(before.map(|mark| mark.shared)).unwrap_or_default();
         match before {
-            None => Mark::new(shared).begin(root).map_err(|error| mark_error(&error, root))?,
+            None => StoreMarker::new(shared).begin(root).map_err(|error| mark_error(&error, root))?,
             Some(mark) if mark.shared != shared => {
-                Mark::new(shared).replace(root).map_err(|error| mark_error(&error, root))?;
+                StoreMarker::new(shared).replace(root).map_err(|error| mark_error(&error, root))?;
             }
             Some(_) => {}
         }
@@ -206,7 +206,7 @@ impl Store {
     /// # Errors
     /// Fails with exit code 3 if the folder contains anything else or is not writable.
     pub fn mend(root: &Path, words: StoreWords) -> Result<bool> {
-        Mark::mend(root, words)
+        StoreMarker::mend(root, words)
     }
 
     /// Sets whether to hash every input again.
@@ -324,8 +324,8 @@ impl Store {
     }
 
     /// Tries to take the lease of a job, so that no other process does the job at the same time.
-    pub fn claim(&self, name: &str) -> Result<ClaimResult> {
-        Ok(self.worker()?.claim(name))
+    pub fn lease(&self, name: &str) -> Result<LeaseResult> {
+        Ok(self.worker()?.lease(name))
     }
 
     /// Returns whether a contended lease is still held, by a cheap check.
@@ -349,8 +349,8 @@ impl Store {
     }
 
     /// Calls `look` with the names of all leases, from a listing that may be slightly stale.
-    pub fn with_claims<T>(&self, look: impl FnOnce(&BTreeSet<String>) -> T) -> Result<T> {
-        Ok(self.worker()?.with_claims(look))
+    pub fn with_leases<T>(&self, look: impl FnOnce(&BTreeSet<String>) -> T) -> Result<T> {
+        Ok(self.worker()?.with_leases(look))
     }
 
     /// Records a failed attempt at a job, under its lease name or the hash of the object that could not be made.
@@ -419,7 +419,7 @@ impl Store {
             return Ok(());
         }
         let hashes = there.iter().map(|key| key.hash());
-        let unused = uses::noted_by_none(&*self.disk, &self.root, &self.others()?, hashes);
+        let unused = gc_roots::noted_by_none(&*self.disk, &self.root, &self.others()?, hashes);
         self.uses.while_pinned(|is_pinned| {
             let mut gone = there.iter().filter(|key| unused.contains(key.hash()) && !is_pinned(key.hash()));
             gone.try_for_each(|key| self.discard(key))
@@ -428,12 +428,12 @@ impl Store {
 
     /// Returns the hashes reserved by running processes ([`Self::reserve`]).
     pub fn reserved(&self) -> BTreeSet<String> {
-        uses::of(&*self.disk, &self.root, &self.living())
+        gc_roots::of(&*self.disk, &self.root, &self.living())
     }
 
     /// Returns the hashes reserved by other running processes.
     pub fn reserved_by_others(&self) -> Result<BTreeSet<String>> {
-        Ok(uses::of(&*self.disk, &self.root, &self.others()?))
+        Ok(gc_roots::of(&*self.disk, &self.root, &self.others()?))
     }
 
     /// Returns the ids of all other running processes.
@@ -567,9 +567,9 @@ impl Store {
             |owner: &str| !living.contains(&owner),
             |hash: &str| self.words.kinds.iter().any(|&kind| self.has_hash(kind, hash)),
         );
-        uses::sweep(disk, &self.root, &known);
+        gc_roots::sweep(disk, &self.root, &known);
         for known in known.iter().filter(|known| known.dead) {
-            disk.remove(&uses::file(&self.root, &known.process.id)).ok();
+            disk.remove(&gc_roots::file(&self.root, &known.process.id)).ok();
             // Entries that are not regular files are left for `cache verify` to report.
             if known.is_file {
                 disk.remove(&known.record).ok();
@@ -633,7 +633,7 @@ fn write_refused(error: &std::io::Error, root: &Path) -> Error {
 }
 
 fn mark_error(error: &std::io::Error, root: &Path) -> Error {
-    Error::io("write", &root.join(mark::MARK), error)
+    Error::io("write", &root.join(store_marker::MARK), error)
 }
 
 #[cfg(test)]

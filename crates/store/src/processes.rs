@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::disk::Disk;
 use super::process::Process;
-use ghostlab_core::files::atomic::PATIENCE;
+use ghostlab_core::files::atomic::STALE_AFTER;
 
 pub(super) fn read(disk: &dyn Disk, path: &Path) -> Option<Process> {
     Process::parse(&disk.read(path).ok()?)
@@ -35,7 +35,7 @@ pub(super) fn all(disk: &dyn Disk, root: &Path) -> Vec<KnownProcess> {
         .map(|(process, record, is_file)| {
             let dead = match (process.owner.lives(), now) {
                 (Some(lives), _) => !lives,
-                (None, Some(now)) => disk.age(&record, now).is_some_and(|age| age > PATIENCE),
+                (None, Some(now)) => disk.age(&record, now).is_some_and(|age| age > STALE_AFTER),
                 (None, None) => false,
             };
             KnownProcess { record, process, dead, is_file }

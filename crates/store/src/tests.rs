@@ -125,7 +125,7 @@ fn an_abandoned_draft_leaves_nothing_behind() {
 
 fn aged(path: &Path) {
     let file = fs::File::open(path).unwrap();
-    file.set_modified(std::time::SystemTime::now() - ghostlab_core::files::atomic::PATIENCE * 2).unwrap();
+    file.set_modified(std::time::SystemTime::now() - ghostlab_core::files::atomic::STALE_AFTER * 2).unwrap();
 }
 
 /// Writes a process record and a draft of that process. Returns both paths.

@@ -15,19 +15,19 @@ use std::time::{Duration, SystemTime};
 use super::StoreWords;
 use super::attempts::{self, Attempt};
 use super::disk::{Disk, is_taken};
+use super::gc_roots::GcRoots;
 use super::process::Process;
 use super::processes::{self, KnownProcess};
-use super::uses::Uses;
 use crate::fault;
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::atomic::PATIENCE;
+use ghostlab_core::files::atomic::STALE_AFTER;
 
 /// Interval between heartbeats. Shorter in tests.
-pub(super) const BEAT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
+pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
 
 /// Time for which a listed lease of another process counts as held without checking its owner. Waiting for many leases
 /// then costs one listing instead of two or three operations each.
-const PROBE: Duration = Duration::from_secs(10);
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Maximum number of lease owners checked per listing, because hundreds of workers wait for hundreds of leases.
 const PROBES: usize = 4;
@@ -35,8 +35,8 @@ const PROBES: usize = 4;
 /// Maximum number of immediate retries while other processes take and release the same lease.
 const ATTEMPTS: usize = 10;
 
-/// Time for which this process trusts its own lease without a check. A fraction of [`PATIENCE`].
-const ASSURED: Duration = Duration::from_secs(30);
+/// Time for which this process trusts its own lease without a check. A fraction of [`STALE_AFTER`].
+const LEASE_RECHECK: Duration = Duration::from_secs(30);
 
 /// Time for which a listing of all leases is reused.
 const LISTING: Duration = Duration::from_millis(200);
@@ -48,7 +48,7 @@ pub(crate) struct Worker {
     process: Process,
     record: PathBuf,
     processes: PathBuf,
-    claims: PathBuf,
+    leases: PathBuf,
     /// Leases of this process. The record in a lease does not identify the thread that holds it.
     held: Arc<Mutex<HashSet<PathBuf>>>,
     seen: Mutex<HashMap<String, (u64, Duration)>>,
@@ -56,7 +56,7 @@ pub(crate) struct Worker {
     tried: Mutex<HashMap<String, Duration>>,
     listed: Mutex<Option<ClaimListing>>,
     /// Hashes reserved by this process, removed together with the record.
-    uses: Arc<Uses>,
+    uses: Arc<GcRoots>,
     /// Guard of the heartbeat thread.
     heartbeat: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -70,7 +70,7 @@ struct ClaimListing {
 }
 
 /// Result of an attempt to take a lease.
-pub enum ClaimResult {
+pub enum LeaseResult {
     Mine(Lease),
     /// Another process, or another job of this process, holds the lease.
     Theirs(Process),
@@ -101,7 +101,7 @@ impl Lease {
         let (now, clock) = (self.disk.now(), SystemTime::now());
         let mut known = lock(&self.known);
         let gone_by = clock.duration_since(known.1).map(|by_clock| by_clock.max(now.saturating_sub(known.0)));
-        if gone_by.is_ok_and(|time| time < ASSURED) {
+        if gone_by.is_ok_and(|time| time < LEASE_RECHECK) {
             return true;
         }
         let holds = self.is_own() && self.disk.exists(&self.record);
@@ -122,9 +122,9 @@ impl Drop for Lease {
         // for an older lease.
         if self.marked && self.is_own() {
             self.disk.remove(&self.path).ok();
-        } else if let (true, Some(claims), Some(name)) = (self.marked, self.path.parent(), self.path.file_name()) {
+        } else if let (true, Some(leases), Some(name)) = (self.marked, self.path.parent(), self.path.file_name()) {
             // The process that took over the lease recorded this process as dead.
-            let root = claims.parent().unwrap_or(claims);
+            let root = leases.parent().unwrap_or(leases);
             attempts::take_back(&*self.disk, root, &name.to_string_lossy(), &self.id);
         }
         lock(&self.held).remove(&self.path);
@@ -140,7 +140,7 @@ struct Heartbeat {
     disk: Arc<dyn Disk>,
     process: Process,
     record: PathBuf,
-    uses: Arc<Uses>,
+    uses: Arc<GcRoots>,
 }
 
 impl Heartbeat {
@@ -155,7 +155,7 @@ impl Heartbeat {
 
 /// Restores the record and reserved hashes of a process after another process considered it dead (because it was
 /// stopped or its machine slept) and removed them.
-fn revive(disk: &dyn Disk, record: &Path, process: &Process, uses: &Uses) {
+fn revive(disk: &dyn Disk, record: &Path, process: &Process, uses: &GcRoots) {
     // A failure is harmless: other processes then take over leases earlier than necessary.
     if disk.create(record, &process.record()).is_ok() {
         uses.note_again();
@@ -163,13 +163,13 @@ fn revive(disk: &dyn Disk, record: &Path, process: &Process, uses: &Uses) {
 }
 
 impl Worker {
-    pub(super) fn start(root: &Path, words: StoreWords, disk: Arc<dyn Disk>, uses: Arc<Uses>) -> Result<Self> {
+    pub(super) fn start(root: &Path, words: StoreWords, disk: Arc<dyn Disk>, uses: Arc<GcRoots>) -> Result<Self> {
         for folder in ["processes", "claims"].map(|name| root.join(name)) {
             disk.make_folder(&folder).map_err(|error| Error::io("create", &folder, &error))?;
         }
         let mut worker = Self::begin(root, words, disk.process(), disk, uses)?;
         let mut heartbeat = worker.heartbeat();
-        worker.heartbeat = Some(worker.disk.every(BEAT, Box::new(move || heartbeat.beat())));
+        worker.heartbeat = Some(worker.disk.every(HEARTBEAT_INTERVAL, Box::new(move || heartbeat.beat())));
         Ok(worker)
     }
 
@@ -180,9 +180,15 @@ impl Worker {
     }
 
     /// Creates a worker without a heartbeat thread.
-    fn begin(root: &Path, words: StoreWords, process: Process, disk: Arc<dyn Disk>, uses: Arc<Uses>) -> Result<Self> {
+    fn begin(
+        root: &Path,
+        words: StoreWords,
+        process: Process,
+        disk: Arc<dyn Disk>,
+        uses: Arc<GcRoots>,
+    ) -> Result<Self> {
         let processes = root.join("processes");
-        let claims = root.join("claims");
+        let leases = root.join("claims");
         let record = processes.join(format!("{}.json", process.id));
         disk.create(&record, &process.record()).map_err(|error| Error::io("write", &record, &error))?;
         Ok(Self {
@@ -191,7 +197,7 @@ impl Worker {
             process,
             record,
             processes,
-            claims,
+            leases,
             held: Arc::default(),
             seen: Mutex::default(),
             tried: Mutex::default(),
@@ -212,34 +218,34 @@ impl Worker {
     }
 
     /// Tries to take a lease that no running process holds.
-    pub(crate) fn claim(&self, name: &str) -> ClaimResult {
-        let path = self.claims.join(name);
+    pub(crate) fn lease(&self, name: &str) -> LeaseResult {
+        let path = self.leases.join(name);
         if !lock(&self.held).insert(path.clone()) {
-            return ClaimResult::Theirs(self.process.clone());
+            return LeaseResult::Theirs(self.process.clone());
         }
         // Forget the local entry but keep the lease file, which another process owns.
         let theirs = |process| {
             lock(&self.held).remove(&path);
             lock(&self.tried).insert(name.to_owned(), self.disk.now());
-            ClaimResult::Theirs(process)
+            LeaseResult::Theirs(process)
         };
         for _ in 0..ATTEMPTS {
             match self.mark(&path) {
-                Ok(()) => return ClaimResult::Mine(self.lease(path, true)),
+                Ok(()) => return LeaseResult::Mine(self.new_lease(path, true)),
                 Err(error) if is_taken(&error) => {}
                 // If the lease cannot be written, other processes may duplicate the work. This costs only time.
-                Err(_) => return ClaimResult::Mine(self.lease(path, false)),
+                Err(_) => return LeaseResult::Mine(self.new_lease(path, false)),
             }
             match processes::read(&*self.disk, &path) {
                 // On a network file system, the link may exist although the call reported an existing file. Only this
                 // process uses its id.
                 Some(lease_record) if lease_record.id == self.process.id => {
-                    return ClaimResult::Mine(self.lease(path, true));
+                    return LeaseResult::Mine(self.new_lease(path, true));
                 }
                 Some(process) if self.alive(&process) => return theirs(process),
                 Some(dead) => {
                     if self.break_up(&path, Some(&dead)) {
-                        died(&*self.disk, &self.claims, self.words, name, &dead);
+                        died(&*self.disk, &self.leases, self.words, name, &dead);
                     }
                 }
                 // The lease is gone, so the next attempt may succeed.
@@ -251,7 +257,7 @@ impl Worker {
         theirs(Process::unknown(""))
     }
 
-    fn lease(&self, path: PathBuf, marked: bool) -> Lease {
+    fn new_lease(&self, path: PathBuf, marked: bool) -> Lease {
         let disk = Arc::clone(&self.disk);
         let held = Arc::clone(&self.held);
         let known = Mutex::new((disk.now(), SystemTime::now()));
@@ -261,33 +267,33 @@ impl Worker {
     /// Returns whether a contended lease is still held, by one listing for all leases.
     pub(crate) fn still_theirs(&self, name: &str) -> bool {
         let now = self.disk.now();
-        let lately = lock(&self.tried).get(name).is_some_and(|&tried| now.saturating_sub(tried) < PROBE);
-        lately && self.with_claims(|claims| claims.contains(name))
+        let lately = lock(&self.tried).get(name).is_some_and(|&tried| now.saturating_sub(tried) < PROBE_INTERVAL);
+        lately && self.with_leases(|leases| leases.contains(name))
     }
 
     /// Returns whether a lease exists, by the listing only. Whether its owner is alive is checked later.
     pub(crate) fn seems_theirs(&self, name: &str) -> bool {
         let now = self.disk.now();
-        if !self.with_claims(|claims| claims.contains(name)) {
+        if !self.with_leases(|leases| leases.contains(name)) {
             return false;
         }
         let first = *lock(&self.tried).entry(name.to_owned()).or_insert(now);
         let mut listed = lock(&self.listed);
         let probes = listed.as_mut().map(|listing| &mut listing.probes).filter(|probes| **probes > 0);
-        let Some(probes) = probes.filter(|_| now.saturating_sub(first) >= PROBE) else { return true };
+        let Some(probes) = probes.filter(|_| now.saturating_sub(first) >= PROBE_INTERVAL) else { return true };
         *probes -= 1;
         false
     }
 
     /// Calls `look` with the names of all leases, from a listing that may be slightly stale.
-    pub(crate) fn with_claims<T>(&self, look: impl FnOnce(&BTreeSet<String>) -> T) -> T {
+    pub(crate) fn with_leases<T>(&self, look: impl FnOnce(&BTreeSet<String>) -> T) -> T {
         let mut listed = lock(&self.listed);
         let now = self.disk.now();
         let old = listed.take().filter(|listing| now.saturating_sub(listing.at) < LISTING);
         look(
             &listed
                 .insert(old.unwrap_or_else(|| {
-                    let names = self.disk.list(&self.claims).into_iter().collect();
+                    let names = self.disk.list(&self.leases).into_iter().collect();
                     ClaimListing { at: now, names, probes: PROBES }
                 }))
                 .names,
@@ -322,7 +328,7 @@ impl Worker {
     fn break_up(&self, path: &Path, dead: Option<&Process>) -> bool {
         // Use a unique name each time. A folder in place of a lease stays there for `cache verify` to report.
         static ASIDE: AtomicU64 = AtomicU64::new(0);
-        let aside = self.claims.join(format!("{}.{}.dead", self.process.id, ASIDE.fetch_add(1, Relaxed)));
+        let aside = self.leases.join(format!("{}.{}.dead", self.process.id, ASIDE.fetch_add(1, Relaxed)));
         if self.disk.rename(path, &aside).is_err() {
             return false;
         }
@@ -363,7 +369,7 @@ impl Worker {
         if *beat != now_at {
             (*beat, *since) = (now_at, now);
         }
-        now.saturating_sub(*since) <= PATIENCE
+        now.saturating_sub(*since) <= STALE_AFTER
     }
 }
 
@@ -376,22 +382,22 @@ impl Drop for Worker {
 
 /// Removes leases of dead processes.
 pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, words: StoreWords, known: &[KnownProcess]) {
-    let claims = root.join("claims");
-    for name in disk.list(&claims) {
-        let path = claims.join(&name);
+    let leases = root.join("claims");
+    for name in disk.list(&leases) {
+        let path = leases.join(&name);
         let Some(process) = processes::read(disk, &path) else { continue };
         let owner = known.iter().find(|known| known.process.id == process.id);
         let dead = owner.map_or(process.owner.lives() == Some(false), |known| known.dead);
         // Only one of several sweeping processes removes the file.
         if dead && disk.remove(&path).is_ok() {
-            died(disk, &claims, words, &name, &process);
+            died(disk, &leases, words, &name, &process);
         }
     }
 }
 
 /// Records the death of a process at its job, if deaths count for that job.
-fn died(disk: &dyn Disk, claims: &Path, words: StoreWords, name: &str, process: &Process) {
-    if let Some(root) = claims.parent().filter(|_| (words.counts_death)(name)) {
+fn died(disk: &dyn Disk, leases: &Path, words: StoreWords, name: &str, process: &Process) {
+    if let Some(root) = leases.parent().filter(|_| (words.counts_death)(name)) {
         // If this cannot be written, the job may be tried once too often.
         attempts::note(disk, root, name, &Attempt::of_the_dead(process)).ok();
     }

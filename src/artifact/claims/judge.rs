@@ -6,7 +6,7 @@ use super::number::{ClaimCheck, Judgement};
 use super::run::{ArtifactNumbers, Artifacts, KnownNumber, apart};
 use super::setting::{ClaimSetting, NOISY};
 use super::{Claim, ClaimAxis, Needed};
-use crate::identity::{Aspect, Leaves, differs};
+use crate::pipeline::identity::{FlatSettings, SettingPath, differs};
 use crate::recovery;
 use crate::results::record::{DENSE, Record};
 use crate::results::{BestCounts, BestQuestion, RowContent, grouped, is_one_measurement};
@@ -213,12 +213,12 @@ fn content<'a>(all: &[KnownNumber<'a>], asked: impl Fn(&Record) -> bool) -> RowC
 
 /// Returns the settings in which numbers with the same condition and metric differ.
 fn differing(known: &[KnownNumber<'_>]) -> Vec<String> {
-    let mut alike: BTreeMap<_, Vec<&Leaves>> = BTreeMap::new();
+    let mut alike: BTreeMap<_, Vec<&FlatSettings>> = BTreeMap::new();
     for KnownNumber { record, identity } in known {
         alike.entry((&record.condition, &record.metric)).or_default().extend(*identity);
     }
     let pairs = alike.values().flat_map(|all| all.windows(2));
-    let aspects: BTreeSet<Aspect> =
+    let aspects: BTreeSet<SettingPath> =
         pairs.flat_map(|pair| differs(pair[0], pair[1])).map(|differs| differs.aspect).collect();
     aspects.iter().map(ToString::to_string).collect()
 }

@@ -4,7 +4,7 @@ use super::super::ClaimAxis::{Backbone, Criterion, Depth};
 use super::super::run::ClaimRun;
 use super::super::samples::{record, with_metric};
 use super::*;
-use crate::identity::leaves;
+use crate::pipeline::identity::leaves;
 use serde_json::json;
 
 const ALL: [&str; 2] = ["none", "ghosted"];
@@ -140,7 +140,7 @@ fn a_claim_joins_only_runs_that_agree() {
     both.get_mut("tableA7").unwrap().run = run_of("other");
     let verdict = joined().judge(&both, |_| String::new());
     assert_eq!((verdict.outcome, verdict.total), (Judgement::Unknown, 0));
-    assert!(verdict.count().contains("table2 is by one, tableA7 by other"), "{}", verdict.count());
+    assert!(verdict.count().contains("table2 was made by one, tableA7 by other"), "{}", verdict.count());
     // A claim about one artifact needs no join.
     assert_eq!(claim(Needed::Any).judge(&both, |_| String::new()).outcome, Judgement::Holds);
 }
@@ -190,7 +190,7 @@ fn cells_of_one_condition_are_distinguished_by_setting() {
     assert_eq!(verdict_of(records[..2].to_vec(), identities[..2].to_vec()).settings[0].outcome, Judgement::Holds);
 }
 
-fn verdict_of(records: Vec<Record>, identities: Vec<Leaves>) -> ClaimVerdict {
+fn verdict_of(records: Vec<Record>, identities: Vec<FlatSettings>) -> ClaimVerdict {
     let numbers = ArtifactNumbers { records, identities, run: None, stored: None };
     claim(Needed::All).judge(&[("table2".to_owned(), numbers)].into(), |name| format!("{name} is not made"))
 }

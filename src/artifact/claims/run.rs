@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::identity::{Aspect, Leaves, differs};
+use crate::pipeline::identity::{FlatSettings, SettingPath, differs};
 use crate::results::StoredResults;
 use crate::results::record::{DENSE, Record};
 
@@ -15,7 +15,7 @@ pub struct ArtifactNumbers {
     pub records: Vec<Record>,
     /// Identity of each record. Empty for cells that were never planned, for the paper's values, and for runs of older
     /// versions.
-    pub identities: Vec<Leaves>,
+    pub identities: Vec<FlatSettings>,
     /// Run that produced the numbers; `None` for the paper's values.
     pub run: Option<ClaimRun>,
     /// Stored results with per-item scores; `None` for the paper's values.
@@ -34,7 +34,7 @@ pub struct ClaimRun {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KnownNumber<'a> {
     pub(super) record: &'a Record,
-    pub(super) identity: Option<&'a Leaves>,
+    pub(super) identity: Option<&'a FlatSettings>,
 }
 
 impl ArtifactNumbers {
@@ -62,7 +62,7 @@ impl ArtifactNumbers {
 pub type Artifacts = BTreeMap<String, ArtifactNumbers>;
 
 /// Settings that must agree between two runs, and the part of the condition that names them.
-type Level = (fn(&Aspect) -> bool, fn(&Record) -> Option<String>);
+type Level = (fn(&SettingPath) -> bool, fn(&Record) -> Option<String>);
 
 /// Levels at which two runs are compared. Every setting belongs to exactly one level.
 const LEVELS: [Level; 4] = [
@@ -116,7 +116,7 @@ fn unlike(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> O
     let mut both = one.iter().filter_map(|(name, all)| Some((name, all, other.get(name)?)));
     let (name, all, others) = both.find(|(_, all, others)| all != others)?;
     let [ours, theirs] = [all.difference(others).next(), others.difference(all).next()];
-    let nothing = Leaves::new();
+    let nothing = FlatSettings::new();
     let differences = differs(ours.unwrap_or(&nothing), theirs.unwrap_or(&nothing));
     Some(match (ours, theirs, differences.first()) {
         (Some(_), Some(_), Some(first)) => format!("{} of {name}", first.aspect),
@@ -125,8 +125,8 @@ fn unlike(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> O
 }
 
 /// Returns the settings that a run uses under each name.
-fn called((is_of, name): &Level, numbers: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<Leaves>> {
-    let mut all: BTreeMap<String, BTreeSet<Leaves>> = BTreeMap::new();
+fn called((is_of, name): &Level, numbers: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<FlatSettings>> {
+    let mut all: BTreeMap<String, BTreeSet<FlatSettings>> = BTreeMap::new();
     for KnownNumber { record, identity } in numbers.known() {
         let (Some(name), Some(leaves)) = (name(record), identity) else { continue };
         let selected = leaves.iter().filter(|(aspect, _)| is_of(aspect));
@@ -141,14 +141,14 @@ mod tests {
 
     use super::super::samples::record;
     use super::*;
-    use crate::identity::{Canonical, aspects, leaves};
+    use crate::pipeline::identity::{Canonical, leaves, setting_paths};
 
-    fn numbers(records: Vec<Record>, identities: Vec<Leaves>) -> ArtifactNumbers {
+    fn numbers(records: Vec<Record>, identities: Vec<FlatSettings>) -> ArtifactNumbers {
         let run = Some(ClaimRun { program: "ghostlab 0.1.0 ab".into(), gate: true });
         ArtifactNumbers { records, identities, run, stored: None }
     }
 
-    fn of(value: &serde_json::Value) -> Leaves {
+    fn of(value: &serde_json::Value) -> FlatSettings {
         leaves(value)
     }
 
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn every_aspect_of_what_a_number_is_keeps_them_apart() {
-        let aspects = aspects();
+        let aspects = setting_paths();
         assert!(aspects.len() > 40, "{aspects:?}");
         for aspect in aspects {
             assert_eq!(LEVELS.iter().filter(|(is_of, _)| is_of(&aspect)).count(), 1, "{aspect}");
@@ -168,8 +168,8 @@ mod tests {
         }
     }
 
-    fn options(aspect: &Aspect, value: &str) -> ArtifactNumbers {
-        let leaves = Leaves::from([(aspect.clone(), Canonical::of(&json!(value)))]);
+    fn options(aspect: &SettingPath, value: &str) -> ArtifactNumbers {
+        let leaves = FlatSettings::from([(aspect.clone(), Canonical::of(&json!(value)))]);
         numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![leaves])
     }
 
@@ -178,7 +178,7 @@ mod tests {
         let one = known(4, "c4", cell_leaves(0, "c4's"));
         assert_eq!(why(&one, &known(4, "wikitext2", cell_leaves(0, "wikitext2's"))), "");
         assert_eq!(why(&one, &known(6, "c4", cell_leaves(1, "c4's"))), "", "another cell may be another one");
-        let why = |other: Leaves| self::why(&one, &known(4, "c4", other));
+        let why = |other: FlatSettings| self::why(&one, &known(4, "c4", other));
         assert_eq!(
             why(cell_leaves(1, "c4's")),
             "table2 and tableA7 differ in calibration.seed of llama/4/llm-streamline/ghosted"
@@ -186,19 +186,19 @@ mod tests {
         assert_eq!(why(cell_leaves(0, "another's")), "table2 and tableA7 differ in calibration.text.bytes of c4");
         // The name also conflicts if the depths differ.
         let mut half = cell_leaves(0, "c4's");
-        half.insert(Aspect::new("engine.dtype"), Canonical::of(&json!("bf16")));
+        half.insert(SettingPath::new("engine.dtype"), Canonical::of(&json!("bf16")));
         let half = known(6, "c4", half);
         assert_eq!(self::why(&one, &half), "table2 and tableA7 differ in engine.dtype of llama");
     }
 
-    fn cell_leaves(seed: u64, text: &str) -> Leaves {
+    fn cell_leaves(seed: u64, text: &str) -> FlatSettings {
         of(&json!({
             "model": {"content": "1"}, "engine": {"dtype": "f32"}, "cut": {"depth": 4},
             "calibration": {"seed": seed, "text": {"bytes": text}},
         }))
     }
 
-    fn known(depth: usize, corpus: &str, leaves: Leaves) -> ArtifactNumbers {
+    fn known(depth: usize, corpus: &str, leaves: FlatSettings) -> ArtifactNumbers {
         let mut record = record("llama", depth, "ghosted", 50.0);
         record.condition.calibration = corpus.to_owned();
         numbers(vec![record], vec![leaves])

@@ -317,7 +317,7 @@ fn the_text_alternatives_say_what_the_print_does() {
     assert!(html.contains("<td data-v=\"7123456789\">7.1e9</td>"));
 }
 
-fn beside(paper: &str, difference: Option<&str>, verdict: PaperVerdict) -> Option<SavedComparison> {
+fn paper_value(paper: &str, difference: Option<&str>, verdict: PaperVerdict) -> Option<SavedComparison> {
     Some(SavedComparison { paper: paper.into(), difference: difference.map(str::to_owned), tolerance: None, verdict })
 }
 
@@ -325,11 +325,11 @@ fn beside(paper: &str, difference: Option<&str>, verdict: PaperVerdict) -> Optio
 fn papers_value_has_difference_verdict_and_count() {
     let mut page = large_page(2);
     let row = &mut page.artifacts[0].tables[0].rows[0].cells;
-    row[3].comparison = beside("81.20", Some("+0.10"), PaperVerdict::Same);
-    row[4].comparison = beside("70.00", Some("−9.00"), PaperVerdict::Differs);
+    row[3].comparison = paper_value("81.20", Some("+0.10"), PaperVerdict::Same);
+    row[4].comparison = paper_value("70.00", Some("−9.00"), PaperVerdict::Differs);
     row[5].comparison =
-        beside("60.00", Some("+5.00"), PaperVerdict::OtherProtocol(vec!["100 of 2376 documents".into()]));
-    row[6].comparison = beside("50.00", None, PaperVerdict::Missing);
+        paper_value("60.00", Some("+5.00"), PaperVerdict::OtherProtocol(vec!["100 of 2376 documents".into()]));
+    row[6].comparison = paper_value("50.00", None, PaperVerdict::Missing);
     page.artifacts[0].profile = "paper".into();
     let mut other = page.artifacts[0].clone();
     other.name = "table3".into();

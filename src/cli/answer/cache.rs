@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cluster::FrozenProgram;
 use crate::error::{Error, ErrorParts, Result};
-use ghostlab_store::{DamagedRecord, Found, InventoryItem, LeftDraft, Store, Stray};
+use ghostlab_store::{DamagedRecord, Found, InventoryItem, LeftDraft, Store, UnknownEntry};
 
 /// Totals for the artifacts of one kind and version.
 #[derive(Serialize, JsonSchema)]
@@ -188,7 +188,7 @@ pub(crate) struct DamagedFile {
 }
 
 impl DamagedFile {
-    fn of_stray(stray: &Stray, repair: bool) -> Self {
+    fn of_stray(stray: &UnknownEntry, repair: bool) -> Self {
         Self::of(stray.error(), if repair { stray.remove() } else { Ok(()) }, repair)
     }
 

@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 use super::super::out::cells;
 use super::cache::KindSum;
 use crate::error::Result;
-use crate::exec::{Preflight, RunRecord, RunSettings};
 use crate::files::disk;
 use crate::grid::Grid;
 use crate::linalg::gemm;
 use crate::machine;
-use crate::plan::{BackbonePlan, Estimate, Plan, Quota, Reason, Reasons, StoreState, TrialCount, Variant};
-use crate::stage::{self, Cost, Stage, Words};
+use crate::pipeline::exec::{Preflight, RunRecord, RunSettings};
+use crate::pipeline::plan::{BackbonePlan, Estimate, Plan, Quota, Reason, Reasons, StoreState, TrialCount, Variant};
+use crate::pipeline::stage::{self, Cost, Stage, Words};
 use ghostlab_store::{Key, ObjectKind, Store};
 
 /// Answer of `plan`.

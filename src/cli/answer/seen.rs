@@ -9,10 +9,10 @@ use serde_json::Value;
 use crate::cluster::{JobEnd, Queue, QueuedJob, Submission};
 use crate::criterion;
 use crate::deviation::PruneCase;
-use crate::exec::Overview;
 use crate::grid::Cell;
 use crate::model::{Config, Cut, Program};
-use crate::plan::{BackbonePlan, ObjectState, Plan, Reason, Reasons, StoreState, Variant};
+use crate::pipeline::exec::Overview;
+use crate::pipeline::plan::{BackbonePlan, ObjectState, Plan, Reason, Reasons, StoreState, Variant};
 use crate::recovery;
 use crate::results::{Differences, StoredResults};
 use ghostlab_store::{Key, Store};
@@ -303,12 +303,12 @@ pub(crate) struct Diagnosis {
     /// Number of missing items.
     pub(crate) lacking: usize,
     /// Result of each check.
-    pub(crate) things: Vec<Thing>,
+    pub(crate) things: Vec<CheckItem>,
 }
 
 /// Result of one check.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Thing {
+pub(crate) struct CheckItem {
     pub(crate) mark: Mark,
     /// Checked item.
     pub(crate) what: String,

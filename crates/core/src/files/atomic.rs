@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 
 /// Age after which an unchanged temporary file counts as abandoned if its owner process cannot be checked. Longer than
 /// the cache timeout of shared file systems.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+pub const STALE_AFTER: Duration = Duration::from_secs(180);
 
 const ENDING: &str = ".ghostlab-tmp";
 
@@ -77,7 +77,7 @@ pub fn sweep(dir: &Path) {
         let Some(tag) = tag.filter(|tag| Owner::is_tag(tag)) else { continue };
         let dead = match Owner::of_tag_lives(tag) {
             Some(lives) => !lives,
-            None => age(&entry.path(), *now.get_or_init(|| clock(dir))).is_some_and(|age| age > PATIENCE),
+            None => age(&entry.path(), *now.get_or_init(|| clock(dir))).is_some_and(|age| age > STALE_AFTER),
         };
         if dead {
             fs::remove_file(entry.path()).or_else(|_| fs::remove_dir_all(entry.path())).ok();
@@ -278,7 +278,7 @@ mod tests {
         }
         for path in [&far_dead].into_iter().chain(&theirs) {
             let old = File::options().append(true).open(path).unwrap();
-            old.set_modified(SystemTime::now() - PATIENCE * 2).unwrap();
+            old.set_modified(SystemTime::now() - STALE_AFTER * 2).unwrap();
         }
         let folder = part_of(&Owner { pid: 99_999_999, ..this.clone() }, "backbone", root.path());
         fs::create_dir(&folder).unwrap();

@@ -69,6 +69,6 @@ pub fn grain(file: &File) -> Option<Duration> {
         // FAT has a resolution of two seconds.
         Some(system) if !system.shared => Some(Duration::from_secs(2)),
         // A server's clock may differ, and its metadata may be cached.
-        _ => Some(atomic::PATIENCE),
+        _ => Some(atomic::STALE_AFTER),
     }
 }

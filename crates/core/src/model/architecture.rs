@@ -3,7 +3,7 @@
 pub use ghostlab_kernels::forward::Activation;
 use serde_json::Value;
 
-use super::entries::Entries;
+use super::config_fields::Entries;
 use crate::error::{Error, Result};
 
 /// Class name prefix of exports with operators next to the weights ([`Attachment`](super::Attachment)). The

@@ -9,15 +9,15 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::architecture::{Activation, Architecture, AttentionBias, RopeEntries, activation_names};
-use super::attached::{self, Attachment, ExportEntries};
 use super::attached_form::{ACTIVATION, ENTRY};
+use super::config_fields::Entries;
 use super::cut::Cut;
-use super::entries::Entries;
 use super::experts::{self, Experts};
 use super::gguf;
 use super::rope_config;
 pub use super::rope_config::{Llama3Scaling, LongRope, Rope, Scaling, Yarn};
 use super::rounding::WeightType;
+use super::side_operators::{self, Attachment, ExportEntries};
 use super::sublayer::Sublayer;
 use super::tensor_name::{EMBEDDING, HEAD};
 use super::weights::Weights;
@@ -243,8 +243,11 @@ impl Config {
             Ok(cap.map(|cap| cap as f32))
         });
         let (experts, mut sparse) = experts::of(entries, architecture, layers)?;
-        let ExportEntries { attachments, dropped } =
-            if ours { attached::export_entries(entries, architecture, layers)? } else { ExportEntries::default() };
+        let ExportEntries { attachments, dropped } = if ours {
+            side_operators::export_entries(entries, architecture, layers)?
+        } else {
+            ExportEntries::default()
+        };
         sparse.iter_mut().enumerate().for_each(|(layer, sparse)| *sparse &= !dropped.contains(layer, Sublayer::Mlp));
         Ok(Self {
             architecture,

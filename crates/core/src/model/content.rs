@@ -9,12 +9,12 @@ use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use super::architecture::{Activation, Architecture, QueryKeyNorm};
-use super::attached::Attachment;
 use super::attached_form::AttachedForm;
 use super::config::{Biases, Config, Llama3Scaling, LongRope, Rope, Scaling, Yarn};
 use super::experts::Experts;
-use super::held::TensorInfo;
+use super::resident_weights::TensorInfo;
 use super::shard::Shard;
+use super::side_operators::Attachment;
 use super::tensors;
 use crate::error::{Error, Result};
 use crate::files::sha256;

@@ -7,11 +7,11 @@ use super::config::Config;
 use super::experts::Experts;
 use super::matrix::Products;
 use super::operator::Operator;
-use super::parts::NamedPart;
 use super::program::{Program, Step};
 use super::sublayer::Sublayer;
 use super::tensors::{parts, sublayer_of};
 use super::trie::{Cost, Trie};
+use super::weight_cache::NamedPart;
 
 /// Amount of text that a step processes.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -5,6 +5,7 @@ use std::time::Instant;
 use candle_core::{Device, Tensor};
 
 use super::batch::Batch;
+use super::batching::Passes;
 use super::compare::{compared, compared_side_by_side};
 use super::config::Config;
 use super::decoder::Decoder;
@@ -13,7 +14,6 @@ use super::engine::{
     BatchObserver, Clock, Compared, Each, Engine, EngineId, HostRows, InStep, Predicted, ResidualStream, Watched,
     by_part, one_by_one, side_by_side,
 };
-use super::passes::Passes;
 use super::program::Step;
 use super::rms_norm::RmsNorm;
 use super::trie::{Model, Observer, Trie};

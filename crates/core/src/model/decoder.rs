@@ -10,12 +10,11 @@ use candle_core::Tensor;
 use ghostlab_kernels::forward::{self as kernels, Ends, Heads, Linear, Norm, Scratch};
 
 use super::batch::{Batch, Divergence, Prediction};
+use super::batching::Passes;
 use super::compare::Compare;
 use super::config::Config;
 use super::matrix::{LayerMatrix, Products};
 use super::operator::Operator;
-use super::parts::{Gated, Layer, Mlp, ModelPart, Parts};
-use super::passes::Passes;
 use super::program::Step;
 use super::rms_norm::RmsNorm;
 use super::rope::{Rotaries, Rotary};
@@ -24,6 +23,7 @@ use super::sublayer::Sublayer;
 use super::tensor_name::FINAL_NORM;
 use super::tensors::{self, checked};
 use super::trie::Model;
+use super::weight_cache::{Gated, Layer, Mlp, ModelPart, Parts};
 use crate::error::{Error, Result};
 use crate::linalg::panels::Panels;
 

@@ -8,7 +8,7 @@
 use serde_json::Value;
 
 use super::architecture::Architecture;
-use super::entries::Entries;
+use super::config_fields::Entries;
 use super::window::MAX_TOKENS;
 use crate::error::{Error, Result};
 use crate::linalg::simd;

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::architecture::{ARCHITECTURES, Architecture, GgufForm, GgufPlaces, RopeEntries};
 use super::deci::{self, DECI, DeciLayers, FolderName};
-use super::held::{Held, TensorInfo};
+use super::resident_weights::{Held, TensorInfo};
 use super::tensor_name::{EMBEDDING, FINAL_NORM, HEAD};
 use crate::error::{Error, Result};
 use crate::files::gguf::Gguf;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ghostlab_kernels::forward::{Laid, Weight};
+use ghostlab_kernels::forward::{PackedWeights, Weight};
 
 use super::engine::{CPU, EngineId};
 use super::kernel_family::KernelFamily;
@@ -100,14 +100,14 @@ impl LayerMatrix {
     }
 
     pub(super) fn weight(&self) -> Weight<'_> {
-        Weight::Laid(self.laid())
+        Weight::PackedWeights(self.laid())
     }
 
-    pub(super) fn laid(&self) -> Laid<'_> {
+    pub(super) fn laid(&self) -> PackedWeights<'_> {
         match self {
-            Self::F32(panels) => Laid::F32(panels),
-            Self::Bf16(panels) => Laid::Bf16(panels),
-            Self::Bf16Amx(panels) => Laid::Bf16Amx(panels),
+            Self::F32(panels) => PackedWeights::F32(panels),
+            Self::Bf16(panels) => PackedWeights::Bf16(panels),
+            Self::Bf16Amx(panels) => PackedWeights::Bf16Amx(panels),
         }
     }
 }

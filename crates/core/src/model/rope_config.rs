@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 use super::architecture::{Architecture, RopeEntries};
-use super::entries::Entries;
+use super::config_fields::Entries;
 use super::window::MAX_TOKENS;
 use crate::error::{Error, Result};
 

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use safetensors::tensor::Metadata;
 
 use super::gguf;
-use super::held::{Held, TensorInfo};
+use super::resident_weights::{Held, TensorInfo};
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::regular;

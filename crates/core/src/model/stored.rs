@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-use super::held::{Held, TensorInfo};
+use super::resident_weights::{Held, TensorInfo};
 use super::shard::Shard;
 use crate::error::{Error, Result};
 use crate::files::gguf::{self, Blocks};

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use candle_core::quantized::GgmlDType;
 use safetensors::Dtype;
 
-use super::held::Held;
+use super::resident_weights::Held;
 use super::shard::Shard;
 use super::stored::{self, Float, Stored};
 use crate::error::{Error, Result};

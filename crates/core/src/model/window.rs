@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::architecture::{Architecture, SlidingWindow};
-use super::entries::Entries;
+use super::config_fields::Entries;
 use crate::error::Result;
 
 /// Upper bound of a context length.

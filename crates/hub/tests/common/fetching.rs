@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use ghostlab_core::error::Error;
 use ghostlab_hub::{
-    Commit, ContentHash, Event, Fetched, Hub, HubSettings, Lock, LockedFile, LockedRepo, Patience, Reporter, Source,
-    Want, Wanted,
+    Commit, ContentHash, Event, Fetched, FilePattern, Hub, HubSettings, Lock, LockedFile, LockedRepo, Patience,
+    RepoFiles, Reporter, Source,
 };
 
 use crate::common::{COMMIT, FakeHub, Served, TOKEN};
@@ -55,8 +55,11 @@ pub fn settings(endpoint: &str, cache: &Path) -> HubSettings {
     }
 }
 
-pub fn want(names: &[&str]) -> Want {
-    Want { source: Source::parse(REPO).unwrap(), files: names.iter().map(|name| Wanted::needed(*name)).collect() }
+pub fn want(names: &[&str]) -> RepoFiles {
+    RepoFiles {
+        source: Source::parse(REPO).unwrap(),
+        files: names.iter().map(|name| FilePattern::needed(*name)).collect(),
+    }
 }
 
 pub fn lock(files: &[Served]) -> Lock {

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::head::{Ends, Softmax, TILE_VOCAB, cap, norm_rows, tile_rows};
 use super::scratch::scratch;
-use super::{Laid, Prediction, ScoredRow, block_rows};
+use super::{PackedWeights, Prediction, ScoredRow, block_rows};
 use crate::linalg::gemm::{MatrixView, Update};
 use crate::linalg::panels::{Kind, Panels, columns};
 use crate::linalg::simd;
@@ -36,13 +36,13 @@ pub fn divergences(
     [reference, variant]: [&[f32]; 2],
     channels: usize,
     ends: Ends<'_>,
-    weight: Laid<'_>,
+    weight: PackedWeights<'_>,
     targets: &[ScoredRow],
 ) -> Vec<Divergence> {
     match weight {
-        Laid::F32(weight) => divergences_in([reference, variant], channels, ends, weight, targets),
-        Laid::Bf16(weight) => divergences_in([reference, variant], channels, ends, weight, targets),
-        Laid::Bf16Amx(weight) => divergences_in([reference, variant], channels, ends, weight, targets),
+        PackedWeights::F32(weight) => divergences_in([reference, variant], channels, ends, weight, targets),
+        PackedWeights::Bf16(weight) => divergences_in([reference, variant], channels, ends, weight, targets),
+        PackedWeights::Bf16Amx(weight) => divergences_in([reference, variant], channels, ends, weight, targets),
     }
 }
 
@@ -261,7 +261,7 @@ mod tests {
         let [x, y] = streams();
         let single = Panels::<F32>::of_rows(&weight(), CHANNELS, VOCAB);
         let half = Panels::<Bf16>::of_rows(&weight(), CHANNELS, VOCAB);
-        for weight in [Laid::F32(&single), Laid::Bf16(&half)] {
+        for weight in [PackedWeights::F32(&single), PackedWeights::Bf16(&half)] {
             let [all_x, all_y] = [&x, &y].map(|x| logits(x, CHANNELS, ENDS, weight, &[0, 1, 2]));
             let tiled = divergences([&x, &y], CHANNELS, ENDS, weight, &targets());
             let whole = divergences_of_logits([&all_x, &all_y], VOCAB, &targets());
@@ -291,7 +291,7 @@ mod tests {
     fn a_model_does_not_diverge_from_itself() {
         let [x, _] = streams();
         let panels = Panels::<F32>::of_rows(&weight(), CHANNELS, VOCAB);
-        for ours in divergences([&x, &x], CHANNELS, ENDS, Laid::F32(&panels), &targets()) {
+        for ours in divergences([&x, &x], CHANNELS, ENDS, PackedWeights::F32(&panels), &targets()) {
             assert_eq!((ours.kl_pq, ours.kl_qp, ours.same_top), (0.0, 0.0, true));
             assert_eq!(ours.ln_p.to_bits(), ours.ln_q.to_bits());
         }

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::scratch::scratch;
-use super::{Laid, Norm, Prediction, ScoredRow, block_rows};
+use super::{Norm, PackedWeights, Prediction, ScoredRow, block_rows};
 use crate::linalg::gemm::{MatrixView, Update, profile, second_level_cache};
 use crate::linalg::panels::{Kind, Panels, columns};
 use crate::linalg::simd;
@@ -76,13 +76,13 @@ pub fn predictions(
     x: &[f32],
     channels: usize,
     ends: Ends<'_>,
-    weight: Laid<'_>,
+    weight: PackedWeights<'_>,
     targets: &[ScoredRow],
 ) -> Vec<Prediction> {
     match weight {
-        Laid::F32(weight) => predictions_of(x, channels, ends, weight, targets),
-        Laid::Bf16(weight) => predictions_of(x, channels, ends, weight, targets),
-        Laid::Bf16Amx(weight) => predictions_of(x, channels, ends, weight, targets),
+        PackedWeights::F32(weight) => predictions_of(x, channels, ends, weight, targets),
+        PackedWeights::Bf16(weight) => predictions_of(x, channels, ends, weight, targets),
+        PackedWeights::Bf16Amx(weight) => predictions_of(x, channels, ends, weight, targets),
     }
 }
 
@@ -151,7 +151,7 @@ fn score<K: Kind>(
 ///
 /// # Shapes
 /// `x [tokens, C]`, `weight [C, vocab]`; result `[rows, vocab]`.
-pub fn logits(x: &[f32], channels: usize, ends: Ends<'_>, weight: Laid<'_>, rows: &[usize]) -> Vec<f32> {
+pub fn logits(x: &[f32], channels: usize, ends: Ends<'_>, weight: PackedWeights<'_>, rows: &[usize]) -> Vec<f32> {
     let vocab = weight.outer();
     let mut normed = vec![0.0; rows.len() * channels];
     norm_rows(x, channels, ends.norm, rows.iter().copied(), &mut normed);
@@ -198,7 +198,7 @@ mod tests {
         let norm = Ends { norm: Norm { weight: &[1.0], eps: 1e-5 }, cap: None };
         let targets = [7, 9, TILE_VOCAB + 3, 0].map(|token| ScoredRow { row: 0, token: token as u32 });
         let flags: Vec<bool> =
-            predictions(&[2.0], 1, norm, Laid::F32(&panels), &targets).iter().map(|p| p.likeliest).collect();
+            predictions(&[2.0], 1, norm, PackedWeights::F32(&panels), &targets).iter().map(|p| p.likeliest).collect();
         assert_eq!(flags, [true, false, false, false]);
     }
 
@@ -215,9 +215,11 @@ mod tests {
         let single = Panels::<F32>::of_rows(&weight, channels, vocab);
         let half = Panels::<Bf16>::of_rows(&weight, channels, vocab);
         let tiled = Panels::<Bf16Amx>::of_rows(&weight, channels, vocab);
-        for (ours, all) in [Laid::F32(&single), Laid::Bf16(&half), Laid::Bf16Amx(&tiled)].map(|weight| {
-            (predictions(&x, channels, norm, weight, &targets), logits(&x, channels, norm, weight, &[0, 1, 2]))
-        }) {
+        for (ours, all) in [PackedWeights::F32(&single), PackedWeights::Bf16(&half), PackedWeights::Bf16Amx(&tiled)]
+            .map(|weight| {
+                (predictions(&x, channels, norm, weight, &targets), logits(&x, channels, norm, weight, &[0, 1, 2]))
+            })
+        {
             for (target, ours) in targets.iter().zip(ours) {
                 let row = &all[target.row * vocab..(target.row + 1) * vocab];
                 let denominator = row.iter().map(|&l| f64::from(l).exp()).sum::<f64>().ln();

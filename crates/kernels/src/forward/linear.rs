@@ -6,7 +6,7 @@ use std::ptr;
 use rayon::prelude::*;
 
 use super::scratch::{Scratch, scratch};
-use super::{Activation, Laid, Norm, block_rows};
+use super::{Activation, Norm, PackedWeights, block_rows};
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use crate::linalg::panels::{product, product_of_few};
 use crate::linalg::simd;
@@ -20,10 +20,10 @@ pub enum Weight<'a> {
     /// Row-major weights and their number of columns. For operators that are applied to too few rows to justify
     /// prepacking.
     Plain(&'a [f32], usize),
-    Laid(Laid<'a>),
+    PackedWeights(PackedWeights<'a>),
 }
 
-impl Laid<'_> {
+impl PackedWeights<'_> {
     pub(super) fn outer(self) -> usize {
         match self {
             Self::F32(panels) => panels.outer(),
@@ -49,7 +49,7 @@ impl Weight<'_> {
     fn outer(self) -> usize {
         match self {
             Self::Plain(_, outer) => outer,
-            Self::Laid(laid) => laid.outer(),
+            Self::PackedWeights(laid) => laid.outer(),
         }
     }
 
@@ -64,7 +64,7 @@ impl Weight<'_> {
                 let (rows, weight) = (x.height(), MatrixView::rows(weight, x.width(), outer));
                 gemm(MatrixViewMut::rows(out, rows, outer), into, x, weight);
             }
-            Self::Laid(laid) => laid.product(x, few, into, out),
+            Self::PackedWeights(laid) => laid.product(x, few, into, out),
         }
     }
 }

@@ -5,11 +5,11 @@
 //! depends on the number of threads only through rounding in the product.
 
 mod attention;
+mod attention_bf16;
 mod cached;
 mod divergence;
 mod head;
 mod linear;
-mod paired;
 mod rows;
 mod scratch;
 
@@ -38,7 +38,7 @@ pub struct Norm<'a> {
 
 /// Packed weights `[inner, outer]`.
 #[derive(Clone, Copy)]
-pub enum Laid<'a> {
+pub enum PackedWeights<'a> {
     F32(&'a Panels<F32>),
     /// Weights in bf16. Rows are rounded to bf16 before the product.
     Bf16(&'a Panels<Bf16>),
@@ -110,7 +110,7 @@ impl RotaryTable {
 /// `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side), `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
 pub fn attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segments<'_>) -> Scratch {
     match heads.paired {
-        Some(kernels) => paired::paired_attention(kernels, qkv, rotated, heads, segments),
+        Some(kernels) => attention_bf16::paired_attention(kernels, qkv, rotated, heads, segments),
         None => attention::plain_attention(qkv, rotated, heads, segments),
     }
 }

@@ -7,9 +7,9 @@ use faer::{Accum, MatMut, MatRef, Par, Side, Spec};
 use rayon::prelude::*;
 
 use super::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel, gram_parallel};
+use super::solve_error::{Result, Unsolved};
 use super::spectrum::{self, Spectrum, dot};
 use super::transpose::transpose;
-use super::unsolved::{Result, Unsolved};
 
 /// Number of f32 rows converted at a time. Large enough for full speed, and small enough to need little memory.
 const CONVERTED_ROWS: usize = 1024;

@@ -15,8 +15,8 @@ use faer::{Accum, Conj, Mat, MatMut, MatRef, Spec};
 use rayon::prelude::*;
 
 use super::solve::{finite, not_finite, threads};
+use super::solve_error::{Result, Unsolved};
 use super::transpose::transpose;
-use super::unsolved::{Result, Unsolved};
 
 /// Number of channels per panel. The reflections of a panel are applied to the other columns in one product of this
 /// depth.

@@ -17,7 +17,7 @@ struct Machine {
 
 fn machine(server: &Arc<Server>, number: usize, network: Network) -> Machine {
     let disk = Client::new(server, network, number);
-    let uses = Arc::new(Uses::new(Arc::<Client>::clone(&disk)));
+    let uses = Arc::new(GcRoots::new(Arc::<Client>::clone(&disk)));
     let worker = Worker::begin(Path::new("/store"), WORDS, disk.process(), Arc::<Client>::clone(&disk), uses).unwrap();
     Machine { heartbeat: worker.heartbeat(), disk, worker, work: None }
 }
@@ -84,18 +84,18 @@ fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed
         }
         let first = current.worker.start_offset(jobs);
         let mut order = (0..jobs).map(|job| (first + job) % jobs);
-        let claimed = order.find_map(|job| {
+        let leased = order.find_map(|job| {
             let name = format!("job-{job}");
             if current.disk.exists(&done_path(job)) || current.worker.seems_theirs(&name) {
                 return None;
             }
-            match current.worker.claim(&name) {
-                ClaimResult::Mine(lease) => Some((job, lease)),
-                ClaimResult::Theirs(_) => None,
+            match current.worker.lease(&name) {
+                LeaseResult::Mine(lease) => Some((job, lease)),
+                LeaseResult::Theirs(_) => None,
             }
         });
-        acts[next] = now + if claimed.is_some() { 20_000 + draws.below(20_000) } else { 10_000 };
-        current.work = claimed;
+        acts[next] = now + if leased.is_some() { 20_000 + draws.below(20_000) } else { 10_000 };
+        current.work = leased;
     }
     for job in 0..jobs {
         assert_eq!(server.file(&done_path(job)), Some(result_bytes(job)), "job {job}");
@@ -144,9 +144,9 @@ fn waiting_worker_costs_one_operation_a_second() {
     let names: Vec<String> = (0..300).map(|job| format!("job-{job}")).collect();
     let held: Vec<Lease> = names
         .iter()
-        .map(|name| match busy.worker.claim(name) {
-            ClaimResult::Mine(lease) => lease,
-            ClaimResult::Theirs(_) => panic!("{name} is taken"),
+        .map(|name| match busy.worker.lease(name) {
+            LeaseResult::Mine(lease) => lease,
+            LeaseResult::Theirs(_) => panic!("{name} is taken"),
         })
         .collect();
     let before = server.operations();
@@ -159,7 +159,7 @@ fn waiting_worker_costs_one_operation_a_second() {
         // A worker that has waited for some time retries less often.
         if second % 10 == 0 {
             let asked = names.iter().filter(|name| !idle.worker.seems_theirs(name));
-            asked.for_each(|name| assert!(matches!(idle.worker.claim(name), ClaimResult::Theirs(_))));
+            asked.for_each(|name| assert!(matches!(idle.worker.lease(name), LeaseResult::Theirs(_))));
         }
     }
     let waiting = (server.operations() - before) as f64 / 600.0;
@@ -170,14 +170,14 @@ fn waiting_worker_costs_one_operation_a_second() {
     let before = server.operations();
     let taken = names.iter().filter(|name| !idle.worker.seems_theirs(name));
     // Keep the leases until all are counted, so that releases are not counted too.
-    let taken = taken.filter_map(|name| match idle.worker.claim(name) {
-        ClaimResult::Mine(lease) => Some(lease),
-        ClaimResult::Theirs(_) => None,
+    let taken = taken.filter_map(|name| match idle.worker.lease(name) {
+        LeaseResult::Mine(lease) => Some(lease),
+        LeaseResult::Theirs(_) => None,
     });
     let taken: Vec<Lease> = taken.collect();
-    let claimed = (server.operations() - before) as f64 / 300.0;
+    let leased = (server.operations() - before) as f64 / 300.0;
     assert_eq!(taken.len(), 300);
-    println!("waiting: {waiting:.2} operations a second; working: {:.2} for each chunk", claimed + given_back);
+    println!("waiting: {waiting:.2} operations a second; working: {:.2} for each chunk", leased + given_back);
     assert!(waiting < 2.0, "{waiting}");
-    assert!(claimed + given_back < 4.0, "{claimed} {given_back}");
+    assert!(leased + given_back < 4.0, "{leased} {given_back}");
 }

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::disk::{Disk, SystemDisk};
+use crate::gc_roots::GcRoots;
 use crate::process::Process;
 use crate::processes::all;
 use crate::tests::WORDS;
-use crate::uses::Uses;
-use crate::worker::{ClaimResult, Lease, Worker, attempts, lock};
-use ghostlab_core::files::atomic::PATIENCE;
+use crate::worker::{Lease, LeaseResult, Worker, attempts, lock};
+use ghostlab_core::files::atomic::STALE_AFTER;
 use ghostlab_core::files::owner::Owner;
 
 fn started(root: &Path) -> Worker {
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk::default());
-    Worker::start(root, WORDS, Arc::clone(&disk), Arc::new(Uses::new(disk))).unwrap()
+    Worker::start(root, WORDS, Arc::clone(&disk), Arc::new(GcRoots::new(disk))).unwrap()
 }
 
 fn workers() -> (tempfile::TempDir, Worker, Worker) {
@@ -29,25 +29,25 @@ fn workers() -> (tempfile::TempDir, Worker, Worker) {
 #[test]
 fn a_name_is_claimed_once_and_free_again_after() {
     let (_folder, one, two) = workers();
-    let ClaimResult::Mine(lease) = one.claim("a") else { panic!("not free") };
-    let ClaimResult::Theirs(owner) = two.claim("a") else { panic!("claimed twice") };
+    let LeaseResult::Mine(lease) = one.lease("a") else { panic!("not free") };
+    let LeaseResult::Theirs(owner) = two.lease("a") else { panic!("claimed twice") };
     assert_eq!(owner.id, one.id());
-    assert!(matches!(one.claim("a"), ClaimResult::Theirs(_)), "another thread of the same process has it");
-    assert!(matches!(two.claim("b"), ClaimResult::Mine(_)));
-    assert!(matches!(two.claim("a"), ClaimResult::Theirs(_)), "having asked changes nothing");
+    assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "another thread of the same process has it");
+    assert!(matches!(two.lease("b"), LeaseResult::Mine(_)));
+    assert!(matches!(two.lease("a"), LeaseResult::Theirs(_)), "having asked changes nothing");
     drop(lease);
-    assert!(matches!(two.claim("a"), ClaimResult::Mine(_)));
+    assert!(matches!(two.lease("a"), LeaseResult::Mine(_)));
 }
 
 #[test]
 fn link_reported_as_existing_is_recognised_as_own() {
     let (_folder, one, two) = workers();
     // State after a lost reply from the server: the link exists although the call failed.
-    fs::hard_link(&one.record, one.claims.join("a")).unwrap();
-    assert!(matches!(two.claim("a"), ClaimResult::Theirs(_)));
-    let ClaimResult::Mine(lease) = one.claim("a") else { panic!("one waits for oneself") };
+    fs::hard_link(&one.record, one.leases.join("a")).unwrap();
+    assert!(matches!(two.lease("a"), LeaseResult::Theirs(_)));
+    let LeaseResult::Mine(lease) = one.lease("a") else { panic!("one waits for oneself") };
     drop(lease);
-    assert!(matches!(two.claim("a"), ClaimResult::Mine(_)));
+    assert!(matches!(two.lease("a"), LeaseResult::Mine(_)));
 }
 
 /// Id of a process on another machine.
@@ -57,7 +57,7 @@ const FAR: &str = "5-0123456789ab";
 fn planted(worker: &Worker, process: &Process) -> PathBuf {
     let record = worker.processes.join(format!("{}.json", process.id));
     fs::write(&record, process.record()).unwrap();
-    fs::write(worker.claims.join("a"), process.record()).unwrap();
+    fs::write(worker.leases.join("a"), process.record()).unwrap();
     record
 }
 
@@ -68,10 +68,10 @@ fn the_claim_of_a_dead_process_is_taken_over_at_once() {
     let owner = &one.process.owner;
     for owner in [Owner { pid: 99_999_999, ..owner.clone() }, Owner { started: Some(1), ..owner.clone() }] {
         planted(&one, &Process { id: "3-0123456789ab".into(), owner, beat: 0 });
-        assert!(matches!(one.claim("a"), ClaimResult::Mine(_)));
+        assert!(matches!(one.lease("a"), LeaseResult::Mine(_)));
     }
-    fs::write(one.claims.join("a"), "no record").unwrap();
-    assert!(matches!(one.claim("a"), ClaimResult::Mine(_)), "a damaged claim is nobody's");
+    fs::write(one.leases.join("a"), "no record").unwrap();
+    assert!(matches!(one.lease("a"), LeaseResult::Mine(_)), "a damaged claim is nobody's");
 }
 
 #[test]
@@ -80,15 +80,15 @@ fn a_process_elsewhere_lives_as_long_as_its_heart_beats() {
     let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
     let mut far = Process { id: FAR.into(), owner, beat: 0 };
     planted(&one, &far);
-    assert!(matches!(one.claim("a"), ClaimResult::Theirs(_)), "in doubt it lives");
+    assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "in doubt it lives");
     // Simulate an observation longer than the timeout without a heartbeat. It does not depend on any wall clock.
-    let before = one.disk.now() - PATIENCE * 2;
+    let before = one.disk.now() - STALE_AFTER * 2;
     one.seen.lock().unwrap().insert(FAR.into(), (0, before));
     far.beat = 1;
     planted(&one, &far);
-    assert!(matches!(one.claim("a"), ClaimResult::Theirs(_)), "it has moved");
+    assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "it has moved");
     one.seen.lock().unwrap().insert(FAR.into(), (1, before));
-    assert!(matches!(one.claim("a"), ClaimResult::Mine(_)));
+    assert!(matches!(one.lease("a"), LeaseResult::Mine(_)));
 }
 
 #[test]
@@ -98,13 +98,13 @@ fn remote_process_with_old_record_is_dead_at_once() {
     let record = planted(&one, &Process { id: FAR.into(), owner, beat: 0 });
     assert_eq!(count_dead(folder.path()), 0);
     let file = fs::File::options().append(true).open(&record).unwrap();
-    file.set_modified(SystemTime::now() - PATIENCE * 2).unwrap();
+    file.set_modified(SystemTime::now() - STALE_AFTER * 2).unwrap();
     assert_eq!(count_dead(folder.path()), 1);
-    let ClaimResult::Mine(lease) = one.claim("a") else { panic!("waits for the dead") };
+    let LeaseResult::Mine(lease) = one.lease("a") else { panic!("waits for the dead") };
     drop(lease);
     // A process without a record is dead, so its leases are free.
-    fs::rename(&record, one.claims.join("b")).unwrap();
-    assert!(matches!(two.claim("b"), ClaimResult::Mine(_)));
+    fs::rename(&record, one.leases.join("b")).unwrap();
+    assert!(matches!(two.lease("b"), LeaseResult::Mine(_)));
 }
 
 fn count_dead(folder: &Path) -> usize {
@@ -138,27 +138,27 @@ fn a_process_that_ends_leaves_no_record() {
 #[test]
 fn a_lease_that_is_dropped_leaves_the_claim_of_another() {
     let (_folder, one, two) = workers();
-    let ClaimResult::Mine(lease) = one.claim("a") else { panic!("not free") };
+    let LeaseResult::Mine(lease) = one.lease("a") else { panic!("not free") };
     // This process was stopped for longer than the timeout, and another one took over its lease.
-    fs::remove_file(one.claims.join("a")).unwrap();
-    let ClaimResult::Mine(theirs) = two.claim("a") else { panic!("not free") };
+    fs::remove_file(one.leases.join("a")).unwrap();
+    let LeaseResult::Mine(theirs) = two.lease("a") else { panic!("not free") };
     drop(lease);
-    assert!(matches!(one.claim("a"), ClaimResult::Theirs(_)), "the other's claim was removed");
+    assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "the other's claim was removed");
     drop(theirs);
-    assert!(matches!(one.claim("a"), ClaimResult::Mine(_)));
+    assert!(matches!(one.lease("a"), LeaseResult::Mine(_)));
 }
 
 #[test]
 fn who_wakes_takes_back_that_it_is_said_to_have_died() {
     let (folder, one, two) = workers();
     let name = "compute-a";
-    let ClaimResult::Mine(lease) = one.claim(name) else { panic!("not free") };
+    let LeaseResult::Mine(lease) = one.lease(name) else { panic!("not free") };
     // A process of another machine without a heartbeat for longer than the timeout.
     let far =
         Process { owner: Owner { system: Some("another".into()), ..one.process.owner.clone() }, ..one.process.clone() };
     fs::write(&one.record, far.record()).unwrap();
-    two.seen.lock().unwrap().insert(far.id.clone(), (0, two.disk.now() - PATIENCE * 2));
-    let ClaimResult::Mine(_theirs) = two.claim(name) else { panic!("it waits for ever") };
+    two.seen.lock().unwrap().insert(far.id.clone(), (0, two.disk.now() - STALE_AFTER * 2));
+    let LeaseResult::Mine(_theirs) = two.lease(name) else { panic!("it waits for ever") };
     assert_eq!(attempts::of(&SystemDisk::default(), folder.path(), name).len(), 1);
     drop(lease);
     assert_eq!(attempts::of(&SystemDisk::default(), folder.path(), name).len(), 0);
@@ -167,41 +167,41 @@ fn who_wakes_takes_back_that_it_is_said_to_have_died() {
 #[test]
 fn suspended_process_notices_its_lost_leases() {
     let (_folder, one, two) = workers();
-    let lease = claimed(&one);
+    let lease = leased(&one);
     expire_lease(&lease);
     assert!(lease.holds(), "no process took it");
-    fs::remove_file(one.claims.join("a")).unwrap();
+    fs::remove_file(one.leases.join("a")).unwrap();
     assert!(lease.holds(), "of a moment ago it is known");
     expire_lease(&lease);
     assert!(!lease.holds(), "it is gone");
-    let ClaimResult::Mine(theirs) = two.claim("a") else { panic!("not free") };
+    let LeaseResult::Mine(theirs) = two.lease("a") else { panic!("not free") };
     assert!(!lease.holds(), "it is another's");
     drop(theirs);
     drop(lease);
-    let lease = claimed(&one);
+    let lease = leased(&one);
     expire_lease(&lease);
     fs::remove_file(&one.record).unwrap();
     assert!(!lease.holds(), "a process without a record counts as dead, so any process can take its lease");
     drop(lease);
     // Taking a lease first restores the record.
-    let lease = claimed(&one);
-    assert!(one.record.exists() && matches!(two.claim("a"), ClaimResult::Theirs(_)));
+    let lease = leased(&one);
+    assert!(one.record.exists() && matches!(two.lease("a"), LeaseResult::Theirs(_)));
     // A change of the system clock does not hide the loss of a lease.
-    lock(&lease.known).1 += PATIENCE * 9;
-    fs::remove_file(one.claims.join("a")).unwrap();
+    lock(&lease.known).1 += STALE_AFTER * 9;
+    fs::remove_file(one.leases.join("a")).unwrap();
     assert!(!lease.holds());
 }
 
-fn claimed(worker: &Worker) -> Lease {
-    match worker.claim("a") {
-        ClaimResult::Mine(lease) => lease,
-        ClaimResult::Theirs(_) => panic!("not free"),
+fn leased(worker: &Worker) -> Lease {
+    match worker.lease("a") {
+        LeaseResult::Mine(lease) => lease,
+        LeaseResult::Theirs(_) => panic!("not free"),
     }
 }
 
 /// Moves the last lease check into the past, as if the process had been suspended since.
 fn expire_lease(lease: &Lease) {
-    lock(&lease.known).0 -= PATIENCE * 2;
+    lock(&lease.known).0 -= STALE_AFTER * 2;
 }
 
 #[test]
@@ -216,10 +216,10 @@ fn unreadable_record_is_dead_after_the_timeout() {
         } else {
             fs::write(&record, "{").unwrap();
         }
-        assert!(matches!(one.claim("a"), ClaimResult::Theirs(_)), "in doubt it lives");
-        let before = one.disk.now() - PATIENCE * 2;
+        assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "in doubt it lives");
+        let before = one.disk.now() - STALE_AFTER * 2;
         one.seen.lock().unwrap().insert(FAR.into(), (u64::MAX, before));
-        assert!(matches!(one.claim("a"), ClaimResult::Mine(_)), "and not for ever");
+        assert!(matches!(one.lease("a"), LeaseResult::Mine(_)), "and not for ever");
     }
 }
 
@@ -227,8 +227,8 @@ fn unreadable_record_is_dead_after_the_timeout() {
 fn a_folder_in_the_place_of_a_claim_is_nobody_s() {
     let (_folder, one, _two) = workers();
     for _ in 0..3 {
-        fs::create_dir_all(one.claims.join("a/b")).unwrap();
-        assert!(matches!(one.claim("a"), ClaimResult::Mine(_)));
+        fs::create_dir_all(one.leases.join("a/b")).unwrap();
+        assert!(matches!(one.lease("a"), LeaseResult::Mine(_)));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Simulated disk and clock, for the tests of this crate and of complete grids (`src/exec/run/play_test.rs`).
+//! Simulated disk and clock, for the tests of this crate and of complete grids (`src/pipeline/exec/run/play_test.rs`).
 #![allow(dead_code, reason = "each asks for some of it")]
 
 pub(crate) mod network;

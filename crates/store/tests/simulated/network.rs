@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::played_time::Time;
-use ghostlab_core::files::atomic::PATIENCE;
+use ghostlab_core::files::atomic::STALE_AFTER;
 use ghostlab_core::files::owner::Owner;
 use ghostlab_store::{Disk, Mapped, Process};
 
@@ -533,7 +533,7 @@ impl Disk for Client {
     }
 
     fn now(&self) -> Duration {
-        self.server_time() + self.ahead + PATIENCE * 4
+        self.server_time() + self.ahead + STALE_AFTER * 4
     }
 
     fn sleep(&self, time: Duration, _stop: &AtomicBool) {
@@ -545,13 +545,13 @@ impl Disk for Client {
 
     fn every(&self, _period: Duration, mut act: Box<dyn FnMut() + Send>) -> Box<dyn Any + Send + Sync> {
         /// Heartbeat period of the program. Tests in real time use a shorter one.
-        const BEAT: Duration = Duration::from_secs(15);
+        const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
         match &self.time {
             Some((time, _)) => {
                 let clock = Arc::clone(time);
                 let halted = Arc::clone(&self.halted);
                 Box::new(time.every(
-                    BEAT,
+                    HEARTBEAT_INTERVAL,
                     Box::new(move || {
                         if clock.now() >= Duration::from_micros(halted.load(Relaxed)) {
                             act();

@@ -1,0 +1,124 @@
+//! Operators stored next to the weights of an export, and its dropped sublayers, as described in the config.
+//! `checkpoint` writes such exports.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::architecture::Architecture;
+use super::attached_form::{AttachedForm, BranchPlace, DROPPED, ENTRY, OPERATORS, bias_name, input_norm_name};
+use super::config_fields::Entries;
+use super::cut::Cut;
+use super::operator::Operator;
+use super::rms_norm::RmsNorm;
+use super::tensor_name::name;
+use super::weights::Weights;
+use crate::error::Result;
+
+/// An operator described in a config.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attachment {
+    pub layer: usize,
+    pub place: BranchPlace,
+    pub form: AttachedForm,
+    pub bias: bool,
+}
+
+impl Attachment {
+    /// Checks that exactly the operator's tensors exist, for streams of `hidden` channels. See
+    /// [`check_weights`](super::check_weights).
+    pub(super) fn check(self, hidden: usize, weights: &mut Weights) -> Result<()> {
+        let module = self.place.module();
+        if let Some(shape) = self.form.shape(hidden) {
+            weights.check(&name(self.layer, &module), &shape)?;
+        }
+        if self.form == (AttachedForm::Normed { weighted: true }) {
+            weights.check(&input_norm_name(self.layer, &module), &[hidden])?;
+        }
+        if self.bias {
+            weights.check(&bias_name(self.layer, &module), &[hidden])?;
+        }
+        Ok(())
+    }
+
+    /// Reads the operator of a backbone with `hidden` channels and norm epsilon `eps`.
+    pub(super) fn operator(self, hidden: usize, eps: f32, weights: &Weights) -> Result<Arc<Operator>> {
+        let c = hidden;
+        let module = self.place.module();
+        let name = name(self.layer, &module);
+        let bias = self.bias.then(|| weights.take(&bias_name(self.layer, &module), &[c])).transpose()?;
+        // Matrices are stored in the layout of linear layers: Wᵀ.
+        match (self.form, bias) {
+            (AttachedForm::Diagonal, _) => Operator::diagonal(weights.take(&name, &[c])?),
+            (AttachedForm::Bias, bias) => Operator::bias_only(bias.unwrap_or_else(|| vec![0.0; c])),
+            (AttachedForm::Dense, Some(bias)) => Operator::affine(c, weights.transposed(&[(name, c)], c)?, bias),
+            (AttachedForm::Dense, None) => Operator::dense(c, weights.transposed(&[(name, c)], c)?),
+            (AttachedForm::Normed { weighted }, bias) => {
+                let norm_name = input_norm_name(self.layer, &module);
+                let weight = weighted.then(|| weights.take(&norm_name, &[c])).transpose()?;
+                Operator::normed(RmsNorm { eps, weight }, c, weights.transposed(&[(name, c)], c)?, bias)
+            }
+        }
+    }
+}
+
+/// Parsed description of an export in a config.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct ExportEntries {
+    pub(super) attachments: Vec<Attachment>,
+    pub(super) dropped: Cut,
+}
+
+/// Parses the description of an export with `layers` layers.
+pub(super) fn export_entries(
+    entries: &Entries<'_>,
+    architecture: &Architecture,
+    layers: usize,
+) -> Result<ExportEntries> {
+    let section = entries.map_at(ENTRY)?.ok_or_else(|| entries.wrong(ENTRY, "a map with operators"))?;
+    let dropped = dropped_sublayers(&section, layers)?;
+    let attachments = listed(&section, architecture, layers)?;
+    if attachments.is_empty() && dropped.is_empty() {
+        return Err(section.wrong(OPERATORS, LISTED));
+    }
+    Ok(ExportEntries { attachments, dropped })
+}
+
+/// Parses the sublayers that are missing from the layers of an export.
+fn dropped_sublayers(section: &Entries<'_>, layers: usize) -> Result<Cut> {
+    let Some(value) = section.get(DROPPED) else { return Ok(Cut::default()) };
+    let cut = serde_json::from_value::<Cut>(value.clone()).ok();
+    let cut = cut.filter(|cut| cut.iter().all(|(layer, _)| layer < layers));
+    cut.ok_or_else(|| {
+        section.wrong(DROPPED, "a list of sublayers of existing layers, such as `attention 3` or `mlp 3`")
+    })
+}
+
+/// Expected form of the operator list, for error messages.
+const LISTED: &str =
+    "a list of operators, each with `layer`, a valid position `at`, a `form` allowed there, and `bias`";
+
+/// Parses the operators listed in a config.
+fn listed(section: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {
+    let wrong = || section.wrong(OPERATORS, LISTED);
+    let mut found: Vec<Attachment> = Vec::new();
+    for value in section.get(OPERATORS).and_then(Value::as_array).ok_or_else(wrong)? {
+        let layer = value.get("layer").and_then(Value::as_u64).and_then(|layer| usize::try_from(layer).ok());
+        let layer = layer.filter(|&layer| layer < layers).ok_or_else(wrong)?;
+        let branch = BranchPlace::all(architecture)
+            .find(|branch| text_of("at", value) == Some(branch.name()))
+            .ok_or_else(wrong)?;
+        let bias = value.get("bias").and_then(Value::as_bool).ok_or_else(wrong)?;
+        let form = AttachedForm::ALL.into_iter().find(|form| text_of("form", value) == Some(form.name()));
+        let form = form.filter(|form| form.fits(branch, bias)).ok_or_else(wrong)?;
+        if found.iter().any(|attachment| (attachment.layer, attachment.place) == (layer, branch)) {
+            return Err(wrong());
+        }
+        found.push(Attachment { layer, place: branch, form, bias });
+    }
+    Ok(found)
+}
+
+fn text_of<'a>(key: &str, value: &'a Value) -> Option<&'a str> {
+    value.get(key).and_then(Value::as_str)
+}

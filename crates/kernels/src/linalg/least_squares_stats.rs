@@ -1,0 +1,190 @@
+//! Statistics of normal equations: the error of a map, the best low-rank map, and canonical correlations.
+
+use faer::{MatRef, Side};
+
+use super::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
+use super::solve::NormalEquations;
+use super::solve_error::Result;
+use super::transpose::transpose;
+
+/// Low-rank map as two row-major factors, `down [C, r]` and `up [r, C]`.
+#[derive(Debug)]
+pub struct Thin {
+    pub down: Vec<f64>,
+    pub up: Vec<f64>,
+    /// Share `‖X·M_r‖² / ‖X·M‖²` of the full map's output, including the ridge.
+    pub share: f64,
+}
+
+impl NormalEquations {
+    /// Adds the sums of another set of rows.
+    pub fn merge(&mut self, other: &Self) {
+        self.add_sums(&other.gram, &other.cross, other.rows);
+        self.numbers += other.numbers;
+    }
+
+    /// Returns the mean eigenvalue of `XᵀX`, i.e. its trace divided by `C`.
+    pub fn mean_eigenvalue(&self) -> f64 {
+        self.gram.iter().step_by(self.channels + 1).sum::<f64>() / self.channels as f64
+    }
+
+    /// Computes `‖X·M − Y‖² − ‖Y‖² = tr(MᵀXᵀX·M) − 2·tr(MᵀXᵀY)`. Lower is better.
+    ///
+    /// # Shapes
+    /// `map [C, C]`, row-major.
+    pub fn excess(&self, map: &[f64]) -> f64 {
+        let c = self.channels;
+        let mut image = vec![0.0; c * c]; // XᵀX·M
+        // Fill in the lower triangle.
+        let gram = (0..c * c)
+            .map(|index| self.gram[(index / c).min(index % c) * c + (index / c).max(index % c)])
+            .collect::<Vec<f64>>();
+        let view = MatrixView::rows(map, c, c);
+        gemm_parallel(MatrixViewMut::rows(&mut image, c, c), Update::Replace, MatrixView::rows(&gram, c, c), view);
+        let square: f64 = map.iter().zip(&image).map(|(m, g)| m * g).sum();
+        square - 2.0 * (0..c).map(|i| (0..c).map(|j| map[i * c + j] * self.cross[j * c + i]).sum::<f64>()).sum::<f64>()
+    }
+
+    /// Computes the best map of rank `rank` that approximates the solution `M = (XᵀX + λI)⁻¹XᵀY`.
+    ///
+    /// With `G = XᵀX + λI = L·Lᵀ`, the ridge loss of any map `N` is `tr((N − M)ᵀG(N − M)) = ‖Lᵀ(N − M)‖²` plus a
+    /// constant. By Eckart and Young, the best `LᵀN` is `LᵀM` truncated to its largest singular values. This is
+    /// `LᵀM·V·Vᵀ` with the first right singular vectors `V [C, r]`, so `N = (M·V)·Vᵀ`. `V` are eigenvectors of
+    /// `(LᵀM)ᵀLᵀM = MᵀG·M = MᵀXᵀY`, so no factorization of `G` is needed.
+    ///
+    /// # Errors
+    /// Fails if the eigendecomposition does not converge.
+    pub fn thin(&self, map: &[f64], rank: usize) -> Result<Thin> {
+        let c = self.channels;
+        let mut common = vec![0.0; c * c]; // YᵀX·M, symmetric within rounding
+        let view = MatrixView::rows(map, c, c);
+        gemm_parallel(
+            MatrixViewMut::rows(&mut common, c, c),
+            Update::Replace,
+            MatrixView::rows(&self.cross, c, c),
+            view,
+        );
+        let eigen = MatRef::from_column_major_slice(&common, c, c)
+            .self_adjoint_eigen(Side::Lower)
+            .map_err(|_| self.no_eigenvalues())?;
+        let values = eigen.S().column_vector();
+        let vectors = eigen.U();
+        // Eigenvalues are ascending, so the largest are last.
+        let kept = vectors.subcols(c - rank, rank); // [C, r]
+        let up: Vec<f64> = (0..rank).flat_map(|r| (0..c).map(move |i| (r, i))).map(|(r, i)| kept[(i, r)]).collect();
+        let mut down = vec![0.0; c * rank];
+        let right = MatrixView::rows(&up, rank, c).t();
+        gemm_parallel(MatrixViewMut::rows(&mut down, c, rank), Update::Replace, view, right);
+        let share =
+            sum_positive(&mut values.iter().skip(c - rank).copied()) / sum_positive(&mut values.iter().copied());
+        Ok(Thin { down, up, share })
+    }
+
+    /// Computes the sum of squared canonical correlations of `X` and `Y`, which must both have mean zero. `others` is
+    /// the upper triangle of `YᵀY`, and `numbers` the squared norm of the f32 numbers from which `Y` was computed.
+    ///
+    /// The correlations are the singular values of `XᵀX^(−½)·XᵀY·YᵀY^(−½)`, so the sum of their squares is
+    /// `tr((XᵀX)⁺XᵀY·(YᵀY)⁺YᵀX)`, the trace of the map from `X` to `Y` times the map back.
+    ///
+    /// # Errors
+    /// Fails in the same cases as [`Self::minimum_norm`].
+    pub fn correlations(&self, others: Vec<f64>, numbers: f64) -> Result<f64> {
+        let c = self.channels;
+        let mut turned = vec![0.0; c * c];
+        transpose(&mut turned, c, 0, &self.cross, c);
+        let back = Self { channels: c, gram: others, cross: turned, rows: self.rows, numbers };
+        let there = self.least_norm()?;
+        let back = back.least_norm()?;
+        Ok((0..c).map(|i| (0..c).map(|j| there[i * c + j] * back[j * c + i]).sum::<f64>()).sum())
+    }
+
+    /// Computes the solution without ridge, with minimum norm if the system is singular.
+    fn least_norm(&self) -> Result<Vec<f64>> {
+        if self.spectrum()?.rank == self.channels
+            && let Ok(solution) = self.solve(0.0)
+        {
+            return Ok(solution);
+        }
+        Ok(self.minimum_norm()?.solution)
+    }
+}
+
+fn sum_positive(values: &mut dyn Iterator<Item = f64>) -> f64 {
+    values.map(|v| v.max(0.0)).sum::<f64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn equations(channels: usize, x: &[f64], y: &[f64]) -> NormalEquations {
+        let mut normal = NormalEquations::new(channels);
+        normal.add(x, y);
+        normal
+    }
+
+    #[test]
+    fn the_excess_is_the_error_less_that_of_no_map() {
+        let x = [1.0, 2.0, 0.0, 1.0];
+        let y = [1.0, 3.0, 2.0, 0.0];
+        let map = [1.0, 0.0, 2.0, 1.0];
+        // X·M = (5, 2), (2, 1): errors 4, −1, 0, 1, sum of squares 18, ‖Y‖² = 14.
+        assert!((equations(2, &x, &y).excess(&map) - 4.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn best_thin_map_keeps_what_moves_the_rows() {
+        // XᵀX = diag(16, 1) and M = diag(1, 3). The first channel contributes outputs of size 4, the second of size 3.
+        let normal = equations(2, &[4.0, 0.0, 0.0, 1.0], &[4.0, 0.0, 0.0, 3.0]);
+        let map = normal.solve(0.0).unwrap();
+        let thin = normal.thin(&map, 1).unwrap();
+        let product: Vec<f64> = (0..4).map(|index| thin.down[index / 2] * thin.up[index % 2]).collect();
+        for (found, expected) in product.iter().zip([1.0, 0.0, 0.0, 0.0]) {
+            assert!((found - expected).abs() < 1e-12, "{product:?}");
+        }
+        assert!((thin.share - 16.0 / 25.0).abs() < 1e-12, "{}", thin.share);
+        let full = normal.thin(&map, 2).unwrap();
+        for (i, expected) in [1.0, 3.0].into_iter().enumerate() {
+            let product: f64 = (0..2).map(|r| full.down[i * 2 + r] * full.up[r * 2 + i]).sum();
+            assert!((product - expected).abs() < 1e-12, "{product}");
+        }
+        assert!(full.share > 1.0 - 1e-12, "{}", full.share);
+    }
+
+    #[test]
+    fn sums_of_parts_are_the_sums_of_all() {
+        let x = [1.0, 2.0, 0.5, -1.0, 3.0, 1.0];
+        let y = [1.0, 0.0, 2.0, 2.0, -1.0, 1.0];
+        let mut parts = equations(2, &x[..2], &y[..2]);
+        parts.merge(&equations(2, &x[2..], &y[2..]));
+        let all = equations(2, &x, &y);
+        assert_eq!(parts.rows(), 3);
+        assert_eq!(parts.solve(0.1).unwrap(), all.solve(0.1).unwrap());
+        assert!((all.mean_eigenvalue() - (1.0 + 4.0 + 0.25 + 1.0 + 9.0 + 1.0) / 2.0).abs() < 1e-12);
+    }
+
+    /// Uses combinations of three orthogonal patterns with mean zero.
+    #[test]
+    fn correlations_are_those_of_the_spaces_whatever_the_scales() {
+        let a = [1.0, 1.0, -1.0, -1.0];
+        let b = [1.0, -1.0, 1.0, -1.0];
+        let c = [1.0, -1.0, -1.0, 1.0];
+        let x = sample_rows([&|t| 5.0 * a[t], &|t| a[t] - 2.0 * b[t]]);
+        for (y, expected) in [
+            // Equal spaces (2), correlations 1 and 3/5 (1 + 9/25), and an orthogonal pattern with a constant-zero
+            // channel (0).
+            (sample_rows([&|t| b[t], &|t| 7.0 * a[t]]), 2.0),
+            (sample_rows([&|t| a[t], &|t| 3.0 * b[t] + 4.0 * c[t]]), 1.0 + 9.0 / 25.0),
+            (sample_rows([&|t| c[t], &|_| 0.0]), 0.0),
+        ] {
+            let mut gram = vec![0.0; 4];
+            super::super::gemm::gram_parallel(&mut gram, &y, 2);
+            let found = equations(2, &x, &y).correlations(gram, 0.0).unwrap();
+            assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+        }
+    }
+
+    fn sample_rows(channels: [&dyn Fn(usize) -> f64; 2]) -> Vec<f64> {
+        (0..4).flat_map(|t| channels.map(|f| f(t))).collect::<Vec<f64>>()
+    }
+}

@@ -1,0 +1,148 @@
+//! Hashes that running processes read or write, one list per process, so that a concurrent `cache gc` does not remove
+//! them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::disk::Disk;
+use super::process::Process;
+use super::processes::KnownProcess;
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::atomic::STALE_AFTER;
+
+/// Hashes reserved by this process.
+pub(super) struct GcRoots {
+    disk: Arc<dyn Disk>,
+    noted: Mutex<NotedHashes>,
+    pinned: Pinned,
+}
+
+/// Number of pins per hash.
+type Pinned = Arc<Mutex<BTreeMap<String, usize>>>;
+
+/// Guard that protects objects from garbage collection in other threads of this process.
+pub struct Pin {
+    hashes: Vec<String>,
+    pinned: Pinned,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        for hash in &self.hashes {
+            if let Some(count) = pinned.get_mut(hash) {
+                *count -= 1;
+            }
+        }
+        pinned.retain(|_, count| *count > 0);
+    }
+}
+
+#[derive(Default)]
+struct NotedHashes {
+    hashes: BTreeSet<String>,
+    file: PathBuf,
+}
+
+pub(super) fn file(root: &Path, process: &str) -> PathBuf {
+    root.join("uses").join(process)
+}
+
+impl GcRoots {
+    pub(super) fn new(disk: Arc<dyn Disk>) -> Self {
+        Self { disk, noted: Mutex::default(), pinned: Arc::default() }
+    }
+
+    /// Adds hashes to the list of this process, if missing.
+    pub(super) fn note<'k>(&self, root: &Path, process: &str, hashes: impl IntoIterator<Item = &'k str>) -> Result<()> {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let new: BTreeSet<&str> = hashes.into_iter().filter(|&hash| !noted.hashes.contains(hash)).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let path = file(root, process);
+        let lines: String = new.iter().map(|hash| format!("{hash}\n")).collect();
+        // The file is closed after each write, so that other machines see it.
+        self.disk.append(&path, lines.as_bytes()).map_err(|error| Error::io("write", &path, &error))?;
+        noted.hashes.extend(new.into_iter().map(str::to_string));
+        noted.file = path;
+        Ok(())
+    }
+
+    /// Pins hashes until the returned guard is dropped.
+    pub(super) fn pin(&self, hashes: Vec<String>) -> Pin {
+        let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        for hash in &hashes {
+            *pinned.entry(hash.clone()).or_default() += 1;
+        }
+        Pin { hashes, pinned: Arc::clone(&self.pinned) }
+    }
+
+    /// Runs `act` while no hash can be pinned. `act` can query whether a hash is pinned.
+    pub(super) fn while_pinned<T>(&self, act: impl FnOnce(&dyn Fn(&str) -> bool) -> T) -> T {
+        let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        act(&|hash| pinned.contains_key(hash))
+    }
+
+    /// Rewrites the complete list after another process considered this one dead and removed it. If writing fails, this
+    /// process still counts as dead.
+    pub(super) fn note_again(&self) {
+        let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines: String = noted.hashes.iter().map(|hash| format!("{hash}\n")).collect();
+        if !lines.is_empty() {
+            self.disk.append(&noted.file, lines.as_bytes()).ok();
+        }
+    }
+}
+
+impl Drop for GcRoots {
+    fn drop(&mut self) {
+        let noted = self.noted.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if !noted.hashes.is_empty() {
+            self.disk.remove(&noted.file).ok();
+        }
+    }
+}
+
+/// Removes lists without a process record, after the time a shared file system may take to show one.
+pub(super) fn sweep(disk: &dyn Disk, root: &Path, known: &[KnownProcess]) {
+    let folder = root.join("uses");
+    let left: Vec<PathBuf> = disk
+        .list(&folder)
+        .into_iter()
+        .filter(|name| Process::is_id(name) && !known.iter().any(|known| known.process.id == *name))
+        .map(|name| folder.join(name))
+        .collect();
+    let now = if left.is_empty() { return } else { disk.clock(&folder) };
+    for path in left.iter().filter(|path| disk.age(path, now).is_some_and(|age| age > STALE_AFTER)) {
+        disk.remove(path).ok();
+    }
+}
+
+/// Returns the hashes reserved by the given processes.
+pub(super) fn of(disk: &dyn Disk, root: &Path, processes: &[String]) -> BTreeSet<String> {
+    let lists = processes.iter().filter_map(|process| disk.read(&file(root, process)).ok());
+    lists.flat_map(|list| String::from_utf8_lossy(&list).lines().map(str::to_string).collect::<Vec<_>>()).collect()
+}
+
+/// Returns the hashes that none of the processes reserves. Stops reading once no hash is left, because each worker of a
+/// grid reserves everything the grid needs.
+pub(super) fn noted_by_none<'h>(
+    disk: &dyn Disk,
+    root: &Path,
+    processes: &[String],
+    hashes: impl IntoIterator<Item = &'h str>,
+) -> BTreeSet<&'h str> {
+    let mut left: BTreeSet<&str> = hashes.into_iter().collect();
+    for process in processes {
+        if left.is_empty() {
+            break;
+        }
+        let list = disk.read(&file(root, process)).unwrap_or_default();
+        for hash in String::from_utf8_lossy(&list).lines() {
+            left.remove(hash);
+        }
+    }
+    left
+}

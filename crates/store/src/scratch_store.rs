@@ -1,0 +1,103 @@
+//! Temporary stores. [`ScratchStore`] mirrors a store for commands that must not leave anything behind, and its new objects
+//! are dropped with it. [`Scratch`] is an overlay that holds the new objects of a read-only store.
+
+use std::path::Path;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::{fs, io};
+
+use tempfile::TempDir;
+
+use super::{ObjectKind, Store, StoreWords};
+use ghostlab_core::error::{Error, Result};
+
+/// Temporary mirror of a store.
+pub struct ScratchStore {
+    store: Store,
+    _folder: TempDir,
+}
+
+impl ScratchStore {
+    /// Creates a mirror of a store, which need not exist. Objects and cached hashes are links. Kinds in `made` are
+    /// linked object by object, so that new ones can be added.
+    ///
+    /// # Errors
+    /// Fails if temporary files cannot be written.
+    pub fn of(store: &Store, made: &[ObjectKind]) -> Result<Self> {
+        let folder = tempfile::tempdir().map_err(|error| temp_error(&error))?;
+        let root = std::path::absolute(store.root()).map_err(|error| temp_error(&error))?;
+        let mut shadow = Store::open(folder.path(), store.words)?.rehashing(store.rehash);
+        shadow.room = Some(root.clone());
+        for kind in store.words.kinds {
+            let depth = if made.contains(kind) { 2 } else { 0 };
+            mirror(&root.join(kind.folder()), &folder.path().join(kind.folder()), depth)
+                .map_err(|error| temp_error(&error))?;
+        }
+        mirror(&root.join("index"), &folder.path().join("index"), 3).map_err(|error| temp_error(&error))?;
+        Ok(Self { store: shadow, _folder: folder })
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+}
+
+fn temp_error(error: &io::Error) -> Error {
+    Error::io("write", &std::env::temp_dir(), error)
+}
+
+/// Recreates `depth` levels of folders and links their content.
+fn mirror(from: &Path, to: &Path, depth: usize) -> io::Result<()> {
+    if !from.exists() {
+        return Ok(());
+    }
+    if depth == 0 || !from.is_dir() {
+        return link(from, to);
+    }
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let name = entry?.file_name();
+        mirror(&from.join(&name), &to.join(&name), depth - 1)?;
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn link(from: &Path, to: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(from, to)
+}
+
+/// Creates no link, so everything is computed again.
+#[cfg(not(unix))]
+fn link(_: &Path, _: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// Overlay of a read-only store, created on the first write.
+#[derive(Default)]
+pub(super) struct Scratch {
+    /// The store, which is dropped before its folder.
+    made: OnceLock<(Store, TempDir)>,
+    beginning: Mutex<()>,
+}
+
+impl Scratch {
+    /// Returns the overlay, if it was created.
+    pub(super) fn made(&self) -> Option<&Store> {
+        self.made.get().map(|(store, _)| store)
+    }
+
+    /// Returns the overlay, and creates it if necessary.
+    ///
+    /// # Errors
+    /// Fails if the folder for temporary files is not writable.
+    pub(super) fn store(&self, words: StoreWords) -> Result<&Store> {
+        let _one_at_a_time = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.made.get().is_none() {
+            let folder = tempfile::Builder::new().prefix("ghostlab-").tempdir();
+            let folder = folder.map_err(|error| Error::io("create a folder next to", &std::env::temp_dir(), &error))?;
+            let store = Store::open(folder.path(), words)?;
+            self.made.set((store, folder)).ok();
+        }
+        self.made().ok_or_else(|| Error::job("a temporary folder is missing"))
+    }
+}

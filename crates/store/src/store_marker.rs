@@ -1,0 +1,382 @@
+//! The marker `store.json`, which identifies a folder as a store. Without it, nothing in the folder is written, swept
+//! or removed. Only an empty folder can become a store.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::meta::{META, Meta};
+use super::packed;
+use super::process::Process;
+use super::{Shared, StoreWords};
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::{self, atomic, regular};
+
+pub(super) const MARK: &str = "store.json";
+
+/// Version of the folder layout.
+const FORMAT: u64 = 1;
+
+/// Maximum size of a marker. Larger files were not written by this program.
+const MAX_MARKER_BYTES: u64 = 1 << 16;
+
+/// Folders of a store other than object folders.
+const FOLDERS: [&str; 11] = [
+    "attempts",
+    "claims",
+    "drafts",
+    "index",
+    "journals",
+    "plans",
+    "processes",
+    "programs",
+    "runs",
+    "submissions",
+    "uses",
+];
+
+/// Content of the marker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StoreMarker {
+    format: u64,
+    #[serde(default, skip_serializing_if = "is_umask")]
+    pub(super) shared: Shared,
+}
+
+fn is_umask(shared: &Shared) -> bool {
+    *shared == Shared::Umask
+}
+
+impl StoreMarker {
+    pub(super) fn new(shared: Shared) -> Self {
+        Self { format: FORMAT, shared }
+    }
+
+    /// Reads the marker of a store. Returns `None` if the folder is missing or empty.
+    ///
+    /// # Errors
+    /// Fails with exit code 3 if the folder belongs to another program, is a file, or was written by a newer version.
+    /// Fails with exit code 5 if the marker is damaged.
+    pub(super) fn read(root: &Path, words: StoreWords) -> Result<Option<Self>> {
+        let path = root.join(MARK);
+        let mut text = Vec::new();
+        let read = regular::file(&path).and_then(|file| file.take(MAX_MARKER_BYTES + 1).read_to_end(&mut text));
+        match read {
+            Ok(_) => {}
+            Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
+                return Self::unmarked(root, words);
+            }
+            Err(error) if error.kind() == ErrorKind::InvalidData => return Err(damaged_mark(error.to_string(), &path)),
+            Err(error) => {
+                return Err(Error::missing("cannot read the store")
+                    .at(path.display())
+                    .found(error)
+                    .hint("check the owner of the folder, or use another one with --store"));
+            }
+        }
+        let value: Value = match serde_json::from_slice(&text) {
+            Ok(value) => value,
+            // A truncated, empty or overwritten marker.
+            Err(_) if text.len() as u64 <= MAX_MARKER_BYTES => return Err(damaged_mark(shown(&text), &path)),
+            Err(_) => return Err(no_store(root, words, "a `store.json` of another program")),
+        };
+        let Some(format) = value["format"].as_u64() else {
+            return Err(no_store(root, words, "a `store.json` of another program"));
+        };
+        if format != FORMAT {
+            return Err(Error::missing("the store was written by a different version of ghostlab")
+                .at(path.display())
+                .expected(format!("format {FORMAT}"))
+                .found(format!("format {format}"))
+                .hint("use the newer version, or another folder with --store"));
+        }
+        serde_json::from_value(value).map(Some).map_err(|_| damaged_mark(shown(&text), &path))
+    }
+
+    /// Handles a folder whose marker is missing.
+    fn unmarked(root: &Path, words: StoreWords) -> Result<Option<Self>> {
+        match (names(root)?.is_empty(), root.join(MARK).exists()) {
+            (true, _) => Ok(None),
+            // Another process created the store in the meantime.
+            (false, true) => Self::read(root, words),
+            (false, false) => Err(no_store(root, words, "no `store.json`")),
+        }
+    }
+
+    /// Turns a folder into a store. If several processes do so at the same time, one marker wins.
+    pub(super) fn begin(self, root: &Path) -> std::io::Result<()> {
+        self.shared.make_folder(root)?;
+        self.write(root, |file, path| match file.persist_noclobber(path) {
+            Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            // Some file systems cannot rename without replacing.
+            Err(error) => error.file.persist(path).map(drop),
+            Ok(_) => Ok(()),
+        })
+    }
+
+    /// Replaces an existing marker.
+    pub(super) fn replace(self, root: &Path) -> std::io::Result<()> {
+        self.write(root, |file, path| file.persist(path).map(drop))
+    }
+
+    fn write(
+        self,
+        root: &Path,
+        put: impl FnOnce(tempfile::NamedTempFile, &Path) -> Result<(), tempfile::PersistError>,
+    ) -> std::io::Result<()> {
+        let mut file = atomic::temporary(root, MARK)?;
+        file.write_all(&serde_json::to_vec(&self)?)?;
+        file.as_file().sync_data()?;
+        self.shared.give_file(file.as_file());
+        put(file, &root.join(MARK)).map_err(|error| error.error)
+    }
+
+    /// Rewrites a missing or damaged marker if all other entries belong to a store and one of them was certainly
+    /// written by this program. Returns whether this was necessary.
+    ///
+    /// # Errors
+    /// Fails with exit code 3 if the folder contains anything else or is not writable.
+    pub(super) fn mend(root: &Path, words: StoreWords) -> Result<bool> {
+        let path = root.join(MARK);
+        match Self::read(root, words) {
+            Ok(_) => return Ok(false),
+            Err(error) if error.exit_code() == 5 || (!path.exists() && is_lost_store(root, words)) => {}
+            Err(error) => return Err(error),
+        }
+        if !is_lost_store(root, words) {
+            return Err(no_store(root, words, "an unreadable `store.json`"));
+        }
+        if path.is_dir() {
+            fs::remove_dir(&path).map_err(|error| write_error(&error, &path))?;
+        }
+        Self::new(Shared::Umask).replace(root).map_err(|error| write_error(&error, &path))?;
+        Ok(true)
+    }
+}
+
+fn damaged_mark(found: String, path: &Path) -> Error {
+    Error::damaged("`store.json` is damaged")
+        .at(path.display())
+        .expected(format!("{{\"format\":{FORMAT}}}"))
+        .found(found)
+        .hint("run `ghostlab cache verify --repair --store FOLDER` to rewrite it")
+}
+
+fn write_error(error: &std::io::Error, path: &Path) -> Error {
+    Error::io("write", path, error)
+}
+
+/// Formats the beginning of a damaged marker for messages.
+fn shown(text: &[u8]) -> String {
+    match text.len() {
+        0 => "an empty file".to_owned(),
+        length => format!("{length} bytes: {:?}", String::from_utf8_lossy(&text[..length.min(40)])),
+    }
+}
+
+/// Lists a folder, or returns an empty list if it does not exist.
+fn names(root: &Path) -> Result<Vec<String>> {
+    match fs::read_dir(root) {
+        Ok(entries) => {
+            let mut names: Vec<String> =
+                entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+            // Ignore temporary files of an unfinished start, and `lost+found` at the root of a disk.
+            names.retain(|name| !atomic::is_temporary(name) && name != "lost+found");
+            names.sort();
+            Ok(names)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => Err(read_refused("a file".to_owned(), root)),
+        Err(error) => Err(read_refused(error.to_string(), root)),
+    }
+}
+
+fn read_refused(found: String, root: &Path) -> Error {
+    Error::missing("cannot read the store")
+        .at(root.display())
+        .expected("a folder")
+        .found(found)
+        .hint("use another folder with --store")
+}
+
+/// Returns whether a folder is nonempty and contains only entries of a store.
+fn is_s_own(root: &Path, words: StoreWords) -> bool {
+    names(root).is_ok_and(|names| {
+        !names.is_empty()
+            && names
+                .iter()
+                .all(|name| name == MARK || FOLDERS.contains(&name.as_str()) || words.of_folder(name).is_some())
+    })
+}
+
+/// Returns whether a folder is a store without a marker.
+fn is_lost_store(root: &Path, words: StoreWords) -> bool {
+    is_s_own(root, words) && is_proven(root, words)
+}
+
+/// Returns whether a folder contains an object or a process record, which only this program writes. Folder names alone
+/// are no proof.
+fn is_proven(root: &Path, words: StoreWords) -> bool {
+    let objects = names(root).unwrap_or_default();
+    let mut objects = objects.iter().filter(|name| words.of_folder(name).is_some()).map(|name| root.join(name));
+    objects.any(|folder| holds_object(&folder, OBJECT_DEPTH)) || holds_process(&root.join("processes"))
+}
+
+/// Number of folder levels between a kind and an object record: hash prefix and object.
+const OBJECT_DEPTH: usize = 2;
+
+fn holds_object(folder: &Path, depth: usize) -> bool {
+    files::entries(folder).unwrap_or_default().into_iter().any(|path| match path.is_dir() {
+        true => depth > 0 && holds_object(&path, depth - 1),
+        false => is_object(&path),
+    })
+}
+
+/// Returns whether a file is an object record or contains objects.
+fn is_object(path: &Path) -> bool {
+    let Ok(mut file) = regular::file(path) else { return false };
+    if path.file_name().is_some_and(|name| name == META) {
+        let mut text = Vec::new();
+        return file.read_to_end(&mut text).is_ok() && Meta::from_text(&text).is_ok();
+    }
+    let mut head = [0; packed::FORMAT.len()];
+    file.read_exact(&mut head).is_ok() && head == *packed::FORMAT.as_bytes()
+}
+
+fn holds_process(folder: &Path) -> bool {
+    files::entries(folder).unwrap_or_default().into_iter().any(|path| {
+        let mut text = Vec::new();
+        let read = regular::file(&path).and_then(|file| file.take(MAX_MARKER_BYTES).read_to_end(&mut text));
+        let process = read.ok().and_then(|_| Process::parse(&text));
+        process.is_some_and(|process| path.file_stem().is_some_and(|name| name == process.id.as_str()))
+    })
+}
+
+fn no_store(root: &Path, words: StoreWords, missing: &str) -> Error {
+    /// Maximum number of names listed in the message.
+    const TOLD: usize = 3;
+    let names = names(root).unwrap_or_default();
+    let shown: Vec<String> = names.iter().take(TOLD).map(|name| format!("`{name}`")).collect();
+    let more = names.len().saturating_sub(TOLD);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let error = Error::missing("the folder is not a store and not empty")
+        .at(root.display())
+        .expected("a store (a folder with `store.json`), or an empty folder")
+        .found(format!("{missing}; {}{more}", shown.join(", ")));
+    if is_lost_store(root, words) {
+        return error.hint(
+            "no files were changed; if it is a store that lost its `store.json`, \
+             rewrite it with `ghostlab cache verify --repair --store FOLDER`",
+        );
+    }
+    error.hint("no files were changed; use another folder with --store")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::WORDS;
+
+    #[test]
+    fn a_mark_is_read_back_and_older_programs_understand_it() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(StoreMarker::read(&folder.path().join("none"), WORDS).unwrap(), None);
+        assert_eq!(StoreMarker::read(folder.path(), WORDS).unwrap(), None, "an empty folder is free");
+        for shared in [Shared::Umask, Shared::Group, Shared::All] {
+            let root = folder.path().join(shared.to_string());
+            StoreMarker::new(shared).begin(&root).unwrap();
+            assert_eq!(StoreMarker::read(&root, WORDS).unwrap(), Some(StoreMarker::new(shared)));
+            // The second process changes nothing.
+            StoreMarker::new(Shared::Umask).begin(&root).unwrap();
+            assert_eq!(StoreMarker::read(&root, WORDS).unwrap(), Some(StoreMarker::new(shared)));
+            let value: Value = serde_json::from_slice(&fs::read(root.join(MARK)).unwrap()).unwrap();
+            assert_eq!(value["format"], 1, "all that older programs ask for");
+        }
+    }
+
+    #[test]
+    fn a_store_that_another_process_begins_meanwhile_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        assert_eq!(StoreMarker::unmarked(root, WORDS).unwrap(), None);
+        fs::create_dir(root.join("drafts")).unwrap();
+        assert!(StoreMarker::unmarked(root, WORDS).is_err(), "a folder without the mark");
+        StoreMarker::new(Shared::All).begin(root).unwrap();
+        assert_eq!(StoreMarker::unmarked(root, WORDS).unwrap(), Some(StoreMarker::new(Shared::All)));
+    }
+
+    #[test]
+    fn what_is_no_mark_is_told_apart_from_a_damaged_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for text in ["", "{", "{\"format\":1", "\0\0\0", "{\"format\":1,\"shared\":\"gruop\"}"] {
+            let (code, message) = open_error(text, root);
+            assert!(code == 5 && message.contains("store.json") && message.contains("--repair"), "{text:?}: {message}");
+        }
+        for text in ["{}", "[1]", "{\"users\": []}"] {
+            let (code, message) = open_error(text, root);
+            assert!(code == 3 && message.contains("not a store"), "{text:?}: {message}");
+            assert!(StoreMarker::mend(root, WORDS).is_err(), "another program's file is not overwritten: {text:?}");
+        }
+        let (code, message) = open_error("{\"format\": 2}", root);
+        assert!(code == 3 && message.contains("a different version"), "{message}");
+    }
+
+    fn open_error(text: &str, root: &Path) -> (u8, String) {
+        fs::write(root.join(MARK), text).unwrap();
+        let error = StoreMarker::read(root, WORDS).unwrap_err();
+        (error.exit_code(), error.to_string())
+    }
+
+    /// Writes a process record, which proves that the folder is a store.
+    fn prove(root: &Path) {
+        let process = Process::this();
+        fs::create_dir_all(root.join("processes")).unwrap();
+        fs::write(root.join(format!("processes/{}.json", process.id)), process.record()).unwrap();
+    }
+
+    #[test]
+    fn a_folder_with_names_of_a_store_is_no_store_without_proof() {
+        for name in FOLDERS.into_iter().chain(["scores-v5"]) {
+            for mark in [None, Some("{\"form")] {
+                let folder = tempfile::tempdir().unwrap();
+                let root = folder.path();
+                fs::create_dir_all(root.join(name).join("empty")).unwrap();
+                fs::write(root.join(name).join("thesis.json"), "{\"id\": \"mine\"}").unwrap();
+                if let Some(text) = mark {
+                    fs::write(root.join(MARK), text).unwrap();
+                }
+                let error = StoreMarker::mend(root, WORDS).unwrap_err();
+                assert_eq!(error.exit_code(), 3, "{name}: {error}");
+                assert!(!error.to_string().contains("--repair"), "{name}: {error}");
+                assert!(root.join(name).join("empty").is_dir());
+                assert_eq!(fs::read_to_string(root.join(MARK)).ok().as_deref(), mark, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_where_all_is_a_store_s_a_mark_is_written_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        fs::create_dir(root.join("drafts")).unwrap();
+        fs::create_dir(root.join("scores-v3")).unwrap();
+        fs::write(root.join(MARK), "{\"form").unwrap();
+        fs::write(root.join("letter.txt"), "mine").unwrap();
+        prove(root);
+        assert!(StoreMarker::mend(root, WORDS).is_err());
+        fs::remove_file(root.join("letter.txt")).unwrap();
+        assert!(StoreMarker::mend(root, WORDS).unwrap());
+        assert!(!StoreMarker::mend(root, WORDS).unwrap(), "once is enough");
+        fs::remove_file(root.join(MARK)).unwrap();
+        assert!(StoreMarker::read(root, WORDS).unwrap_err().to_string().contains("--repair"));
+        assert!(StoreMarker::mend(root, WORDS).unwrap(), "a lost one too");
+        fs::remove_file(root.join(MARK)).unwrap();
+        fs::create_dir(root.join(MARK)).unwrap();
+        assert!(StoreMarker::mend(root, WORDS).unwrap(), "and a folder in its place");
+        assert_eq!(StoreMarker::read(root, WORDS).unwrap(), Some(StoreMarker::new(Shared::Umask)));
+    }
+}

@@ -1,0 +1,72 @@
+//! Store entries of the wrong type, such as pipes, sockets, devices or folders in place of files, and the reverse.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Store;
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::{self, regular};
+
+/// Entry of the wrong type.
+#[derive(Debug)]
+pub struct UnknownEntry {
+    pub path: PathBuf,
+    found: &'static str,
+    expected: &'static str,
+}
+
+const OF_FILES: [&str; 6] = ["claims", "index", "plans", "processes", "runs", "uses"];
+/// Folders that contain folders of files.
+const OF_FOLDERS: [&str; 2] = ["attempts", "journals"];
+
+impl Store {
+    /// Lists the entries of the wrong type outside object folders.
+    pub fn strays(&self) -> Vec<UnknownEntry> {
+        let mut strays = Vec::new();
+        for name in OF_FILES {
+            no_files(&self.root().join(name), &mut strays);
+        }
+        for name in OF_FOLDERS {
+            for folder in files::entries(&self.root().join(name)).unwrap_or_default() {
+                if folder.is_dir() {
+                    no_files(&folder, &mut strays);
+                } else if let Some(found) = regular::oddity(&folder) {
+                    strays.push(UnknownEntry { path: folder, found, expected: "a folder" });
+                }
+            }
+        }
+        strays
+    }
+}
+
+impl UnknownEntry {
+    pub fn error(&self) -> Error {
+        Error::damaged("the store contains a foreign entry")
+            .at(self.path.display())
+            .expected(self.expected)
+            .found(self.found)
+            .hint("the entry is ignored; `ghostlab cache verify --repair` removes it, unless it is a non-empty folder")
+    }
+
+    /// Removes the entry. A folder is removed only if it is empty.
+    ///
+    /// # Errors
+    /// Fails if the entry cannot be removed.
+    pub fn remove(&self) -> Result<()> {
+        let removed = if self.path.is_dir() { fs::remove_dir(&self.path) } else { fs::remove_file(&self.path) };
+        removed.map_err(|error| {
+            Error::damaged("cannot remove foreign entries of the store")
+                .at(self.path.display())
+                .found(error)
+                .hint("move it away")
+        })
+    }
+}
+
+fn no_files(folder: &Path, strays: &mut Vec<UnknownEntry>) {
+    for path in files::entries(folder).unwrap_or_default() {
+        if let Some(found) = regular::oddity(&path) {
+            strays.push(UnknownEntry { path, found, expected: "a file" });
+        }
+    }
+}

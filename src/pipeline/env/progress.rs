@@ -1,0 +1,107 @@
+//! Coordination with other processes.
+//!
+//! A panic fails only its own job. Waiting is reported and uses exponential backoff. While one process measures
+//! latencies, the other processes on the same machine and store pause.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::event::{Event, Reporter};
+use crate::error::{Error, Result};
+use crate::files::{owner, sha256};
+use ghostlab_store::{Lease, LeaseResult, Store};
+
+/// Progress of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum JobStatus {
+    Done,
+    /// Other processes did all the work.
+    Cached,
+    /// Other processes are working on the rest.
+    Contended,
+    /// All permitted attempts failed. Contains the last reason.
+    Abandoned(String),
+}
+
+/// Runs a job, converting a panic into an error.
+pub(crate) fn caught<T>(job: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| {
+        let message = panic.downcast_ref::<&str>().map(ToString::to_string);
+        let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(Error::job("a job panicked; this is a bug")
+            .found(message.unwrap_or_else(|| "a panic without a message".to_string())))
+    })
+}
+
+/// Locks a mutex, ignoring poisoning: every critical section leaves the data consistent.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Fails if the user interrupted the run.
+pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
+    if stop.load(Relaxed) {
+        return Err(Error::interrupted("stopped before the grid was finished")
+            .hint("nothing is lost: run the same command to resume"));
+    }
+    Ok(())
+}
+
+/// Polling interval. It grows by half after each poll, to limit the load on file servers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pause(Duration);
+
+impl Pause {
+    const FIRST: Duration = Duration::from_millis(50);
+    const MAX: Duration = Duration::from_secs(10);
+
+    /// Waits, then extends the interval.
+    ///
+    /// # Errors
+    /// Fails if the user interrupts.
+    pub(crate) fn wait(&mut self, store: &Store, stop: &AtomicBool) -> Result<()> {
+        store.sleep(self.0, stop);
+        check_stop(stop)?;
+        self.0 = (self.0 * 3 / 2).min(Self::MAX);
+        Ok(())
+    }
+}
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self(Self::FIRST)
+    }
+}
+
+/// Acquires a lease, waiting while another process holds it.
+///
+/// # Errors
+/// Fails if the store is not writable, or if the user interrupts.
+pub fn lease(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Lease> {
+    let mut warned = false;
+    let mut pause = Pause::default();
+    loop {
+        if !store.still_theirs(name) {
+            match store.lease(name)? {
+                LeaseResult::Mine(lease) => return Ok(lease),
+                LeaseResult::Theirs(process) => {
+                    if !std::mem::replace(&mut warned, true) {
+                        let text = format!("{what}: waiting for process {}", process.owner.pid);
+                        reporter.event(Event::Note { text });
+                    }
+                }
+            }
+        }
+        pause.wait(store, stop)?;
+    }
+}
+
+/// Returns the name of the lease for timing on this machine. Other processes pause after their current batch, while the
+/// timing process warms up.
+pub fn timing_lease() -> &'static str {
+    static NAME: LazyLock<String> = LazyLock::new(|| format!("timing-{}", sha256::of_bytes(owner::host())));
+    &NAME
+}

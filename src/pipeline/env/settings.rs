@@ -1,0 +1,129 @@
+//! Settings of a run, and limits of workers.
+
+use std::time::Duration;
+
+use crate::machine;
+use crate::model::EngineRequest;
+use ghostlab_store::Attempt;
+
+/// Settings of a run. They affect results only by rounding errors.
+#[derive(Debug, Clone, Copy)]
+pub struct RunSettings {
+    /// Requested engine, device and float type.
+    pub engine: EngineRequest,
+    /// Maximum device memory in bytes; most of the free memory by default.
+    pub device_memory: Option<u64>,
+    /// Number of tokens per batch; the default depends on the engine.
+    pub batch_tokens: Option<usize>,
+    /// Maximum bytes of activations spooled in one pass. If a selection may need more, a second pass spools only the
+    /// chosen sites.
+    pub spool_bytes: u64,
+    /// Maximum number of parallel jobs.
+    pub jobs: usize,
+    /// Maximum memory of all jobs in bytes, including weights; most of the free memory by default.
+    pub memory: Option<u64>,
+    /// Maximum size of the store in bytes, unless the grid needs more.
+    pub store_limit: Option<u64>,
+    /// Number of retries of a failed job.
+    pub retries: u32,
+    /// Whether to repeat stored latency measurements.
+    pub retime: bool,
+    /// Whether to repeat noisy timing sessions, because the latencies will be recorded.
+    pub settle: bool,
+}
+
+impl Default for RunSettings {
+    fn default() -> Self {
+        Self {
+            engine: EngineRequest::default(),
+            device_memory: None,
+            batch_tokens: None,
+            spool_bytes: 32 << 30,
+            jobs: 1,
+            memory: None,
+            store_limit: None,
+            retries: 0,
+            retime: false,
+            settle: false,
+        }
+    }
+}
+
+impl RunSettings {
+    /// Returns the memory limit of all jobs together, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.unwrap_or_else(|| machine::free_memory() / 5 * 4)
+    }
+
+    /// Returns the maximum size of the KV cache during generation, in bytes.
+    pub fn cache_bytes(&self) -> u64 {
+        Self::cache_part(self.memory_bytes())
+    }
+
+    /// Returns the part of `memory` that the KV cache may use.
+    pub fn cache_part(memory: u64) -> u64 {
+        memory / 4
+    }
+}
+
+/// Limits of a worker.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WorkerLimits {
+    /// Number of retries of a failed job by all workers together.
+    pub retries: u32,
+    /// Time after which an idle worker exits. `None` means to wait until all work is done.
+    pub idle_exit: Option<Duration>,
+}
+
+impl WorkerLimits {
+    /// Number of worker deaths during a job after which it is abandoned. Workers die for many reasons, so only repeated
+    /// deaths point to the job.
+    pub const DEATHS: usize = 5;
+
+    /// Returns the reason why a job must not be retried, if any.
+    pub(crate) fn given_up(self, attempts: &[Attempt]) -> Option<String> {
+        let died = attempts.iter().filter(|attempt| attempt.died).count();
+        let failed = attempts.len() - died;
+        if failed > self.retries as usize {
+            return last_failure(attempts, false);
+        }
+        let last = last_failure(attempts, true).filter(|_| died >= Self::DEATHS)?;
+        Some(format!("{died} processes died during it, the last one: {last}"))
+    }
+}
+
+fn last_failure(attempts: &[Attempt], died: bool) -> Option<String> {
+    attempts.iter().rfind(|attempt| attempt.died == died).map(|attempt| attempt.reason.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(died: bool) -> Attempt {
+        let [what, reason, process, host] = ["calibrate", "no room", "5-a", "node"].map(str::to_owned);
+        Attempt { what, reason, died, process, host, time: 0 }
+    }
+
+    #[test]
+    fn failures_have_a_retry_limit_and_deaths_their_own() {
+        let worker_limits = |retries| WorkerLimits { retries, idle_exit: None };
+        let failed = |count| vec![attempt(false); count];
+        assert_eq!(worker_limits(0).given_up(&[]), None);
+        assert_eq!(worker_limits(0).given_up(&failed(1)).as_deref(), Some("no room"));
+        assert_eq!(worker_limits(2).given_up(&failed(2)), None);
+        assert!(worker_limits(2).given_up(&failed(3)).is_some());
+        assert_eq!(
+            worker_limits(0).given_up(&died(WorkerLimits::DEATHS - 1)),
+            None,
+            "workers are killed for many reasons"
+        );
+        let reason = worker_limits(0).given_up(&died(WorkerLimits::DEATHS)).unwrap();
+        assert!(reason.contains("5 processes died during it"), "{reason}");
+        assert!(worker_limits(1).given_up(&[failed(1), died(4)].concat()).is_none(), "each has its own bound");
+    }
+
+    fn died(count: usize) -> Vec<Attempt> {
+        vec![attempt(true); count]
+    }
+}

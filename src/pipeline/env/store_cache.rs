@@ -1,0 +1,65 @@
+//! Cache of the hashes of stored objects. Cached objects cannot disappear, because the run has reserved them.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+use super::progress::lock;
+use ghostlab_store::{Key, Lookup, Store};
+
+#[derive(Default)]
+pub(crate) struct StoreCache(Mutex<ObjectSets>);
+
+#[derive(Default)]
+struct ObjectSets {
+    there: HashSet<String>,
+    /// Hashes of damaged objects. They must be read again to see whether they were replaced.
+    damaged: HashSet<String>,
+}
+
+impl StoreCache {
+    pub(crate) fn new(there: HashSet<String>, damaged: HashSet<String>) -> Self {
+        Self(Mutex::new(ObjectSets { there, damaged }))
+    }
+
+    /// Records an object that was read or written completely.
+    pub(crate) fn found(&self, key: &Key) {
+        let mut known = lock(&self.0);
+        known.damaged.remove(key.hash());
+        known.there.insert(key.hash().to_owned());
+    }
+
+    pub(crate) fn damaged(&self, key: &Key) {
+        let mut known = lock(&self.0);
+        known.there.remove(key.hash());
+        known.damaged.insert(key.hash().to_owned());
+    }
+
+    pub(crate) fn has(&self, store: &Store, key: &Key) -> bool {
+        lock(&self.0).has(store, key)
+    }
+
+    /// Returns whether an object is known to be stored, without accessing the store.
+    pub(crate) fn knows(&self, hash: &str) -> bool {
+        lock(&self.0).there.contains(hash)
+    }
+
+    pub(crate) fn all<'k>(&self, store: &Store, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> bool {
+        let mut known = lock(&self.0);
+        keys.into_iter().all(|key| known.has(store, key))
+    }
+}
+
+impl ObjectSets {
+    fn has(&mut self, store: &Store, key: &Key) -> bool {
+        if self.there.contains(key.hash()) {
+            return true;
+        }
+        let has =
+            if self.damaged.contains(key.hash()) { matches!(store.get(key), Lookup::Whole(_)) } else { store.has(key) };
+        if has {
+            self.damaged.remove(key.hash());
+            self.there.insert(key.hash().to_owned());
+        }
+        has
+    }
+}

@@ -1,0 +1,138 @@
+//! Requests and answers by document, in the format of lm-evaluation-harness's `samples_TASK_….jsonl`.
+
+use ghostlab_definitions::aggregate::Item;
+use ghostlab_definitions::results::judged;
+use ghostlab_definitions::{Answer, Ask, Request};
+use serde_json::{Map, Value, json};
+
+use crate::error::{Error, Result};
+use crate::files::sha256;
+use crate::grid::Grid;
+use crate::pipeline::env::inputs::GridInputs;
+use crate::pipeline::env::settings::RunSettings;
+use crate::pipeline::outcome::{Answers, GridOutcome};
+use crate::pipeline::plan::Plan;
+use crate::pipeline::stage::tokens::defined;
+use ghostlab_store::Store;
+
+/// Returns the samples of each defined task for the first cell, by task name.
+///
+/// # Errors
+/// Fails if the inputs have changed since they were scored.
+pub fn harness_samples(
+    grid: &Grid,
+    settings: RunSettings,
+    store: &Store,
+    outcome: &GridOutcome,
+) -> Result<Vec<(String, Vec<Value>)>> {
+    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    let (Some(backbone), Some(result)) = (plan.backbones.first(), outcome.cells.first()) else { return Ok(Vec::new()) };
+    let given = GridInputs { grid, inputs: &plan.inputs };
+    let mut all = Vec::new();
+    for measured in &result.tasks {
+        let Some(scores) = &measured.sample else { continue };
+        let Answers::Defined { answers, .. } = &scores.answers else { continue };
+        let task = defined::task(given, &measured.asked)?;
+        let requests = defined::requests(given, backbone, &measured.asked, &task)?;
+        let by_document: Vec<&[Request]> = requests.chunk_by(|a, b| a.document == b.document).collect();
+        if by_document.len() != answers.len() {
+            return Err(Error::job("the answers do not match the requests").at(scores.label.clone()));
+        }
+        let judged = judged(&task, answers, &|_, _| Ok(None))?;
+        let mut lines = Vec::new();
+        for pipeline in &task.definition.filters {
+            for (at, (requests, answers)) in by_document.iter().zip(answers).enumerate() {
+                let document = &task.documents[at];
+                let target = task.target(document)?.text();
+                let texts: Vec<[&str; 2]> = requests.iter().map(texts).collect();
+                let arguments: Map<String, Value> = requests
+                    .iter()
+                    .enumerate()
+                    .map(|(index, request)| {
+                        let [context, continuation] = self::texts(request);
+                        let arguments = match &request.ask {
+                            Ask::Generate { settings, .. } => json!({"arg_0": context, "arg_1": settings}),
+                            _ if continuation.is_empty() => json!({"arg_0": context}),
+                            _ => json!({"arg_0": context, "arg_1": continuation}),
+                        };
+                        (format!("gen_args_{index}"), arguments)
+                    })
+                    .collect();
+                let filtered: Vec<Value> = answers
+                    .iter()
+                    .map(|answer| match answer {
+                        Answer::Texts(texts) => {
+                            let texts =
+                                texts.iter().map(|text| ghostlab_definitions::Value::Text(text.clone())).collect();
+                            Ok(json!(pipeline.apply(ghostlab_definitions::Value::List(texts), document)?))
+                        }
+                        other => Ok(said(other)),
+                    })
+                    .collect::<Result<_>>()?;
+                let scores = judged.iter().filter(|score| score.score.filter == pipeline.name);
+                let metrics: Vec<(&str, Value)> = scores
+                    .map(|judged| (judged.score.metric.as_str(), judged.items.get(at).map_or(Value::Null, item)))
+                    .collect();
+                let mut line = json!({
+                    "doc_id": at,
+                    "doc": document,
+                    "target": target,
+                    "arguments": arguments,
+                    "resps": answers.iter().map(responses).collect::<Vec<_>>(),
+                    "filtered_resps": filtered,
+                    "filter": pipeline.name,
+                    "metrics": metrics.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+                    "doc_hash": sha256::of_bytes(document.json(Some(2))),
+                    "prompt_hash": sha256::of_bytes(texts.first().map_or("", |definition| definition[0])),
+                    "target_hash": sha256::of_bytes(&target),
+                });
+                for (name, value) in metrics {
+                    line[name] = value;
+                }
+                lines.push(line);
+            }
+        }
+        all.push((scores.label.clone(), lines));
+    }
+    Ok(all)
+}
+
+fn texts(request: &Request) -> [&str; 2] {
+    match &request.ask {
+        Ask::LogLikelihood { context, continuation } => [context, continuation],
+        Ask::Rolling { text } => [text, ""],
+        Ask::Generate { context, .. } => [context, ""],
+    }
+}
+
+fn responses(answer: &Answer) -> Value {
+    match answer {
+        Answer::Texts(texts) => json!(texts),
+        other => json!([said(other)]),
+    }
+}
+
+/// Formats an answer like lm-evaluation-harness, with numbers as strings.
+fn said(answer: &Answer) -> Value {
+    match answer {
+        Answer::LogLikelihood(likelihood, greedy) => {
+            json!([number_text(*likelihood), if *greedy { "True" } else { "False" }])
+        }
+        Answer::Rolling(likelihood) => json!(number_text(*likelihood)),
+        Answer::Texts(texts) => json!(texts),
+    }
+}
+
+fn number_text(number: f64) -> String {
+    ghostlab_definitions::Value::Float(number).text()
+}
+
+fn item(item: &Item) -> Value {
+    match item {
+        Item::Number(number) => json!(number),
+        Item::Weighted(number, weight) => json!([number, weight]),
+        Item::Labels(right, predicted) => json!([right, predicted]),
+        Item::Probabilities(gold, all) => json!([gold, all]),
+        Item::Texts(reference, text) => json!([reference, text]),
+    }
+}

@@ -1,0 +1,27 @@
+//! Layer 3: runs a grid (order, preflight checks, limits, events, interruption). Layer 2 computes the jobs.
+
+mod harness_samples;
+mod overview;
+mod preflight;
+mod record;
+mod run;
+mod sample;
+mod schedule;
+mod spread;
+mod time_left;
+
+pub use harness_samples::harness_samples;
+pub use overview::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, WorkerView};
+pub use preflight::{Preflight, Where, preflight, prepare};
+pub use record::{Recorder, RunRecord, RunState};
+pub use run::{WorkerOutcome, run, stored, work};
+pub use sample::{
+    DefinedItems, DocumentLoss, Draw, SampleCost, SampledCell, SampledItems, SampledScores, sample, sample_cost,
+};
+pub use time_left::TimeLeft;
+
+pub use crate::pipeline::env::event::{DistinctNotes, Event, JobStarted, Reporter, Work, WorkKind};
+pub use crate::pipeline::env::progress::{lease, timing_lease};
+pub use crate::pipeline::env::settings::{RunSettings, WorkerLimits};
+pub use crate::pipeline::outcome::{CellResult, GridOutcome, MadeFrom, Measured, TaskScores};
+pub use crate::pipeline::stage::group::stored_program;

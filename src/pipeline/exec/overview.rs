@@ -1,0 +1,303 @@
+//! Overview of all runs and workers on a store. Uses only data in the store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::record::{RunRecord, RunState};
+use crate::pipeline::plan::{Outline, OutlineProgress};
+use crate::pipeline::stage;
+use ghostlab_store::{Attempt, Store};
+
+/// Overview of a store's runs.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Overview {
+    /// Runs other than workers, newest first.
+    pub runs: Vec<RunView>,
+    /// Plans shared by workers, most recently joined first.
+    pub plans: Vec<PlanView>,
+    /// Unresolved failures that belong to none of the plans.
+    pub failures: Vec<FailureView>,
+}
+
+/// State of a run, with a check whether its process is still alive.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct RunView {
+    /// Name of the grid.
+    pub grid: String,
+    /// Grid file.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    #[schemars(with = "String")]
+    pub file: PathBuf,
+    /// Results folder.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    #[schemars(with = "String")]
+    pub results: PathBuf,
+    /// Command line of the run.
+    pub command: Vec<String>,
+    /// Process id used in the store.
+    pub process: String,
+    /// Host name.
+    pub host: String,
+    /// State according to the run's record.
+    pub stage: RunState,
+    /// Whether the process died although its record says that it is running.
+    pub died: bool,
+    /// Start time, in Unix seconds (UTC).
+    pub started: u64,
+    /// Time of the last update, in Unix seconds (UTC).
+    pub updated: u64,
+    /// Number of cells in the grid.
+    pub cells: usize,
+    /// Number of complete cells.
+    pub complete: usize,
+    /// Number of scores that the cells need.
+    pub scores: usize,
+    /// Number of stored scores.
+    pub scored: usize,
+    /// Cells that failed.
+    pub failures: Vec<FailedCell>,
+    /// Running jobs.
+    pub jobs: Vec<JobView>,
+    /// Total work estimated by the cost model, in floating-point operations.
+    pub flop: f64,
+    /// Completed work, in floating-point operations.
+    pub done_flop: f64,
+    /// Elapsed time in seconds.
+    pub seconds: f64,
+    /// Estimated remaining seconds at the current rate; null if the run has stopped or the rate is unknown.
+    pub seconds_left: Option<f64>,
+    /// Engine; null in older records.
+    pub engine: Option<String>,
+}
+
+/// Failed cell, or failure of the whole run.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct FailedCell {
+    /// Cell name, or `the run`.
+    pub cell: String,
+    /// Reason for the failure.
+    pub reason: String,
+}
+
+/// Running job.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct JobView {
+    /// Description of the job.
+    pub label: String,
+    /// Number of tokens processed so far.
+    pub tokens_done: usize,
+    /// Total number of tokens to process.
+    pub tokens: usize,
+}
+
+impl RunView {
+    fn of(record: RunRecord, died: bool) -> Self {
+        let RunRecord { flops, flops_done, seconds, seconds_left, stage, .. } = record;
+        Self {
+            died,
+            stage,
+            seconds,
+            seconds_left: seconds_left.filter(|_| stage == RunState::Running),
+            flop: flops,
+            done_flop: flops_done,
+            failures: record.failures.into_iter().map(|(cell, reason)| FailedCell { cell, reason }).collect(),
+            jobs: JobView::all(record.jobs),
+            grid: record.grid,
+            file: record.file,
+            results: record.results,
+            command: record.command,
+            process: record.process,
+            host: record.host,
+            started: record.started,
+            updated: record.updated,
+            cells: record.cells,
+            complete: record.complete,
+            scores: record.scores,
+            scored: record.scored,
+            engine: record.engine,
+        }
+    }
+}
+
+impl JobView {
+    fn all(jobs: BTreeMap<usize, (String, usize, usize)>) -> Vec<Self> {
+        jobs.into_values().map(|(label, tokens_done, tokens)| Self { label, tokens_done, tokens }).collect()
+    }
+}
+
+/// Plan that workers share.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct PlanView {
+    /// Id of the plan.
+    pub id: String,
+    /// Name of the grid.
+    pub grid: String,
+    /// Grid file.
+    #[serde(serialize_with = "crate::files::shown::path")]
+    #[schemars(with = "String")]
+    pub file: PathBuf,
+    /// Profile applied to the grid, if any.
+    pub profile: Option<String>,
+    /// Engine and float type; null in older records.
+    pub engine: Option<String>,
+    pub progress: OutlineProgress,
+    /// Running workers.
+    pub workers: Vec<WorkerView>,
+    /// Number of workers that ended because no work was left or something failed.
+    pub ended: usize,
+    /// Number of workers that were interrupted.
+    pub interrupted: usize,
+    /// Number of workers that died without a final record.
+    pub died: usize,
+    /// Remaining work estimated by the cost model, in floating-point operations.
+    pub left_flop: f64,
+    /// Combined rate of all running workers, in floating-point operations per second.
+    pub flop_per_second: f64,
+    /// Estimated remaining seconds at that rate; null if unknown.
+    pub seconds_left: Option<f64>,
+    /// Failed attempts at the work of the plan.
+    pub failures: Vec<FailureView>,
+}
+
+/// Running worker.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct WorkerView {
+    /// Process id used in the store.
+    pub process: String,
+    /// Host name.
+    pub host: String,
+    /// Scheduler job id (`46`, or `45_1` for a task of an array); null without a scheduler.
+    pub scheduler_job: Option<String>,
+    /// Start time, in Unix seconds (UTC) of the worker's clock.
+    pub started: u64,
+    /// Time of the last update, in Unix seconds (UTC).
+    pub updated: u64,
+    /// Running jobs.
+    pub jobs: Vec<JobView>,
+    /// Average rate since the start, in floating-point operations per second; null before the first progress.
+    pub flop_per_second: Option<f64>,
+}
+
+/// Failed work.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct FailureView {
+    /// Description of the work.
+    pub what: String,
+    /// Number of failed attempts.
+    pub failed: usize,
+    /// Number of processes that died while doing the work.
+    pub died: usize,
+    /// Reason of the last failure.
+    pub reason: String,
+    /// Host of the last failure.
+    pub host: String,
+    /// Time of the last failure, in Unix seconds (UTC).
+    pub time: u64,
+}
+
+impl Overview {
+    pub fn of(store: &Store) -> Self {
+        let records = RunRecord::all(store);
+        let living = store.living();
+        let living: BTreeSet<&str> = living.iter().map(String::as_str).collect();
+        let mut attempts = store.all_attempts();
+        // Drop failures of objects that exist by now.
+        attempts.retain(|name, _| !stage::KINDS.iter().any(|&kind| store.has_hash(kind, name)));
+        let (workers, runs): (Vec<RunRecord>, Vec<RunRecord>) = records.into_iter().partition(|record| record.worker);
+        let mut ids: Vec<String> = Vec::new();
+        for id in workers.iter().filter_map(|worker| worker.plan.as_ref()) {
+            if !ids.contains(id) {
+                ids.push(id.clone());
+            }
+        }
+        let mut plans = Vec::new();
+        for id in ids {
+            let members = workers.iter().filter(|worker| worker.plan.as_ref() == Some(&id)).collect::<Vec<_>>();
+            plans.extend(
+                Outline::find(store, &id).map(|outline| plan(store, id, &outline, &members, &living, &attempts)),
+            );
+        }
+        let reported: BTreeSet<String> =
+            plans.iter().flat_map(|plan| &plan.failures).map(|failures| failures.what.clone()).collect();
+        let rest = attempts.iter().map(|(name, attempt)| failure(name, attempt, None));
+        let failures = rest.filter(|failure| !reported.contains(&failure.what)).collect();
+        let is_dead = |record: &RunRecord| record.stage == RunState::Running && !living.contains(&*record.process);
+        let runs = runs.into_iter().map(|record| RunView::of(record.clone(), is_dead(&record))).collect();
+        Self { runs, plans, failures }
+    }
+}
+
+fn plan(
+    store: &Store,
+    id: String,
+    outline: &Outline,
+    workers: &[&RunRecord],
+    living: &BTreeSet<&str>,
+    attempts: &BTreeMap<String, Vec<Attempt>>,
+) -> PlanView {
+    let progress = outline.progress(store);
+    let alive: Vec<&RunRecord> = workers
+        .iter()
+        .filter(|worker| worker.stage == RunState::Running && living.contains(&*worker.process))
+        .copied()
+        .collect();
+    let views: Vec<WorkerView> = alive.iter().map(|worker| view(worker)).collect();
+    let rate: f64 = views.iter().filter_map(|worker| worker.flop_per_second).sum();
+    // Completed share of a running job. Each worker counts the progress of all workers, so take the maximum.
+    let under_way = |label: &str| {
+        let jobs = alive.iter().flat_map(|worker| worker.jobs.values()).filter(|(job, ..)| job == label);
+        jobs.map(|(_, done, tokens)| *done as f64 / (*tokens).max(1) as f64).fold(0.0, f64::max).min(1.0)
+    };
+    let left = progress.jobs.iter().map(|job| {
+        let missing = 1.0 - job.stored as f64 / job.artifacts.max(1) as f64;
+        job.flop * missing * (1.0 - under_way(&job.label))
+    });
+    let flops_left: f64 = left.sum();
+    let attempts_here = attempts.iter().filter(|(name, _)| outline.has(name) || outline.job_of(name).is_some());
+    let failures = attempts_here.map(|(name, attempt)| failure(name, attempt, Some(outline))).collect();
+    PlanView {
+        id,
+        grid: outline.grid.clone(),
+        file: outline.file.clone(),
+        profile: outline.profile.clone(),
+        engine: workers.iter().find_map(|worker| worker.engine.clone()),
+        progress,
+        ended: step_at(workers, RunState::Complete) + step_at(workers, RunState::Failed),
+        interrupted: step_at(workers, RunState::Interrupted),
+        died: step_at(workers, RunState::Running) - alive.len(),
+        workers: views,
+        left_flop: flops_left,
+        flop_per_second: rate,
+        seconds_left: (rate > 0.0).then(|| flops_left / rate),
+        failures,
+    }
+}
+
+fn step_at(workers: &[&RunRecord], stage: RunState) -> usize {
+    workers.iter().filter(|worker| worker.stage == stage).count()
+}
+
+fn view(record: &RunRecord) -> WorkerView {
+    let RunRecord { process, host, scheduler_job, started, updated, jobs, flops_done, seconds, .. } = record.clone();
+    let flop_per_second = (flops_done > 0.0 && seconds > 0.0).then(|| flops_done / seconds);
+    WorkerView { process, host, scheduler_job, started, updated, jobs: JobView::all(jobs), flop_per_second }
+}
+
+fn failure(name: &str, attempts: &[Attempt], outline: Option<&Outline>) -> FailureView {
+    let died = attempts.iter().filter(|attempt| attempt.died).count();
+    let named = attempts.iter().map(|attempt| attempt.what.clone()).find(|what| !what.is_empty());
+    let last = attempts.last();
+    FailureView {
+        what: named
+            .or_else(|| outline.and_then(|outline| outline.job_of(name)).map(|job| job.label.clone()))
+            .unwrap_or_else(|| name.chars().take(12).collect()),
+        failed: attempts.len() - died,
+        died,
+        reason: last.map(|attempt| attempt.reason.clone()).unwrap_or_default(),
+        host: last.map(|attempt| attempt.host.clone()).unwrap_or_default(),
+        time: last.map_or(0, |attempt| attempt.time),
+    }
+}

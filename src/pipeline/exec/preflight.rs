@@ -1,0 +1,331 @@
+//! Checks a run's requirements, including disk space and memory, before its first job.
+//!
+//! `run`, `worker`, `plan` and `submit` share these checks and their messages.
+
+use std::sync::atomic::AtomicBool;
+
+use crate::error::{Error, Result};
+use crate::files::disk;
+use crate::grid::Grid;
+use crate::machine;
+use crate::model::check_weights;
+use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan, Subject};
+use crate::pipeline::env::context::RunEnv;
+use crate::pipeline::env::event::{Event, Reporter};
+use crate::pipeline::env::progress;
+use crate::pipeline::env::settings::RunSettings;
+use crate::pipeline::plan::{Estimate, Plan, Quota, StoreState, batch_bytes};
+use crate::pipeline::stage::tokens::{extent, tokenise_missing};
+use crate::quantity::counted;
+use crate::quantity::distinct_sizes;
+use ghostlab_store::{InventoryItem, Lookup, Store};
+
+/// Place where a plan will run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Where {
+    /// This machine. The default memory limit is its free memory.
+    Here,
+    /// Other, unknown machines.
+    Elsewhere,
+}
+
+/// Plan that passed the checks, with its state and expected sizes.
+pub struct Preflight {
+    pub state: StoreState,
+    pub estimate: Estimate,
+}
+
+/// Checks the plan, tokenizes its texts, and checks that memory and disk suffice.
+///
+/// # Errors
+/// Fails like [`prepare`], and if memory or disk is insufficient.
+pub fn preflight(
+    plan: &Plan<'_>,
+    settings: &RunSettings,
+    position: Where,
+    store: &Store,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+) -> Result<Preflight> {
+    let free = machine::told_free_memory().filter(|_| position == Where::Here);
+    if plan.backbones.iter().flat_map(BackbonePlan::tokens).any(|key| !store.has(key)) {
+        for_tokens(plan, store, settings.memory, free)?;
+        on_disk(plan, settings, position, store)?;
+    }
+    prepare(plan, store, reporter, stop)?;
+    let found = on_disk(plan, settings, position, store)?;
+    for backbone in &plan.backbones {
+        for_jobs(plan, backbone, &found.state, settings.memory, free)?;
+    }
+    Ok(found)
+}
+
+/// Reads the state of the store and checks the free disk space. Ignores texts that are not tokenized yet.
+fn on_disk(plan: &Plan<'_>, settings: &RunSettings, position: Where, store: &Store) -> Result<Preflight> {
+    let state = if settings.retime { StoreState::to_retime(plan, store) } else { StoreState::read(plan, store) };
+    let memory = match position {
+        Where::Here => settings.memory_bytes(),
+        Where::Elsewhere => settings.memory.unwrap_or(u64::MAX),
+    };
+    let estimate = Estimate::of(plan, &state, settings.spool_bytes, memory)?;
+    let coming = estimate.coming();
+    // Space freed by enforcing the store's limit.
+    let goes = settings.store_limit.map(|limit| -> Result<u64> {
+        let quota = Quota::of(plan, store, &store.reserved_by_others()?, limit, coming);
+        Ok(quota.going.iter().map(InventoryItem::bytes).sum())
+    });
+    room_on_disk(&estimate, goes.transpose()?.unwrap_or(0), store)?;
+    Ok(Preflight { state, estimate })
+}
+
+/// Checks every backbone, and tokenizes missing texts.
+///
+/// # Errors
+/// Fails if a weight file cannot be read, a backbone does not support a recovery, a corpus or task cannot be tokenized,
+/// or `stop` is set.
+pub fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
+    for backbone in &plan.backbones {
+        check(plan.grid, backbone, reporter)?;
+    }
+    tokenise_missing(plan.given(), &plan.backbones, store, reporter, stop)?;
+    plan.backbones.iter().try_for_each(|backbone| note_overlap(backbone, store, reporter))
+}
+
+/// Reports calibrations that draw more tokens than their text has, because overlapping windows carry less information.
+fn note_overlap(backbone: &BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Result<()> {
+    for CalibrationPlan { calibration, tokens, .. } in &backbone.calibrations {
+        let Lookup::Whole(object) = store.look(tokens) else { continue };
+        let (windows, corpus_tokens, _) = extent(&object)?;
+        let drawn = windows.saturating_mul(calibration.length);
+        if drawn > corpus_tokens {
+            let text = format!(
+                "backbone {}: calibration {calibration} draws {drawn} tokens from a text of {corpus_tokens}: its windows overlap \
+                 {:.1}-fold on average",
+                backbone.name,
+                drawn as f64 / corpus_tokens.max(1) as f64
+            );
+            reporter.event(Event::Note { text });
+        }
+    }
+    Ok(())
+}
+
+/// Rejects a plan whose kernels the processor does not support.
+///
+/// # Errors
+/// Fails like [`EngineChoice::check`](crate::model::EngineChoice::check).
+pub(super) fn check_kernels(plan: &Plan<'_>) -> Result<()> {
+    plan.backbones.iter().try_for_each(|backbone| {
+        backbone.engine.check().map_err(|error| error.at(format!("backbone `{}`", backbone.name)))
+    })
+}
+
+fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Result<()> {
+    let note = |text: String| reporter.event(Event::Note { text: format!("backbone {}: {text}", backbone.name) });
+    backbone.config.notes.iter().for_each(|text| note(text.clone()));
+    // Check only the headers. The weights are verified when the backbone is loaded.
+    check_weights(&backbone.config, &backbone.folder)?;
+    let mut checked: Vec<String> = Vec::new();
+    for method in backbone.variants.iter().filter_map(|variant| grid.cells[variant.cell].recovery.as_ref()) {
+        if checked.contains(&method.to_string()) {
+            continue;
+        }
+        method
+            .rule
+            .check(&backbone.config)
+            .map_err(|error| error.at(format!("backbone `{}`, recovery `{method}`", backbone.name)))?;
+        checked.push(method.to_string());
+    }
+    let texts = backbone.evaluations.iter().filter_map(|evaluation| match &evaluation.subject {
+        Subject::Windows(text) => Some((&text.corpus, text.length)),
+        Subject::Task(_) => None,
+    });
+    let lengths = backbone.calibrations.iter().map(|c| (&c.calibration.corpus, c.calibration.length)).chain(texts);
+    for (corpus, length) in lengths {
+        if let Some(most) = backbone.config.max_positions.filter(|&most| length > most) {
+            note(format!("windows of {length} tokens on `{corpus}` exceed its training context of {most} tokens"));
+        }
+    }
+    Ok(())
+}
+
+/// Rejects a plan that needs more disk space than is free or will be freed (`goes`).
+///
+/// # Errors
+/// Fails with exit code 3, naming the required and the free space.
+fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
+    let wanted = (estimate.coming(), estimate.cost.inodes);
+    let free = (disk::free(store.room()).map(|free| free.saturating_add(goes)), disk::free_inodes(store.room()));
+    let lacks = |what: String, found: String| {
+        Err(Error::missing("not enough disk space in the store for this grid")
+            .at(store.room().display().to_string())
+            .expected(format!("about {what} free"))
+            .found(found)
+            .hint("`ghostlab cache gc` shows what can be deleted; or use another folder with --store"))
+    };
+    match free {
+        (Some(bytes), _) if bytes < wanted.0 => {
+            let [wanted, free] = distinct_sizes(wanted.0, bytes);
+            lacks(wanted, free)
+        }
+        (_, Some(inodes)) if inodes < wanted.1 => {
+            lacks(format!("{} files and folders (inodes)", wanted.1), format!("{inodes}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Rejects calibration texts whose tokens exceed memory, before any text is drawn.
+fn for_tokens(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u64>) -> Result<()> {
+    let Some(most) = limit.or(free) else { return Ok(()) };
+    for backbone in &plan.backbones {
+        // Texts are drawn together, and each needs its ids twice while they are written.
+        let lacking = backbone.calibrations.iter().filter(|calibration| !store.has(&calibration.tokens));
+        let wanted = lacking.clone().map(bytes_for_tokens).fold(0, u64::saturating_add);
+        let largest = lacking.max_by_key(|artifact| bytes_for_tokens(artifact)).filter(|_| wanted > most);
+        if let Some(largest) = largest {
+            return Err(Error::missing("not enough memory for the tokens of the texts to draw from")
+                .at(format!("backbone {}, the largest of them {}", backbone.name, largest.calibration))
+                .expected(format!("{} for their tokens", gigabytes(wanted)))
+                .found(match limit {
+                    Some(_) => format!("{} by --memory", gigabytes(most)),
+                    None => format!("{} free", gigabytes(most)),
+                })
+                .hint("use fewer or shorter `sequences` for the calibration or `finetune`"));
+        }
+    }
+    Ok(())
+}
+
+fn bytes_for_tokens(plan: &CalibrationPlan) -> u64 {
+    8 * plan.load().tokens as u64 + 32 * plan.calibration.sequences as u64
+}
+
+fn for_jobs(
+    plan: &Plan<'_>,
+    backbone: &BackbonePlan,
+    state: &StoreState,
+    limit: Option<u64>,
+    free: Option<u64>,
+) -> Result<()> {
+    let jobs =
+        backbone.jobs().map(|job| (job, state.lacking(backbone, job))).filter(|(_, missing)| !missing.is_empty());
+    let bytes = jobs.map(|(job, missing)| (job.group.bytes)(backbone, &missing)).filter(|bytes| *bytes > 0);
+    let Some(largest) = bytes.max() else { return Ok(()) };
+    // Memory must hold the largest part of the weights and, for generation, the KV cache of one prompt.
+    let reserve = batch_bytes(plan, backbone, state, 0) + largest;
+    let weights = backbone.engine.held_bytes(&backbone.config, 0);
+    in_memory(&MemoryNeed { backbone: &backbone.name, weights, reserve }, limit, free)
+}
+
+/// Evicts unneeded objects while the store plus the expected bytes exceed its limit, and reports them.
+pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &RunEnv<'_>) -> Result<()> {
+    let RunEnv { settings, store, reporter, stop, .. } = *given;
+    let Some(limit) = settings.store_limit else { return Ok(()) };
+    let look = || Ok::<_, Error>(Quota::of(plan, store, &store.reserved_by_others()?, limit, coming));
+    let note = |text| reporter.event(Event::Note { text });
+    let mut quota = look()?;
+    if !quota.going.is_empty() {
+        let clearing = progress::lease(store, Store::CLEARING, "cleaning up the store", reporter, stop)?;
+        // A run that started since then has reserved its objects.
+        quota = look()?;
+        for some in quota.going.chunks(64) {
+            // After a long pause, newer runs may need the objects. Leave them to the next eviction.
+            if !clearing.holds() {
+                break;
+            }
+            store.remove_all(some)?;
+        }
+        let count = quota.going.len();
+        let bytes = quota.going.iter().map(InventoryItem::bytes).sum::<u64>();
+        let seconds: f64 = quota.going.iter().map(InventoryItem::seconds).sum();
+        let limit = gigabytes(limit);
+        let bytes = gigabytes(bytes);
+        note(format!(
+            "store limit {limit}: removed {} of {bytes}, which took {seconds:.0} s to compute",
+            counted(count, "artifact")
+        ));
+    }
+    if quota.beyond() > 0 {
+        note(format!("the store exceeds its limit by {}, because this grid needs it", gigabytes(quota.beyond())));
+    }
+    Ok(())
+}
+
+fn gigabytes(bytes: u64) -> String {
+    format!("{:.2} GB", bytes as f64 / 1e9)
+}
+
+#[derive(Debug)]
+struct MemoryNeed<'a> {
+    backbone: &'a str,
+    weights: u64,
+    /// Memory for a batch's activations, for operators, and for solving one.
+    reserve: u64,
+}
+
+/// Rejects a job that can never fit in `limit` or, without one, in the `free` memory.
+fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> Result<()> {
+    let wanted = needs.weights + needs.reserve;
+    if limit.or(free).is_none_or(|most| wanted <= most) {
+        return Ok(());
+    }
+    let error = Error::missing("a job exceeds the memory limit")
+        .at(format!("backbone {}", needs.backbone))
+        .expected(format!(
+            "{}: {} for the weights, {} for activations and operators",
+            gigabytes(wanted),
+            gigabytes(needs.weights),
+            gigabytes(needs.reserve)
+        ))
+        .found(
+            [(limit, "by --memory"), (free, "free")]
+                .map(|(bytes, what)| Some(format!("{} {what}", gigabytes(bytes?))))
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join("; "),
+        );
+    let asked = (wanted as f64 / 1e7).ceil() / 100.0;
+    Err(match free {
+        Some(free) if wanted <= free => error.hint(format!("raise the limit with --memory {asked}")),
+        _ => error.hint(format!(
+            "end other programs, or score fewer variants at a time; with --memory {asked} it runs anyway, but the system \
+             may kill it"
+        )),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEEDS: MemoryNeed<'_> = MemoryNeed { backbone: "llama", weights: 34_000_000_000, reserve: 4_999_000_001 };
+
+    #[test]
+    fn what_fits_begins_and_the_limit_counts_where_there_is_one() {
+        let wanted = NEEDS.weights + NEEDS.reserve;
+        for (limit, free, fits) in [
+            (None, Some(wanted), true),
+            (None, Some(wanted - 1), false),
+            (None, None, true),
+            (Some(wanted), Some(1), true),
+            (Some(wanted - 1), Some(u64::MAX), false),
+            (Some(wanted - 1), None, false),
+        ] {
+            assert_eq!(in_memory(&NEEDS, limit, free).is_ok(), fits, "{limit:?} {free:?}");
+        }
+    }
+
+    #[test]
+    fn refusal_names_need_supply_and_the_option_that_helps() {
+        let error = in_memory(&NEEDS, Some(20_000_000_000), Some(64_000_000_000)).unwrap_err();
+        assert_eq!(error.exit_code(), 3);
+        let text = error.to_string();
+        for word in ["llama", "39.00 GB: 34.00 GB", "5.00 GB", "20.00 GB by --memory; 64.00 GB free", "--memory 39"] {
+            assert!(text.contains(word), "`{word}` is not in {text}");
+        }
+        let text = in_memory(&NEEDS, None, Some(20_000_000_000)).unwrap_err().to_string();
+        assert!(text.contains("found:    20.00 GB free") && text.contains("end other programs"), "{text}");
+    }
+}

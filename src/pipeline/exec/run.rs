@@ -1,0 +1,382 @@
+//! Runs a grid: preflight checks, plan, jobs, and results from the store.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+use super::preflight::{self, Preflight, Where, preflight};
+use super::schedule::{self, Limits, Scheduled, TaskHooks};
+use super::spread::Spread;
+use crate::error::{ErrorKind, Result};
+use crate::grid::Grid;
+use crate::pipeline::env::backbone::{BackbonePlan, Variant};
+use crate::pipeline::env::context::{RunContext, RunEnv};
+use crate::pipeline::env::event::{Event, Reporter, Work};
+use crate::pipeline::env::models::{Engines, FromFiles, Models};
+use crate::pipeline::env::progress::{self, JobStatus, caught, lock};
+use crate::pipeline::env::settings::{RunSettings, WorkerLimits};
+use crate::pipeline::env::store_cache::StoreCache;
+use crate::pipeline::outcome::GridOutcome;
+use crate::pipeline::plan::{JobCost, Outline, Plan, StoreState, batch_bytes, job_costs, warnings, weights_budget};
+use crate::pipeline::stage::group::{Job, JobContext, Order, Programs, ResumeState};
+use crate::pipeline::stage::latency;
+use ghostlab_store::{Attempt, Store};
+
+/// Computes the missing results of a grid. If a cell fails, the others continue and the outcome contains the reason.
+///
+/// # Errors
+/// Fails if a preflight check fails, a backbone cannot be loaded, the store is full, or `stop` is set.
+pub fn run(
+    grid: &Grid,
+    settings: RunSettings,
+    store: &Store,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+) -> Result<GridOutcome> {
+    run_all(grid, RunEnv { settings, store, reporter, stop, worker_limits: None }, |plan, context| {
+        let outcome = GridOutcome::read(plan, store, &context.failures())?;
+        let failed = outcome.failed();
+        let unmade = outcome.unmade();
+        Ok((outcome.cells.len() - failed - unmade, failed, outcome))
+    })
+}
+
+/// Outcome of a worker. Workers do not load scores, because each would have to read all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerOutcome {
+    /// No work is left, with the number of complete and failed cells.
+    Done { cells: usize, complete: usize, failed: usize },
+    /// Other workers hold the leases of all remaining jobs, and the idle timeout has expired.
+    IdleTimeout,
+}
+
+/// Works on a grid with other workers until no work is left for this process.
+///
+/// Latencies are only measured by `run`, without other load.
+///
+/// # Errors
+/// Fails like [`run`].
+pub fn work(
+    grid: &Grid,
+    settings: RunSettings,
+    worker_limits: WorkerLimits,
+    store: &Store,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+) -> Result<WorkerOutcome> {
+    // Workers count attempts together in the store, so a single worker does not retry.
+    let settings = RunSettings { retries: 0, ..settings };
+    run_all(grid, RunEnv { settings, store, reporter, stop, worker_limits: Some(worker_limits) }, |_, context| {
+        let complete = context.complete();
+        let failed = context.failures().len();
+        if context.left() {
+            return Ok((complete, 0, WorkerOutcome::IdleTimeout));
+        }
+        Ok((complete, failed, WorkerOutcome::Done { cells: grid.cells.len(), complete, failed }))
+    })
+}
+
+/// Reads the stored results of a grid, and the recorded reasons for missing ones.
+///
+/// # Errors
+/// Fails if an input cannot be read or an object is damaged.
+pub fn stored(grid: &Grid, settings: RunSettings, store: &Store, reporter: &dyn Reporter) -> Result<GridOutcome> {
+    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    let state = StoreState::read(&plan, store);
+    state.damages().for_each(|error| reporter.event(Event::Note { text: error.one_line() }));
+    let failures = told_failures(&plan, &state, &store.all_attempts());
+    let outcome = GridOutcome::read(&plan, store, &failures)?;
+    let failed = outcome.failed();
+    let unmade = outcome.unmade();
+    reporter.event(Event::Ended { complete: outcome.cells.len() - failed - unmade, failed, interrupted: false });
+    Ok(outcome)
+}
+
+/// Returns the recorded failures of incomplete cells: failed attempts at their objects, calibrations or score chunks.
+pub(super) fn told_failures(
+    plan: &Plan<'_>,
+    state: &StoreState,
+    attempts: &BTreeMap<String, Vec<Attempt>>,
+) -> BTreeMap<usize, String> {
+    let mut failures = BTreeMap::new();
+    for (backbone, variant) in plan.variants() {
+        let lacking = backbone.jobs().filter_map(|job| {
+            let key = job.made(variant).into_iter().find(|key| !state.has(key))?;
+            let lease_name = job.lease_name(backbone);
+            last_attempt(attempts, key.hash())
+                .or_else(|| last_attempt(attempts, &lease_name))
+                .or_else(|| failed_chunks(attempts, &lease_name))
+        });
+        if let Some(reason) = { lacking }.next() {
+            failures.insert(variant.cell, reason);
+        }
+    }
+    failures
+}
+
+fn last_attempt(attempts: &BTreeMap<String, Vec<Attempt>>, name: &str) -> Option<String> {
+    attempts.get(name)?.last().map(|attempt| attempt.reason.clone())
+}
+
+fn failed_chunks(attempts: &BTreeMap<String, Vec<Attempt>>, journal: &str) -> Option<String> {
+    let chunks = attempts.range(format!("{journal}-")..).take_while(|(name, _)| name.starts_with(journal));
+    chunks.last().and_then(|(_, attempts)| attempts.last()).map(|attempt| attempt.reason.clone())
+}
+
+/// Runs the missing jobs, then `end`, which returns the number of complete and failed cells with the result.
+fn run_all<T>(
+    grid: &Grid,
+    conditions: RunEnv<'_>,
+    end: impl FnOnce(&Plan<'_>, &RunContext<'_>) -> Result<(usize, usize, T)>,
+) -> Result<T> {
+    let RunEnv { settings, store, reporter, stop, worker_limits } = conditions;
+    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    for text in warnings(grid, &plan.inputs.by_path()) {
+        reporter.event(Event::Note { text });
+    }
+    let older = if worker_limits.is_none() { store.of_older_stages() } else { 0 };
+    if older > 0 {
+        let text = format!("{older} stored artifacts are in an older format and kept; `ghostlab cache ls` lists them");
+        reporter.event(Event::Note { text });
+    }
+    reserve(&plan, store, reporter, stop)?;
+    if settings.retime {
+        reporter.event(Event::Note { text: latency::announced(&plan.backbones) });
+    }
+    let Preflight { state, estimate } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
+    let complete: Vec<usize> =
+        plan.variants().filter(|(_, variant)| state.complete(variant)).map(|(_, variant)| variant.cell).collect();
+    if complete.len() < grid.cells.len() {
+        preflight::check_kernels(&plan)?;
+    }
+    preflight::in_store(estimate.coming(), &plan, &conditions)?;
+    let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
+    reporter.event(Event::Planned {
+        cells: grid.cells.len(),
+        complete: complete.len(),
+        scores: scores().count(),
+        scored: scores().filter(|key| state.has(key)).count(),
+        flops: estimate.cost.left,
+        work: pieces(&plan, &state)?,
+        engine: plan.engines(),
+        machine: plan.machine(),
+        plan: Outline::of(&plan, &state)?.keep(store),
+    });
+    let context = context(&plan, &state, conditions);
+    context.found_complete(complete.into_iter());
+    state.damages().for_each(|error| context.damaged(error));
+    let mut result = context.check_stop().and_then(|()| execute(&plan, &context, &state, &FromFiles));
+    if context.left() {
+        result = Ok(());
+    } else if result.is_ok() {
+        preflight::in_store(0, &plan, &conditions)?;
+    }
+    let ended = result.and_then(|()| end(&plan, &context));
+    let (complete, failed, interrupted) = match &ended {
+        Ok((complete, failed, _)) => (*complete, *failed, false),
+        Err(error) => (context.complete(), context.failures().len(), error.kind() == ErrorKind::Interrupted),
+    };
+    reporter.event(Event::Ended { complete, failed, interrupted });
+    ended.map(|(_, _, ended)| ended)
+}
+
+fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
+    let left = job_costs(plan, state)?.into_iter().filter(|cost| cost.cost.left > 0.0);
+    Ok(left
+        .map(|JobCost { backbone, job, cost }| {
+            let backbone = &plan.backbones[backbone];
+            let work = job.lease_name(backbone);
+            let kind = job.group.kind;
+            Work { work, backbone: backbone.name.clone(), kind, flops: cost.left }
+        })
+        .collect())
+}
+
+/// Reserves the objects that the run will use, then waits for a concurrent cleanup, so that objects found afterwards
+/// cannot disappear.
+fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
+    store.reserve(plan.keys().map(|key| key.hash()))?;
+    progress::lease(store, Store::CLEARING, "cleaning up the store", reporter, stop).map(drop)
+}
+
+pub(super) fn context<'a>(plan: &'a Plan<'_>, state: &StoreState, conditions: RunEnv<'a>) -> RunContext<'a> {
+    let hashes = |damaged| state.hashes(damaged).map(str::to_owned).collect();
+    RunContext::new(plan.given(), StoreCache::new(hashes(false), hashes(true)), conditions)
+}
+
+fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engines: &dyn Engines) -> Result<()> {
+    let memory = context.settings.memory_bytes();
+    let backbones = || plan.backbones.iter();
+    let budget = |backbone: &BackbonePlan| weights_budget(plan, backbone, state, memory);
+    let unquantized =
+        backbones().filter_map(|backbone| Some((&*backbone.unquantized.as_ref()?.name, budget(backbone))));
+    let budgets = unquantized.chain(backbones().map(|backbone| (&*backbone.name, budget(backbone)))).collect();
+    let sizes: Vec<u64> = backbones()
+        .map(|backbone| {
+            let bytes = backbone.engine.held_bytes(&backbone.config, budget(backbone));
+            if backbone.unquantized.is_some() { 2 * bytes } else { bytes }
+        })
+        .collect();
+    let models = &Models::new(&plan.inputs, budgets, context.settings.device_memory, engines);
+    let programs = &Programs::default();
+    let tools = JobContext { run: context, models, programs };
+    let head = GridHead { plan, tools, spread: context.worker_limits.map(|_| Spread::default()) };
+    // Run the exclusive jobs last, one at a time.
+    for alone in [false, true] {
+        let tasks = tasks(plan, tools, state, alone);
+        if let (Some(_), Some((_, Order::Alone(reason)))) =
+            (context.worker_limits, tasks.first().map(|(task, order)| (task, *order)))
+        {
+            context.note(reason.to_owned());
+            break;
+        }
+        let tasks: Vec<Scheduled<'_>> = tasks.into_iter().map(|(task, _)| task).collect();
+        let limits = Limits { tasks: if alone { 1 } else { context.settings.jobs }, memory };
+        schedule::run(&tasks, &sizes, limits, &head)?;
+    }
+    Ok(())
+}
+
+/// Returns the incomplete jobs: the exclusive ones if `alone` is set, otherwise all others.
+fn tasks<'a>(
+    plan: &'a Plan<'a>,
+    tools: JobContext<'a>,
+    state: &'a StoreState,
+    alone: bool,
+) -> Vec<(Scheduled<'a>, Order)> {
+    let mut tasks: Vec<(Scheduled<'_>, Order)> = Vec::new();
+    for (model, backbone) in plan.backbones.iter().enumerate() {
+        let batch = batch_bytes(plan, backbone, state, tools.run.settings.memory_bytes());
+        let mut before = Vec::new();
+        for job in backbone.jobs().filter(|job| job.is_alone() == alone) {
+            let mut missing = state.lacking(backbone, job);
+            if missing.is_empty() {
+                continue;
+            }
+            let bytes = if alone { 0 } else { batch + (job.group.bytes)(backbone, &missing) };
+            if alone {
+                missing = backbone.variants.iter().collect();
+            }
+            let after = if job.group.order == Order::First { Vec::new() } else { before.clone() };
+            if job.group.order == Order::First {
+                before.push(tasks.len());
+            }
+            let going = Mutex::new(None);
+            let lease_name = job.lease_name(backbone);
+            let exclusive = job.group.order == Order::First;
+            tasks.push((
+                Scheduled {
+                    after,
+                    model,
+                    bytes,
+                    lease_name,
+                    exclusive,
+                    run: Box::new(move || attempt(plan, &tools, backbone, job, &missing, &mut lock(&going))),
+                },
+                job.group.order,
+            ));
+        }
+    }
+    tasks
+}
+
+/// Scheduler callbacks of a grid run.
+struct GridHead<'a> {
+    plan: &'a Plan<'a>,
+    tools: JobContext<'a>,
+    /// Coordination with other workers; `None` if the run is not a worker.
+    spread: Option<Spread>,
+}
+
+impl TaskHooks for GridHead<'_> {
+    fn forget(&self, model: usize) {
+        let backbone = &self.plan.backbones[model];
+        self.tools.models.forget(backbone);
+        let shared =
+            |unquantized: &&BackbonePlan| self.plan.backbones.iter().any(|other| other.name == unquantized.name);
+        if let Some(unquantized) = backbone.unquantized.as_deref().filter(|unquantized| !shared(unquantized)) {
+            self.tools.models.forget(unquantized);
+        }
+        self.tools.programs.forget(&self.plan.backbones[model]);
+    }
+
+    fn choose(&self, models: &[usize]) -> usize {
+        match &self.spread {
+            Some(spread) => spread.seat.choose(self.plan, models, self.tools.run.store),
+            None => models.first().copied().unwrap_or_default(),
+        }
+    }
+
+    fn others_at(&self, task: &Scheduled<'_>) -> bool {
+        self.spread.as_ref().is_some_and(|spread| spread.sightings.others_at(task, self.tools.run.store))
+    }
+
+    fn idle(&self) -> Result<()> {
+        self.tools.run.pause()
+    }
+}
+
+/// Runs a job as far as currently possible, and reports what it finished.
+pub(super) fn attempt(
+    plan: &Plan<'_>,
+    tools: &JobContext<'_>,
+    backbone: &BackbonePlan,
+    job: Job,
+    variants: &[&Variant],
+    going: &mut ResumeState,
+) -> Result<JobStatus> {
+    let context = tools.run;
+    let index = job.index;
+    let step = tried(context, variants, || (job.group.make)(tools, backbone, index, variants, going))?;
+    if step == JobStatus::Contended {
+        return Ok(step);
+    }
+    context.reporter.event(Event::WorkDone { work: job.lease_name(backbone) });
+    if job.group.order == Order::First {
+        // The next job may write just as much.
+        preflight::in_store(0, plan, &context.conditions)?;
+    }
+    if step == JobStatus::Done {
+        (job.group.tell)(context, backbone, index, variants);
+    }
+    context.look_complete(variants);
+    Ok(JobStatus::Done)
+}
+
+/// Runs a job up to the permitted number of attempts. Marks its cells as failed if all attempts fail.
+fn tried(
+    context: &RunContext<'_>,
+    variants: &[&Variant],
+    mut job: impl FnMut() -> Result<JobStatus>,
+) -> Result<JobStatus> {
+    context.check_stop()?;
+    let fail = |reason: String| {
+        variants.iter().for_each(|variant| context.fail(variant.cell, reason.clone()));
+        Ok(JobStatus::Done)
+    };
+    for left in (0..=context.settings.retries).rev() {
+        let error = match caught(&mut job) {
+            Ok(JobStatus::Abandoned(reason)) => return fail(reason),
+            Ok(step) => return Ok(step),
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::BadInput) => return Err(error),
+            Err(error) => error,
+        };
+        if left > 0 {
+            context.note(format!("{}; retrying (at most {left} more)", error.one_line()));
+            continue;
+        }
+        match error.kind() {
+            ErrorKind::Missing => return Err(error),
+            // The attempt is recorded. The next process decides whether to retry.
+            ErrorKind::Job if context.worker_limits.is_some() => {
+                context.note(error.one_line());
+                return Ok(JobStatus::Contended);
+            }
+            _ => return fail(error.one_line()),
+        }
+    }
+    Ok(JobStatus::Done)
+}
+
+#[cfg(test)]
+mod play_test;

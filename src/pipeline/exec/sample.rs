@@ -1,0 +1,382 @@
+//! Recomputes a sample of a grid's scores: some chunks of each evaluation, with the selections and operators of its
+//! cells. Stored scores are not read.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::preflight::{Preflight, Where, preflight};
+use super::run::{attempt, context};
+use crate::criterion::Selection;
+use crate::error::{Error, Result};
+use crate::evaluate::EvalSet;
+use crate::evaluate::damage::WIDTH;
+use crate::grid::Grid;
+use crate::model::Program;
+use crate::pipeline::env::backbone::{BackbonePlan, Evaluation, Subject, Variant};
+use crate::pipeline::env::context::{RunContext, RunEnv};
+use crate::pipeline::env::event::{Reporter, WorkKind};
+use crate::pipeline::env::models::{FromFiles, Models};
+use crate::pipeline::env::progress::JobStatus;
+use crate::pipeline::env::settings::RunSettings;
+use crate::pipeline::identity::{Identity, MeasureId};
+use crate::pipeline::plan::{JobCost, Plan, job_costs, weights_budget};
+use crate::pipeline::stage::chunks::ChunkRun;
+use crate::pipeline::stage::group::{JobContext, Order, Programs};
+use crate::pipeline::stage::operator::{BoundaryResult, figures};
+use crate::pipeline::stage::scores::{ScoredVariant, answered};
+use crate::pipeline::stage::selection;
+use crate::pipeline::stage::tokens::{self, AnswerKey};
+use crate::tasks::{AccuracyKind, DocumentResult};
+use ghostlab_definitions::aggregate::{Aggregation, Item, bits};
+use ghostlab_definitions::results::{Noted, noted};
+use ghostlab_store::{Key, Store};
+
+/// Cell with recomputed scores.
+#[derive(Debug)]
+pub struct SampledCell {
+    /// Index of the cell in the grid.
+    pub cell: usize,
+    pub identity: Arc<Identity>,
+    /// Selected layers. `None` for a dense backbone.
+    pub selection: Option<Selection>,
+    pub boundaries: Vec<BoundaryResult>,
+    pub scores: Vec<SampledScores>,
+    /// Reason why other parts are missing.
+    pub failure: Option<String>,
+}
+
+/// Sampled scores of a variant in one evaluation.
+#[derive(Debug, Clone)]
+pub struct SampledScores {
+    pub measure: Arc<MeasureId>,
+    /// Text or task, as written in the grid.
+    pub label: String,
+    pub items: SampledItems,
+    /// Number of drawn chunks, and of all chunks.
+    pub chunks: [usize; 2],
+    /// Total number of windows or documents.
+    pub all: usize,
+}
+
+/// Sampled items with their indices in the evaluation.
+#[derive(Debug, Clone)]
+pub enum SampledItems {
+    /// Values of each window: its loss in nats per token, and differences from the dense model.
+    Windows(Vec<(usize, Vec<f64>)>),
+    Documents(Vec<(usize, DocumentResult)>, AccuracyKind),
+    /// Metrics of a definition (`acc,none`) that are computed per document.
+    Defined(BTreeMap<String, DefinedItems>),
+}
+
+/// Values of documents under one metric of a definition.
+#[derive(Debug, Clone)]
+pub enum DefinedItems {
+    /// Whether each document is answered correctly.
+    Right(Vec<(usize, bool)>),
+    /// Losses of the documents, for a perplexity.
+    Losses {
+        items: Vec<DocumentLoss>,
+        aggregation: Aggregation,
+        /// Divisor of the sum over all documents.
+        units: f64,
+    },
+}
+
+/// Negative log-likelihood of a document.
+#[derive(Debug, Clone, Copy)]
+pub struct DocumentLoss {
+    /// Index of the document.
+    pub index: usize,
+    pub nats: f64,
+    /// Number of scored tokens.
+    pub tokens: usize,
+}
+
+/// Function that selects chunks of an evaluation, given their total number.
+pub type Draw<'a> = dyn Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + 'a;
+
+/// Estimated work of a sample.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SampleCost {
+    /// Number of calibration passes.
+    pub calibrations: usize,
+    /// Number of chunks of windows or documents.
+    pub chunks: usize,
+    /// FLOPs by the cost model.
+    pub flops: f64,
+}
+
+/// Estimates the work of [`sample`]. Computes only tokens, which are stored.
+///
+/// # Errors
+/// Fails like [`sample`].
+pub fn sample_cost(
+    grid: &Grid,
+    settings: RunSettings,
+    store: &Store,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+    draw: &Draw<'_>,
+) -> Result<SampleCost> {
+    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    let Preflight { state, .. } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
+    let context = context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None });
+    let costs = job_costs(&plan, &state)?;
+    let mut all = SampleCost::default();
+    for (index, backbone) in plan.backbones.iter().enumerate() {
+        for JobCost { job, cost, .. } in costs.iter().filter(|cost| cost.backbone == index) {
+            if job.group.order == Order::First {
+                all.calibrations += usize::from(cost.left > 0.0);
+                all.flops += cost.left;
+            }
+            if job.group.kind == WorkKind::Score {
+                let evaluation = &backbone.evaluations[job.index];
+                let text = tokens::text(&context, backbone, &evaluation.subject, &evaluation.tokens)?;
+                text.with_eval_set(backbone, &evaluation.subject, |eval_set| {
+                    let drawn = draw(backbone, evaluation, eval_set.chunks());
+                    let chunks = eval_set.chunks();
+                    let part = drawn.len() as f64 / chunks.max(1) as f64;
+                    all.chunks += drawn.len();
+                    all.flops += cost.shared * part;
+                    Ok(())
+                })?;
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Computes the selections and operators of a grid's cells, and their scores in the drawn chunks. Reuses selections and
+/// operators in `store`, which should therefore be the caller's own store.
+///
+/// # Errors
+/// Fails if the whole run fails. A failure of one cell is reported in its result.
+pub fn sample(
+    grid: &Grid,
+    settings: RunSettings,
+    store: &Store,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+    draw: &Draw<'_>,
+) -> Result<Vec<SampledCell>> {
+    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    let Preflight { state, .. } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
+    let context = context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None });
+    let memory = settings.memory_bytes();
+    let budgets: Vec<(String, u64)> = plan
+        .backbones
+        .iter()
+        .map(|backbone| (backbone.name.clone(), weights_budget(&plan, backbone, &state, memory)))
+        .collect();
+    let budgets = budgets.iter().map(|(name, bytes)| (&**name, *bytes)).collect();
+    let models = Models::new(&plan.inputs, budgets, settings.device_memory, &FromFiles);
+    let programs = Programs::default();
+    let mut sampled = Vec::new();
+    for backbone in &plan.backbones {
+        for job in backbone.jobs().filter(|job| job.group.order == Order::First) {
+            let missing = state.lacking(backbone, job);
+            let tools = JobContext { run: &context, models: &models, programs: &programs };
+            while !missing.is_empty()
+                && attempt(&plan, &tools, backbone, job, &missing, &mut None)? == JobStatus::Contended
+            {
+                context.pause()?;
+            }
+        }
+        let mut scores = scores(&context, &models, &programs, backbone, draw)?;
+        for variant in &backbone.variants {
+            let variant_scores = scores.remove(&variant.cell).unwrap_or_default();
+            sampled.push(cell(&context, variant, variant_scores)?);
+        }
+        models.forget(backbone);
+        programs.forget(backbone);
+    }
+    Ok(sampled)
+}
+
+fn cell(context: &RunContext<'_>, variant: &Variant, scores: Vec<SampledScores>) -> Result<SampledCell> {
+    let stored = |key: Option<&Arc<_>>| key.and_then(|key| context.get(key));
+    Ok(SampledCell {
+        cell: variant.cell,
+        identity: Arc::clone(&variant.identity),
+        selection: stored(variant.selection.as_ref()).as_ref().map(selection::read).transpose()?,
+        boundaries: stored(variant.repair()).as_ref().map(figures).transpose()?.unwrap_or_default(),
+        scores,
+        failure: context.failures().remove(&variant.cell),
+    })
+}
+
+type ScoresByCell = BTreeMap<usize, Vec<SampledScores>>;
+
+fn scores(
+    context: &RunContext<'_>,
+    models: &Models<'_>,
+    programs: &Programs,
+    backbone: &BackbonePlan,
+    draw: &Draw<'_>,
+) -> Result<ScoresByCell> {
+    let mut members: Vec<(&Variant, Program)> = Vec::new();
+    for variant in backbone.variants.iter().filter(|variant| !context.failed(variant.cell)) {
+        members.extend(programs.or_failed(context, backbone, variant)?.map(|program| (variant, program)));
+    }
+    let mut all = ScoresByCell::new();
+    if members.is_empty() {
+        return Ok(all);
+    }
+    for (index, evaluation) in backbone.evaluations.iter().enumerate() {
+        let text = tokens::text(context, backbone, &evaluation.subject, &evaluation.tokens)?;
+        let label = format!("{} on {}", backbone.name, evaluation.subject);
+        let scored = text.scored_tokens();
+        text.with_eval_set(backbone, &evaluation.subject, |eval_set| {
+            let drawn = draw(backbone, evaluation, eval_set.chunks());
+            if drawn.is_empty() {
+                return Ok(());
+            }
+            // Two cells may be one variant.
+            let programs: BTreeMap<&str, (&Arc<Key>, &Program)> = members
+                .iter()
+                .map(|(variant, program)| (variant.scores[index].hash(), (&variant.scores[index], program)))
+                .collect();
+            let job = ChunkRun {
+                run: context,
+                models,
+                backbone,
+                eval_set,
+                label: &label,
+                program: &|key| Ok(programs.get(key.hash()).map(|(_, program)| (*program).clone())),
+                journal: evaluation.journal.clone(),
+                within: None,
+                sample: Some(&drawn),
+            };
+            let sampled = job.sampled(programs.values().map(|(key, _)| Arc::clone(key)).collect())?;
+            let values: HashMap<&str, Vec<Vec<f64>>> =
+                sampled.iter().map(|variant| (variant.key.hash(), drawn_values(variant, &drawn))).collect();
+            let answer_key = AnswerKey::read(evaluation, context.store)?;
+            for (variant, _) in &members {
+                let values = &values[variant.scores[index].hash()];
+                let (items, all_items) = items(context, evaluation, eval_set, values, &scored, answer_key.as_ref())?;
+                all.entry(variant.cell).or_default().push(SampledScores {
+                    measure: Arc::clone(&evaluation.measure),
+                    label: evaluation.subject.to_string(),
+                    items,
+                    chunks: [drawn.len(), eval_set.chunks()],
+                    all: all_items,
+                });
+            }
+            Ok(())
+        })?;
+    }
+    Ok(all)
+}
+
+/// Returns the values of the drawn chunks. Other chunks have none.
+fn drawn_values(variant: &ScoredVariant, drawn: &[usize]) -> Vec<Vec<f64>> {
+    let chunks = variant.chunks.iter().enumerate();
+    chunks.map(|(at, values)| values.clone().filter(|_| drawn.contains(&at)).unwrap_or_default()).collect()
+}
+
+/// Returns the items of the computed chunks by index, and the total number of items. `scored` holds the token count of
+/// each text of a task.
+fn items(
+    context: &RunContext<'_>,
+    evaluation: &Evaluation,
+    eval_set: &dyn EvalSet,
+    chunks: &[Vec<f64>],
+    scored: &[usize],
+    answer_key: Option<&AnswerKey>,
+) -> Result<(SampledItems, usize)> {
+    // Assemble the values, then a mask of the computed items. Missing chunks are filled with zeros.
+    let filled = |fill_row: &dyn Fn(usize, &[f64]) -> Vec<f64>| -> Vec<Vec<f64>> {
+        chunks
+            .iter()
+            .enumerate()
+            .map(|(at, values)| match values.is_empty() {
+                true => vec![0.0; eval_set.count(at)],
+                false => fill_row(at, values),
+            })
+            .collect()
+    };
+    let values = eval_set.assemble(&filled(&|_, values| values.to_vec()));
+    let drawn: Vec<bool> =
+        eval_set.assemble(&filled(&|at, _| vec![1.0; eval_set.count(at)])).into_iter().map(|mark| mark > 0.5).collect();
+    match (&evaluation.subject, answer_key) {
+        (Subject::Windows(text), _) => {
+            let width = if text.damage { WIDTH } else { 1 };
+            let windows = values.chunks_exact(width).map(<[f64]>::to_vec).enumerate();
+            let drawn_windows = windows.filter(|(at, _)| drawn[width * at]);
+            Ok((SampledItems::Windows(drawn_windows.collect()), values.len() / width))
+        }
+        (Subject::Task(_), Some(AnswerKey::Native(solutions))) => {
+            let each = values.len() / solutions.requests().max(1);
+            let answers = answered(&values, solutions)?;
+            let mut at = 0;
+            let mut documents_drawn = Vec::new();
+            let mut count = 0;
+            for document in answers.documents() {
+                let end = at + each * document.choices.len();
+                if drawn[at..end].iter().all(|&drawn| drawn) && end > at {
+                    documents_drawn.push((count, document));
+                }
+                (at, count) = (end, count + 1);
+            }
+            Ok((SampledItems::Documents(documents_drawn, answers.result.task.column), count))
+        }
+        (Subject::Task(task), Some(AnswerKey::Defined(documents))) => {
+            let definition = context.grid.task(task).definition()?;
+            // Chunks that were not drawn have no generations.
+            let generations = eval_set.generations(&values)?;
+            let answers = match &generations {
+                Some(all) => {
+                    documents.generated(definition, &all.iter().map(|text| text.text.as_str()).collect::<Vec<_>>())?
+                }
+                None => documents.answers(definition.output, &values)?,
+            };
+            let complete: Vec<bool> = documents
+                .spans()
+                .map(|span| drawn[2 * span.start..2 * span.end].iter().all(|is_drawn| *is_drawn))
+                .collect();
+            let task = documents.task(definition)?;
+            // A perplexity is normalized by the length of all documents. With generation, filters apply only to
+            // documents with a generated answer.
+            let noted_of = |at: &usize| generations.is_none() || complete[*at];
+            let places: Vec<usize> = (0..documents.len()).filter(noted_of).collect();
+            let answered = places.iter().map(|&at| (at, answers[at].as_slice()));
+            let mut all = BTreeMap::new();
+            let spans: Vec<Range<usize>> = documents.spans().collect();
+            for Noted { metric, filter, items } in noted(&task, &answered)? {
+                let items = defined_items(
+                    metric.aggregation,
+                    &items,
+                    &|at: usize| Some(places[at]).filter(|&index| complete[index]),
+                    &|at: usize| scored.get(spans[at].clone()).map_or(0, |scored| scored.iter().sum()),
+                );
+                all.extend(items.map(|items| (format!("{},{filter}", metric.kind.name()), items)));
+            }
+            Ok((SampledItems::Defined(all), documents.len()))
+        }
+        (Subject::Task(_), None) => {
+            Err(Error::job("the documents of a task are missing from the store").at(evaluation.subject.to_string()))
+        }
+    }
+}
+
+/// Computes one metric for the sampled documents. Returns `None` if the metric is not computed per document. `drawn`
+/// maps a document to its index among all documents, if sampled. `tokens` returns its number of scored tokens.
+fn defined_items(
+    aggregation: Aggregation,
+    items: &[Item],
+    drawn: &dyn Fn(usize) -> Option<usize>,
+    tokens: &dyn Fn(usize) -> usize,
+) -> Option<DefinedItems> {
+    if let Some((losses, units)) = aggregation.losses(items) {
+        let items = losses
+            .into_iter()
+            .enumerate()
+            .filter_map(|(at, nats)| drawn(at).map(|index| DocumentLoss { index, nats, tokens: tokens(index) }))
+            .collect();
+        return Some(DefinedItems::Losses { items, aggregation, units });
+    }
+    let flags = bits(items)?.into_iter().enumerate().filter_map(|(at, right)| Some((drawn(at)?, right)));
+    Some(DefinedItems::Right(flags.collect()))
+}

@@ -1,0 +1,338 @@
+//! Runs jobs in dependency order, in parallel within limits.
+
+use std::collections::BTreeSet;
+use std::sync::{Condvar, Mutex};
+
+use crate::error::{Error, Result};
+use crate::pipeline::env::progress::{JobStatus, caught, lock};
+
+pub(super) struct Scheduled<'a> {
+    /// Tasks that must finish first.
+    pub(super) after: Vec<usize>,
+    pub(super) model: usize,
+    /// Memory in addition to the model, in bytes.
+    pub(super) bytes: u64,
+    /// Prefix of the task's lease names.
+    pub(super) lease_name: String,
+    /// Whether the task has a single lease, whose holder does all of its work.
+    pub(super) exclusive: bool,
+    pub(super) run: Box<dyn Fn() -> Result<JobStatus> + Send + Sync + 'a>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) tasks: usize,
+    /// Memory limit in bytes. A task that needs more runs alone.
+    pub(super) memory: u64,
+}
+
+/// Callbacks of the scheduler.
+pub(super) trait TaskHooks: Sync {
+    /// Called when no task currently needs a model.
+    fn forget(&self, model: usize);
+
+    fn choose(&self, models: &[usize]) -> usize {
+        models.first().copied().unwrap_or_default()
+    }
+
+    /// Returns whether other workers hold the leases of a task's remaining work.
+    fn others_at(&self, _: &Scheduled<'_>) -> bool {
+        false
+    }
+
+    /// Waits while other processes work on all remaining tasks.
+    ///
+    /// # Errors
+    /// Fails when the scheduler should stop waiting.
+    fn idle(&self) -> Result<()>;
+}
+
+#[derive(Default)]
+struct TaskQueue {
+    waiting: BTreeSet<usize>,
+    running: BTreeSet<usize>,
+    /// Waiting tasks that other processes were working on.
+    busy: BTreeSet<usize>,
+    /// Most recently chosen model, and those that may be in memory.
+    chosen: Option<usize>,
+    loaded: BTreeSet<usize>,
+    /// Whether a thread is waiting for busy tasks.
+    idling: bool,
+    error: Option<Error>,
+}
+
+/// Runs all tasks. `models` are the model sizes in bytes.
+///
+/// # Errors
+/// Fails with the first error of a task. Running tasks finish, and no other one starts.
+pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head: &dyn TaskHooks) -> Result<()> {
+    let state = Mutex::new(TaskQueue { waiting: (0..tasks.len()).collect(), ..TaskQueue::default() });
+    let changed = Condvar::new();
+    let work = || {
+        let mut now = lock(&state);
+        loop {
+            if now.error.is_some() || now.waiting.is_empty() {
+                return;
+            }
+            let Some(index) = next(tasks, models, limits, &mut now, head) else {
+                if now.busy.is_empty() || now.idling {
+                    now = changed.wait(now).unwrap_or_else(std::sync::PoisonError::into_inner);
+                    continue;
+                }
+                now.idling = true;
+                drop(now);
+                let idle = head.idle();
+                now = lock(&state);
+                (now.idling, now.busy) = (false, BTreeSet::new());
+                if let Err(error) = idle {
+                    now.error.get_or_insert(error);
+                }
+                changed.notify_all();
+                continue;
+            };
+            let model = tasks[index].model;
+            now.waiting.remove(&index);
+            now.running.insert(index);
+            now.loaded.insert(model);
+            drop(now);
+            // Catch panics, because the other threads would wait forever for a lost task.
+            let result = caught(&tasks[index].run);
+            now = lock(&state);
+            now.running.remove(&index);
+            if let Ok(JobStatus::Contended) = result {
+                now.waiting.insert(index);
+                now.busy.insert(index);
+            }
+            if !now.waiting.iter().chain(&now.running).any(|&other| tasks[other].model == model) {
+                now.loaded.remove(&model);
+                head.forget(model);
+            }
+            if let Err(error) = result {
+                now.error.get_or_insert(error);
+            }
+            changed.notify_all();
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..limits.tasks.clamp(1, tasks.len().max(1)) {
+            scope.spawn(work);
+        }
+    });
+    state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).error.map_or(Ok(()), Err)
+}
+
+/// Returns the next task to run, preferring the chosen model. Evicts models whose tasks only wait for other workers.
+fn next(
+    tasks: &[Scheduled<'_>],
+    models: &[u64],
+    limits: Limits,
+    now: &mut TaskQueue,
+    head: &dyn TaskHooks,
+) -> Option<usize> {
+    let bytes = |index: usize, resting: &BTreeSet<usize>| {
+        let of_tasks = || now.running.iter().copied().chain([index]).map(|index| &tasks[index]);
+        let loaded: BTreeSet<usize> = of_tasks().map(|task| task.model).chain(resting.iter().copied()).collect();
+        of_tasks().map(|task| task.bytes).chain(loaded.into_iter().map(|model| models[model])).sum::<u64>()
+    };
+    let none = BTreeSet::new();
+    let fits = |index: usize| now.running.is_empty() || bytes(index, &none) <= limits.memory;
+    let ready: Vec<usize> = now.waiting.difference(&now.busy).copied().collect();
+    let ready: Vec<usize> = ready
+        .into_iter()
+        .filter(|&index| {
+            fits(index)
+                && !tasks[index].after.iter().any(|other| now.waiting.contains(other) || now.running.contains(other))
+        })
+        .collect();
+    let (others_at, ready): (Vec<usize>, Vec<usize>) =
+        ready.into_iter().partition(|&index| head.others_at(&tasks[index]));
+    now.busy.extend(others_at);
+    let next_of = |model: usize| ready.iter().copied().find(|&index| tasks[index].model == model);
+    let index = match now.chosen.and_then(next_of) {
+        Some(index) => index,
+        None => {
+            let mut ready_models: Vec<usize> = ready.iter().map(|&index| tasks[index].model).collect();
+            ready_models.dedup();
+            if ready_models.is_empty() {
+                return None;
+            }
+            let model = head.choose(&ready_models);
+            next_of(model).or(ready.first().copied())?
+        }
+    };
+    let resting: BTreeSet<usize> = now
+        .loaded
+        .iter()
+        .filter(|model| !now.running.iter().any(|&task| tasks[task].model == **model))
+        .copied()
+        .collect();
+    if bytes(index, &resting) > limits.memory {
+        for &model in resting.iter().filter(|&&model| model != tasks[index].model) {
+            head.forget(model);
+        }
+        now.loaded.retain(|model| !resting.contains(model));
+    }
+    now.chosen = Some(tasks[index].model);
+    Some(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::time::Duration;
+
+    fn task<'a>(after: &[usize], model: usize, run: impl Fn() -> Result<()> + Send + Sync + 'a) -> Scheduled<'a> {
+        waiting(after, model, move || run().map(|()| JobStatus::Done))
+    }
+
+    fn waiting<'a>(
+        after: &[usize],
+        model: usize,
+        run: impl Fn() -> Result<JobStatus> + Send + Sync + 'a,
+    ) -> Scheduled<'a> {
+        Scheduled {
+            after: after.to_vec(),
+            model,
+            bytes: 10,
+            lease_name: String::new(),
+            exclusive: false,
+            run: Box::new(run),
+        }
+    }
+
+    #[derive(Default)]
+    struct Noting {
+        forgotten: Mutex<Vec<usize>>,
+        idled: AtomicUsize,
+    }
+
+    impl TaskHooks for Noting {
+        fn forget(&self, model: usize) {
+            self.forgotten.lock().unwrap().push(model);
+        }
+
+        fn choose(&self, models: &[usize]) -> usize {
+            models[models.len() - 1]
+        }
+
+        fn idle(&self) -> Result<()> {
+            self.idled.fetch_add(1, SeqCst);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn contended_jobs_come_later_and_nobody_idles() {
+        let order = Mutex::new(Vec::new());
+        let head = Noting::default();
+        let looks = AtomicUsize::new(0);
+        let note = |name: &'static str| {
+            let order = &order;
+            move || {
+                order.lock().unwrap().push(name);
+                Ok(())
+            }
+        };
+        let tasks = [
+            waiting(&[], 1, || {
+                let looks = looks.fetch_add(1, SeqCst);
+                order.lock().unwrap().push("asked");
+                Ok(if looks < 2 { JobStatus::Contended } else { JobStatus::Done })
+            }),
+            task(&[], 1, note("same model")),
+            task(&[], 0, note("other model")),
+            task(&[0], 1, note("after it")),
+        ];
+        run(&tasks, &[60, 60], Limits { tasks: 1, memory: 100 }, &head).unwrap();
+        let order = order.lock().unwrap().clone();
+        assert_eq!(order, ["other model", "asked", "same model", "asked", "asked", "after it"]);
+        assert_eq!(head.idled.load(SeqCst), 2, "only while others work on the rest");
+    }
+
+    #[test]
+    fn a_model_that_waits_for_others_makes_room_for_the_next() {
+        let head = Noting::default();
+        let looks = AtomicUsize::new(0);
+        let tasks = [
+            task(&[], 0, || Ok(())),
+            waiting(&[], 1, || {
+                Ok(if looks.fetch_add(1, SeqCst) == 0 { JobStatus::Contended } else { JobStatus::Done })
+            }),
+        ];
+        run(&tasks, &[60, 60], Limits { tasks: 1, memory: 100 }, &head).unwrap();
+        assert_eq!(*head.forgotten.lock().unwrap(), [1, 0, 1]);
+    }
+
+    #[test]
+    fn a_task_begins_when_what_it_waits_for_is_done() {
+        let order = Mutex::new(Vec::new());
+        let note = |name: &'static str| {
+            let order = &order;
+            move || {
+                order.lock().unwrap().push(name);
+                Ok(())
+            }
+        };
+        let tasks = [task(&[2], 0, note("last")), task(&[], 0, note("first")), task(&[1], 0, note("second"))];
+        run(&tasks, &[0], Limits { tasks: 3, memory: 1000 }, &Noting::default()).unwrap();
+        assert_eq!(*order.lock().unwrap(), ["first", "second", "last"]);
+    }
+
+    #[test]
+    fn independent_tasks_meet_each_other() {
+        let barrier = Barrier::new(2);
+        let meet = || {
+            barrier.wait();
+            Ok(())
+        };
+        run(&[task(&[], 0, meet), task(&[], 0, meet)], &[0], Limits { tasks: 2, memory: 1000 }, &Noting::default())
+            .unwrap();
+    }
+
+    #[test]
+    fn memory_decides_how_many_models_are_there_at_a_time() {
+        for (memory, most) in [(100, 1), (220, 2)] {
+            let now = AtomicUsize::new(0);
+            let peak = AtomicUsize::new(0);
+            let busy = || {
+                peak.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
+                std::thread::sleep(Duration::from_millis(100));
+                now.fetch_sub(1, SeqCst);
+                Ok(())
+            };
+            let head = Noting::default();
+            let tasks = [task(&[], 0, busy), task(&[], 1, busy)];
+            run(&tasks, &[100, 100], Limits { tasks: 4, memory }, &head).unwrap();
+            assert_eq!(peak.load(SeqCst), most);
+            let mut forgotten = head.forgotten.into_inner().unwrap();
+            forgotten.sort_unstable();
+            assert_eq!(forgotten, [0, 1], "each model once, after its last task");
+        }
+    }
+
+    #[test]
+    fn a_task_that_panics_fails_and_nobody_waits_for_it_for_ever() {
+        let tasks = [
+            task(&[], 0, || -> Result<()> { panic!("no such layer") }),
+            task(&[0], 0, || Ok(())),
+            task(&[0], 0, || Ok(())),
+        ];
+        let error = run(&tasks, &[0], Limits { tasks: 3, memory: 1000 }, &Noting::default()).unwrap_err();
+        assert!(error.exit_code() == 4 && error.to_string().contains("no such layer"), "{error}");
+    }
+
+    #[test]
+    fn after_an_error_nothing_new_begins() {
+        let ran = AtomicUsize::new(0);
+        let count = || {
+            ran.fetch_add(1, SeqCst);
+            Ok(())
+        };
+        let tasks = [task(&[], 0, || Err(Error::job("broken"))), task(&[], 0, count), task(&[0], 0, count)];
+        let error = run(&tasks, &[0], Limits { tasks: 1, memory: 1000 }, &Noting::default()).unwrap_err();
+        assert!(error.to_string().contains("broken"));
+        assert_eq!(ran.load(SeqCst), 0);
+    }
+}

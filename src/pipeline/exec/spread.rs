@@ -1,0 +1,129 @@
+//! Coordination of the workers of a grid.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::schedule::Scheduled;
+use crate::pipeline::env::progress::lock;
+use crate::pipeline::plan::Plan;
+use ghostlab_store::{Lease, LeaseResult, Store};
+
+/// Coordination state of one worker.
+#[derive(Default)]
+pub(super) struct Spread {
+    pub(super) seat: SeatClaim,
+    pub(super) sightings: Sightings,
+}
+
+/// Distribution of workers over backbones. A worker takes the backbone with the fewest workers and stays with it until
+/// it is finished, to load one backbone at a time.
+#[derive(Default)]
+pub(super) struct SeatClaim(Mutex<Option<Lease>>);
+
+impl SeatClaim {
+    /// Chooses one of `backbones` (indices into the plan). A worker holds the lease of a numbered seat, so the backbone
+    /// with the lowest free number has the fewest workers.
+    pub(super) fn choose(&self, plan: &Plan<'_>, backbones: &[usize], store: &Store) -> usize {
+        let mut seat = lock(&self.0);
+        // Release the current seat first, because it may be the best choice.
+        *seat = None;
+        let first = backbones.first().copied().unwrap_or_default();
+        let taken: BTreeSet<String> = store
+            .with_leases(|leases| leases.iter().filter(|name| name.starts_with(SEAT)).cloned().collect())
+            .unwrap_or_default();
+        for number in 0..=taken.len() {
+            for &backbone in backbones {
+                let content = &plan.backbones[backbone].content;
+                let name = format!("{SEAT}{}-{number}", content.get(..16).unwrap_or(content));
+                if taken.contains(&name) {
+                    continue;
+                }
+                if let Ok(LeaseResult::Mine(lease)) = store.lease(&name) {
+                    *seat = Some(lease);
+                    return backbone;
+                }
+            }
+        }
+        first
+    }
+}
+
+/// Prefix of seat lease names.
+const SEAT: &str = "at-";
+
+/// Last observed leases of other workers, by job. While the leases of a job are unchanged, it has no new work to take.
+#[derive(Default)]
+pub(super) struct Sightings(Mutex<HashMap<String, (Vec<String>, Duration)>>);
+
+impl Sightings {
+    /// Time after which an unchanged job is polled anyway, because its workers may have died.
+    const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+
+    pub(super) fn others_at(&self, task: &Scheduled<'_>, store: &Store) -> bool {
+        let leases = store
+            .with_leases(|leases: &BTreeSet<String>| -> Vec<String> {
+                leases
+                    .range(task.lease_name.clone()..)
+                    .take_while(|name| name.starts_with(&task.lease_name))
+                    .cloned()
+                    .collect()
+            })
+            .unwrap_or_default();
+        let now = store.now();
+        let mut jobs = lock(&self.0);
+        if leases.is_empty() {
+            jobs.remove(&task.lease_name);
+            return false;
+        }
+        let same = match jobs.get(&task.lease_name) {
+            Some((seen, since)) if *seen == leases && now.saturating_sub(*since) < Self::PROBE_INTERVAL => return true,
+            known => known.is_none() && task.exclusive,
+        };
+        jobs.insert(task.lease_name.clone(), (leases, now));
+        same
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::env::progress::JobStatus;
+
+    #[test]
+    fn contended_job_is_rechecked_when_its_lease_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), crate::pipeline::stage::WORDS).unwrap();
+        let sightings = Sightings::default();
+        let calibration = job("calibrate", true);
+        let text = job("text", false);
+        let others_at = |task: &Scheduled<'_>| {
+            std::thread::sleep(Duration::from_millis(250));
+            sightings.others_at(task, &store)
+        };
+        assert!(!others_at(&calibration) && !others_at(&text), "no worker is left");
+        let leases = ["calibrate", "text-1", "text-2"].map(|name| match store.lease(name).unwrap() {
+            LeaseResult::Mine(lease) => lease,
+            LeaseResult::Theirs(_) => panic!("{name} is taken"),
+        });
+        assert!(others_at(&calibration), "who has the one claim does all of it");
+        assert!(!others_at(&text), "a chunk may be free");
+        assert!(others_at(&text), "none was, and nothing has changed");
+        let [calibrating, one, _two] = leases;
+        drop(one);
+        assert!(!others_at(&text) && others_at(&text), "a chunk was given back");
+        drop(calibrating);
+        assert!(!others_at(&calibration));
+    }
+
+    fn job(lease_name: &str, exclusive: bool) -> Scheduled<'_> {
+        Scheduled {
+            after: Vec::new(),
+            model: 0,
+            bytes: 0,
+            lease_name: lease_name.to_owned(),
+            exclusive,
+            run: Box::new(|| Ok(JobStatus::Done)),
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Estimates the remaining time of a run from its remaining work and measured rates.
+
+use std::collections::BTreeMap;
+
+use crate::pipeline::env::event::{Event, Work, WorkKind};
+
+/// Backbone and kind of work, which determine the rate.
+type RateGroup = (String, WorkKind);
+
+/// Estimator that is updated by the events of a run. The times may come from any clock.
+#[derive(Debug, Clone, Default)]
+pub struct TimeLeft {
+    pieces: BTreeMap<String, PlanPiece>,
+    rates: BTreeMap<RateGroup, MeasuredRate>,
+    jobs: BTreeMap<usize, RunningJob>,
+    /// Time of the last event, and the group running since then.
+    last: Option<(f64, Option<RateGroup>)>,
+}
+
+#[derive(Debug, Clone)]
+struct PlanPiece {
+    group: RateGroup,
+    planned: f64,
+    /// Work of started jobs, and the completed part of it.
+    begun: f64,
+    done: f64,
+    over: bool,
+}
+
+/// Work that this process has done, and the time it took.
+#[derive(Debug, Clone, Copy, Default)]
+struct MeasuredRate {
+    flops: f64,
+    seconds: f64,
+}
+
+#[derive(Debug, Clone)]
+struct RunningJob {
+    work: String,
+    flops_per_token: f64,
+}
+
+/// Minimum remaining share of a piece until it is finished.
+const AT_LEAST: f64 = 0.02;
+
+impl TimeLeft {
+    pub fn see(&mut self, event: &Event, now: f64) {
+        // Solving and reading after a job's end belong to its piece.
+        if let Some((before, Some(group))) = &self.last {
+            self.rates.entry(group.clone()).or_default().seconds += (now - before).max(0.0);
+        }
+        let mut at = self.last.take().and_then(|(_, group)| group);
+        match event {
+            Event::Planned { work, .. } => {
+                self.pieces = work.iter().map(|work| (work.work.clone(), piece_of(work))).collect();
+            }
+            Event::Started(job) => {
+                let flops_per_token = job.flops / job.tokens.max(1) as f64;
+                self.jobs.insert(job.id, RunningJob { work: job.work.clone(), flops_per_token });
+                if let Some(piece) = self.pieces.get_mut(&job.work) {
+                    piece.begun += job.flops;
+                    // A started text has an exact cost, because its cuts are known.
+                    piece.planned = match piece.group.1 {
+                        WorkKind::Calibrate => piece.planned.max(piece.begun),
+                        WorkKind::Score | WorkKind::Time => piece.begun,
+                    };
+                    at = Some(piece.group.clone());
+                }
+            }
+            Event::Advanced { job, tokens, elsewhere, .. } => {
+                if let Some(running) = self.jobs.get(job)
+                    && let Some(piece) = self.pieces.get_mut(&running.work)
+                {
+                    let flops = running.flops_per_token * *tokens as f64;
+                    piece.done += flops;
+                    // Other processes' work would inflate the rate of this one.
+                    if !elsewhere {
+                        self.rates.entry(piece.group.clone()).or_default().flops += flops;
+                    }
+                    at = Some(piece.group.clone());
+                }
+            }
+            Event::Finished { job } => {
+                let work = self.jobs.remove(job).map(|running| running.work);
+                at = work.and_then(|work| self.pieces.get(&work)).map(|piece| piece.group.clone()).or(at);
+            }
+            Event::WorkDone { work } => {
+                if let Some(piece) = self.pieces.get_mut(work).filter(|piece| !piece.over) {
+                    piece.over = true;
+                    // Solving reports no progress. If an earlier run started the calibration, its rest is unknown.
+                    if piece.begun > piece.planned / 2.0 {
+                        let rest = (piece.planned - piece.done).max(0.0);
+                        self.rates.entry(piece.group.clone()).or_default().flops += rest;
+                    }
+                    at = None;
+                }
+            }
+            _ => {}
+        }
+        self.last = Some((now, at));
+    }
+
+    pub fn flops_done(&self) -> f64 {
+        self.rates.values().map(|rate| rate.flops).sum()
+    }
+
+    /// Returns the completed share of the plan over all processes.
+    pub fn share(&self) -> f64 {
+        let planned: f64 = self.pieces.values().map(|piece| piece.planned).sum();
+        let left: f64 = self.pieces.values().map(PlanPiece::left).sum();
+        if planned > 0.0 { 1.0 - left / planned } else { 0.0 }
+    }
+
+    /// Returns the estimated remaining seconds: `None` before any progress, 0 only if nothing is left.
+    pub fn seconds(&self) -> Option<f64> {
+        let mut left = self.pieces.values().filter(|piece| !piece.over).peekable();
+        if left.peek().is_none() {
+            return (!self.pieces.is_empty()).then_some(0.0);
+        }
+        let all = self.rate(|_| true)?;
+        Some(
+            left.map(|piece| {
+                piece.left()
+                    / self
+                        .rate(|group| *group == piece.group)
+                        .or_else(|| self.rate(|group| group.1 == piece.group.1))
+                        .unwrap_or(all)
+            })
+            .sum::<f64>()
+            .max(1.0),
+        )
+    }
+
+    /// Returns the combined rate of matching groups in operations per second.
+    fn rate(&self, matches: impl Fn(&RateGroup) -> bool) -> Option<f64> {
+        let rates = || self.rates.iter().filter(|(group, _)| matches(group)).map(|(_, rate)| rate);
+        let flops = rates().map(|rate| rate.flops).sum::<f64>();
+        let seconds = rates().map(|rate| rate.seconds).sum::<f64>();
+        (flops > 0.0 && seconds > 0.0).then(|| flops / seconds)
+    }
+}
+
+fn piece_of(work: &Work) -> PlanPiece {
+    PlanPiece { group: (work.backbone.clone(), work.kind), planned: work.flops, begun: 0.0, done: 0.0, over: false }
+}
+
+impl PlanPiece {
+    fn left(&self) -> f64 {
+        if self.over { 0.0 } else { (self.planned - self.done).max(AT_LEAST * self.planned) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::pipeline::exec::JobStarted;
+
+    /// Planned cost, actual cost and duration of a simulated piece, and the duration of its part without progress.
+    struct Played {
+        work: &'static str,
+        kind: WorkKind,
+        planned: f64,
+        flops: f64,
+        seconds: f64,
+        silent: f64,
+    }
+
+    impl Played {
+        fn backbone(&self) -> String {
+            self.work.split(' ').next().unwrap_or_default().to_owned()
+        }
+
+        fn piece(&self) -> Work {
+            Work { work: self.work.into(), backbone: self.backbone(), kind: self.kind, flops: self.planned }
+        }
+    }
+
+    fn planned(pieces: &[Played]) -> Event {
+        let work: Vec<Work> = pieces.iter().map(Played::piece).collect();
+        let flops = work.iter().map(|part| part.flops).sum();
+        let engine = String::new();
+        let machine = String::new();
+        let plan = String::new();
+        Event::Planned { cells: 1, complete: 0, scores: 1, scored: 0, flops, work, engine, machine, plan }
+    }
+
+    /// Returns the time, completed share and estimated remaining seconds at each event.
+    fn told(pieces: &[Played]) -> Vec<(f64, f64, Option<f64>)> {
+        let duration: f64 = pieces.iter().map(|piece| piece.seconds + piece.silent).sum();
+        let mut left = TimeLeft::default();
+        let mut now = 0.0;
+        let mut estimates = Vec::new();
+        let mut see = |left: &mut TimeLeft, event: &Event, now: f64| {
+            left.see(event, now);
+            estimates.push((now, now / duration, left.seconds()));
+        };
+        see(&mut left, &planned(pieces), now);
+        for (id, piece) in pieces.iter().enumerate() {
+            let job = JobStarted {
+                id,
+                label: String::new(),
+                work: piece.work.into(),
+                tokens: 50,
+                cells: 0,
+                flops: piece.flops,
+            };
+            see(&mut left, &Event::Started(job), now);
+            for _ in 0..50 {
+                now += piece.seconds / 50.0;
+                see(&mut left, &Event::Advanced { job: id, tokens: 1, ran: None, elsewhere: false }, now);
+            }
+            see(&mut left, &Event::Finished { job: id }, now);
+            now += piece.silent;
+            see(&mut left, &Event::WorkDone { work: piece.work.into() }, now);
+        }
+        estimates
+    }
+
+    /// Simulates two backbones with different rates, parts without progress, and a third more work than planned.
+    fn grid() -> Vec<Played> {
+        vec![
+            calibrate("small c4", 1.0),
+            score("small wikitext2", 1.0),
+            score("small ptb", 0.5),
+            calibrate("large c4", 1.5),
+            score("large wikitext2", 1.5),
+            score("large ptb", 0.75),
+        ]
+    }
+
+    fn calibrate(work: &'static str, by: f64) -> Played {
+        let planned = 20.0 * by;
+        let flops = 18.0 * by;
+        let seconds = 16.0 * by;
+        Played { work, kind: WorkKind::Calibrate, planned, flops, seconds, silent: 2.0 * by }
+    }
+
+    fn score(work: &'static str, by: f64) -> Played {
+        let planned = 30.0 * by;
+        let flops = 40.0 * by;
+        let seconds = 30.0 * by;
+        Played { work, kind: WorkKind::Score, planned, flops, seconds, silent: 0.5 }
+    }
+
+    #[test]
+    fn time_left_is_within_half_after_a_tenth_of_the_run() {
+        let pieces = grid();
+        let duration: f64 = pieces.iter().map(|piece| piece.seconds + piece.silent).sum();
+        for (now, share, left) in told(&pieces).into_iter().filter(|(_, share, _)| (0.1..0.97).contains(share)) {
+            let left = left.unwrap();
+            let really = duration - now;
+            assert!(left < 1.5 * really && really < 1.5 * left, "at {share:.2}: {left:.1} s for {really:.1} s");
+        }
+    }
+
+    /// Reads the events of a run recorded with `just record-events`, with times in seconds of the day.
+    fn recorded() -> Vec<(f64, Event)> {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/events/run.jsonl");
+        fs::read_to_string(file)
+            .unwrap()
+            .lines()
+            .map(|line| {
+                let event: Value = serde_json::from_str(line).unwrap();
+                let (_, clock) = event["time"].as_str().unwrap().trim_end_matches('Z').split_once('T').unwrap();
+                let time = clock.split(':').fold(0.0, |sum, part| 60.0 * sum + part.parse::<f64>().unwrap());
+                (time, serde_json::from_value(event).unwrap())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn time_left_of_a_recorded_run_is_within_a_factor() {
+        let events = recorded();
+        let planned = events.iter().find(|(_, event)| matches!(event, Event::Planned { .. })).unwrap().0;
+        let (end, last) = events.last().unwrap();
+        assert!(matches!(last, Event::Ended { failed: 0, interrupted: false, .. }), "{last:?}");
+        let mut left = TimeLeft::default();
+        let mut count = 0;
+        for (at, event) in &events {
+            left.see(event, at - planned);
+            let share = (at - planned) / (end - planned);
+            let really = end - at;
+            if (0.1..0.97).contains(&share) {
+                let estimate = left.seconds().unwrap();
+                assert!(
+                    estimate < 1.5 * really && really < 1.5 * estimate,
+                    "at {share:.2}: {estimate:.1} s for {really:.1} s"
+                );
+                count += 1;
+            }
+            let is_over = left.pieces.values().all(|piece| piece.over);
+            assert!(is_over || left.seconds() != Some(0.0), "at {share:.2}: nothing left while work is");
+        }
+        assert!(count > 50, "{count} events");
+    }
+
+    #[test]
+    fn nothing_is_said_to_be_left_only_when_all_is_done() {
+        // The plan underestimated the length of the text by a factor of ten.
+        let text =
+            Played { work: "small text", kind: WorkKind::Score, planned: 1.0, flops: 10.0, seconds: 60.0, silent: 5.0 };
+        let all = told(&[text]);
+        let (last, before) = all.split_last().unwrap();
+        assert_eq!(last.2, Some(0.0));
+        assert!(before.iter().all(|(_, _, left)| left.is_none_or(|left| left >= 1.0)), "{before:?}");
+        assert_eq!(before[0].2, None, "nothing was done yet, so nothing is known");
+    }
+
+    #[test]
+    fn what_others_did_is_done_and_says_nothing_of_this_machine() {
+        let pieces = grid();
+        let mut left = TimeLeft::default();
+        left.see(&planned(&pieces), 0.0);
+        let job = JobStarted {
+            id: 0,
+            label: String::new(),
+            work: "small wikitext2".into(),
+            tokens: 10,
+            cells: 1,
+            flops: 40.0,
+        };
+        left.see(&Event::Started(job), 0.0);
+        left.see(&Event::Advanced { job: 0, tokens: 9, ran: None, elsewhere: true }, 0.1);
+        assert_eq!((left.flops_done(), left.seconds()), (0.0, None));
+        let before = left.share();
+        left.see(&Event::Advanced { job: 0, tokens: 1, ran: None, elsewhere: false }, 4.1);
+        assert_eq!(left.flops_done(), 4.0);
+        assert!(before > 0.15 && left.share() > before, "{before}");
+    }
+}

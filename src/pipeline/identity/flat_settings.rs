@@ -1,0 +1,238 @@
+//! Flattens identities and other JSON values to leaves, and compares them as canonical text. All settings are compared
+//! here, so that new ones are included automatically.
+
+use std::borrow::{Borrow, Cow};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use super::Identity;
+use ghostlab_store::canonical;
+
+/// Path of a leaf, such as `calibration.text.rule` or `cut.options.cosine`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(inline)]
+pub struct SettingPath(String);
+
+impl SettingPath {
+    pub fn new(path: impl Into<String>) -> Self {
+        Self(path.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn name(&self) -> &str {
+        self.0.rsplit('.').next().unwrap_or_default()
+    }
+
+    /// Returns whether the path equals or lies below `parent`.
+    pub fn is_of(&self, parent: &str) -> bool {
+        self.0.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    }
+
+    #[must_use]
+    pub fn below(&self, name: &str) -> Self {
+        Self(if self.0.is_empty() { name.to_owned() } else { format!("{}.{name}", self.0) })
+    }
+}
+
+impl fmt::Display for SettingPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Borrow<str> for SettingPath {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Leaf values by path. Lists and empty maps are leaves.
+pub type FlatSettings = BTreeMap<SettingPath, Canonical>;
+
+/// Setting in which two values differ.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct Difference {
+    pub aspect: SettingPath,
+    /// First value; `None` if it has no such setting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub one: Option<Canonical>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other: Option<Canonical>,
+}
+
+/// Flattens a value. Null counts as absent.
+pub fn leaves(root: &Value) -> FlatSettings {
+    fn add(found: &mut FlatSettings, path: &SettingPath, value: &Value) {
+        match value {
+            Value::Object(map) if !map.is_empty() => {
+                map.iter().for_each(|(name, value)| add(found, &path.below(name), value));
+            }
+            Value::Null => {}
+            other => {
+                found.insert(path.clone(), Canonical::of(other));
+            }
+        }
+    }
+    let mut found = FlatSettings::new();
+    add(&mut found, &SettingPath::new(""), root);
+    found
+}
+
+pub fn differs(one: &FlatSettings, other: &FlatSettings) -> Vec<Difference> {
+    let aspects: BTreeSet<&SettingPath> = one.keys().chain(other.keys()).collect();
+    aspects
+        .into_iter()
+        .filter_map(|aspect| {
+            let one = one.get(aspect).cloned();
+            let other = other.get(aspect).cloned();
+            (one != other).then(|| Difference { aspect: aspect.clone(), one, other })
+        })
+        .collect()
+}
+
+/// Returns all settings that the type [`Identity`] allows. Free-form method options count as one.
+pub fn setting_paths() -> Vec<SettingPath> {
+    let settings = SchemaSettings::default().with(|settings| settings.inline_subschemas = true);
+    let schema = settings.into_generator().into_root_schema_for::<Identity>();
+    let mut found = BTreeSet::new();
+    walk(schema.as_value(), &SettingPath::new(""), &mut found);
+    found.into_iter().collect()
+}
+
+fn walk(schema: &Value, path: &SettingPath, found: &mut BTreeSet<SettingPath>) {
+    if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
+        return properties.iter().for_each(|(name, schema)| walk(schema, &path.below(name), found));
+    }
+    let branches = ["anyOf", "oneOf"].into_iter().filter_map(|keyword| schema.get(keyword)?.as_array()).flatten();
+    let branches: Vec<&Value> = branches.filter(|branch| branch.get("type") != Some(&Value::from("null"))).collect();
+    if branches.is_empty() {
+        found.insert(path.clone());
+    }
+    branches.into_iter().for_each(|schema| walk(schema, path, found));
+}
+
+/// JSON value as canonical text: no spaces, sorted keys, shortest float format.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Canonical(String);
+
+impl Canonical {
+    pub fn of(value: &Value) -> Self {
+        Self(canonical(value))
+    }
+
+    pub fn value(&self) -> Value {
+        serde_json::from_str(&self.0).unwrap_or_default()
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn is_hash(&self) -> bool {
+        self.0.len() == 66 && self.0[1..65].bytes().all(|digit| digit.is_ascii_hexdigit())
+    }
+}
+
+impl fmt::Display for Canonical {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Canonical {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Serialize for Canonical {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.value().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Canonical {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Value::deserialize(deserializer).map(|value| Self::of(&value))
+    }
+}
+
+impl JsonSchema for Canonical {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "AnyValue".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Value::json_schema(generator)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn whatever_two_values_are_unlike_in_is_told_by_its_path() {
+        let one = json!({"a": {"x": 1, "y": [1, 2]}, "b": {}, "c": null, "d": 0.5});
+        let other = json!({"a": {"x": 1, "y": [2, 1]}, "e": "f", "d": 0.50});
+        let found = differs(&leaves(&one), &leaves(&other));
+        let found: Vec<_> = found
+            .iter()
+            .map(|change| (change.aspect.as_str(), canonical_text(&change.one), canonical_text(&change.other)))
+            .collect();
+        let expected = [("a.y", some("[1,2]"), some("[2,1]")), ("b", some("{}"), None), ("e", None, some("\"f\""))];
+        assert_eq!(found, expected);
+        assert!(differs(&leaves(&one), &leaves(&one)).is_empty());
+    }
+
+    fn canonical_text(canonical: &Option<Canonical>) -> Option<String> {
+        canonical.as_ref().map(ToString::to_string)
+    }
+
+    fn some(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    #[test]
+    fn the_registry_of_aspects_is_what_the_type_says() {
+        let found = setting_paths();
+        let found: Vec<&str> = found.iter().map(SettingPath::as_str).collect();
+        for known in [
+            "model.content",
+            "engine.dtype",
+            "cut.options",
+            "repair.training.seed",
+            "measure.windows.text.rule",
+            "measure.task.bos",
+            "measure.prefill.machine",
+            "calibration.seed",
+            "measure",
+        ] {
+            assert!(found.contains(&known), "{known} is not in {found:?}");
+        }
+        assert!(!found.contains(&"cut") && !found.contains(&"") && !found.contains(&"calibration.text"), "{found:?}");
+        let cosine = SettingPath::new("cut.options.cosine");
+        let depth = SettingPath::new("cut.depth");
+        assert!(
+            cosine.is_of("cut.options")
+                && cosine.is_of("cut")
+                && !depth.is_of("cut.options")
+                && depth.name() == "depth"
+        );
+        assert!(!SettingPath::new("cut.options2").is_of("cut.options"));
+    }
+}

@@ -1,0 +1,404 @@
+//! Identity of a measured number (layer 1 of the architecture). An identity contains everything that the number depends
+//! on, with all defaults filled in, and no names, paths or positions. It is built once, during planning, and stored
+//! with the results.
+
+mod flat_settings;
+mod timing_cohort;
+
+use std::fmt;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use flat_settings::{Canonical, Difference, FlatSettings, SettingPath, differs, leaves, setting_paths};
+pub use timing_cohort::timing_cohort;
+
+use crate::corpus::ShardOrder;
+use crate::criterion::Depth;
+use crate::distill::Finetune;
+use crate::grid::Draw;
+use crate::model::{self, DeviceName, EngineName, EngineRequest, KernelFamily};
+use ghostlab_store::About;
+
+/// Identity of a number, except for its metric. Without a `measure` it identifies a variant; without a `cut`, the dense
+/// backbone. Parts are shared through `Arc`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Identity {
+    #[serde(with = "part")]
+    #[schemars(with = "ModelId")]
+    pub model: Arc<ModelId>,
+    #[serde(with = "part")]
+    #[schemars(with = "ComputeId")]
+    pub engine: Arc<ComputeId>,
+    /// Removed layers.
+    #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<CutId>")]
+    pub cut: Option<Arc<CutId>>,
+    /// Repair of the cut.
+    #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<RepairId>")]
+    pub repair: Option<Arc<RepairId>>,
+    /// Text on which layers are selected and repairs are solved.
+    #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<CalibrationId>")]
+    pub calibration: Option<Arc<CalibrationId>>,
+    /// Measurement of the variant.
+    #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<MeasureId>")]
+    pub measure: Option<Arc<MeasureId>>,
+}
+
+/// Backbone, identified by the inputs of its forward pass, regardless of name and path.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ModelId {
+    /// SHA-256 over the parts of config and weights that the computation uses.
+    pub content: String,
+    /// SHA-256 of the tokenizer.
+    pub tokenizer: String,
+    /// Type to which the matrices are rounded; `None` if they are used as stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
+}
+
+/// Engine and its settings.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ComputeId {
+    pub name: String,
+    /// Floating-point type of the computation.
+    pub dtype: String,
+    /// Device class.
+    pub device: String,
+}
+
+impl ComputeId {
+    /// Returns the request that selects this engine, or `None` if the engine is unknown.
+    pub fn request(&self) -> Option<EngineRequest> {
+        let Self { name, dtype, device } = self;
+        let engine = name.parse().ok()?;
+        let dtype = dtype.parse().ok()?;
+        let (device, kernels) = match device.strip_prefix("cpu-") {
+            Some(kernels) => (DeviceName::Cpu, Some(kernels.parse().ok()?)),
+            None => (device.parse().ok()?, (engine == EngineName::Cpu).then_some(KernelFamily::Portable)),
+        };
+        Some(EngineRequest { engine: Some(engine), device: Some(device), dtype: Some(dtype), kernels })
+    }
+}
+
+impl fmt::Display for ComputeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} on {}", self.name, self.dtype, self.device)
+    }
+}
+
+impl From<model::EngineId> for ComputeId {
+    fn from(id: model::EngineId) -> Self {
+        let model::EngineId { name, dtype, device } = id;
+        Self { name: name.to_owned(), dtype: dtype.to_owned(), device: device.to_owned() }
+    }
+}
+
+/// Layer selection.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CutId {
+    pub criterion: String,
+    /// Version of the criterion's implementation, incremented when its results change.
+    pub version: u32,
+    /// Options, with all defaults filled in.
+    pub options: Canonical,
+    /// Number of removed layers or sublayers.
+    pub depth: Depth,
+    /// Data about the backbone that is built into the criterion, such as a published order of layers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known: Option<Canonical>,
+    /// Repair applied after each removal, if layers are removed one by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repaired: Option<RepairId>,
+}
+
+/// Repair of a cut.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RepairId {
+    pub recovery: String,
+    /// Version of the recovery's implementation, incremented when its results change.
+    pub version: u32,
+    /// Options, with all defaults filled in, except for the training.
+    pub options: Canonical,
+    /// Number of calibration sequences on which the repair is solved, from the first.
+    pub fitted: usize,
+    /// Training of the operator after it is solved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub training: Option<Finetune>,
+}
+
+/// Calibration windows from which activations are collected.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CalibrationId {
+    pub text: TextId,
+    pub sequences: usize,
+    /// Tokens per sequence.
+    pub length: usize,
+    pub seed: u64,
+    /// Type to which the weights are rounded when activations are collected; `None` if they are used as stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
+}
+
+/// Text and the way it is read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TextId {
+    /// SHA-256 of the file, or over the hashes of all shards that are read.
+    pub bytes: String,
+    pub format: String,
+    /// Column of the file, if it is not the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<String>,
+    /// Rule that cuts the text into windows.
+    pub rule: String,
+    /// Shards, if the text is streamed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shards: Option<ShardsId>,
+}
+
+/// Shards of a streamed text.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ShardsId {
+    /// Order in which rows are read from the shards.
+    pub order: ShardOrder,
+    /// Number of shards, which determines the order in which they are opened.
+    #[serde(rename = "of")]
+    pub count: usize,
+    /// SHA-256 of each shard that is read, in reading order.
+    pub read: Vec<String>,
+}
+
+/// Measurement. `batch` is included because the batch size can change the last digits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum MeasureId {
+    /// Losses of the windows of a text.
+    Windows {
+        text: TextId,
+        /// Tokens per window.
+        length: usize,
+        /// Maximum number of windows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<usize>,
+        /// Scored subset; `None` for all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        draw: Option<Draw>,
+        /// Tokens per batch.
+        batch: usize,
+    },
+    /// Log-likelihoods of the choices of a built-in task.
+    Task {
+        task: String,
+        version: u32,
+        /// SHA-256 of each file of documents.
+        rows: Vec<String>,
+        formats: Vec<String>,
+        /// Number of documents, or a fraction of them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<Canonical>,
+        /// Scored subset; `None` for all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        draw: Option<Draw>,
+        bos: String,
+        /// Context length in tokens.
+        max_length: usize,
+        /// Token used in place of an empty context, as given in the backbone's files.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prefix: Option<Canonical>,
+        /// Tokens per batch.
+        batch: usize,
+    },
+    /// Requests of a task definition of lm-evaluation-harness.
+    Defined {
+        /// SHA-256 over the parts of the definition that determine its requests, with includes and overrides resolved.
+        asks: String,
+        /// SHA-256 of each file of documents.
+        rows: Vec<String>,
+        formats: Vec<String>,
+        /// Few-shot examples.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        shots: Option<ShotsId>,
+        /// Chat template settings.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        chat: Option<ChatId>,
+        /// SHA-256 of the system text.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        system: Option<String>,
+        /// Number of documents, or a fraction of them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<Canonical>,
+        bos: String,
+        /// Context length in tokens.
+        max_length: usize,
+        /// Token used in place of an empty context, as given in the backbone's files.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prefix: Option<Canonical>,
+        /// Generation settings in the backbone's files that change answers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        generation: Option<Canonical>,
+        /// Tokens per batch.
+        batch: usize,
+    },
+    /// Time of a pass over a prompt and of the decoding after it.
+    Prefill {
+        /// Tokens per sequence.
+        length: usize,
+        /// Sequences per batch.
+        batch: usize,
+        /// New tokens per sequence.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        decode: Option<usize>,
+        warmups: usize,
+        rounds: usize,
+        machine: Canonical,
+        /// Hash over the variants timed together with this one, by their differences from it.
+        among: String,
+    },
+    /// Distance of the repaired residual stream from the dense one, at the cut.
+    Boundary,
+}
+
+/// Few-shot examples.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ShotsId {
+    pub count: usize,
+    /// Seed for drawing examples.
+    pub seed: u64,
+    /// SHA-256 of each file that examples are drawn from.
+    pub rows: Vec<String>,
+    pub formats: Vec<String>,
+}
+
+/// Chat template settings.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChatId {
+    /// SHA-256 over the template and the special tokens it may print.
+    pub template: String,
+    /// Whether few-shot examples are separate chat messages.
+    pub multiturn: bool,
+}
+
+impl Identity {
+    /// Returns the identity of this variant with a measurement.
+    #[must_use]
+    pub fn measured(&self, measure: &Arc<MeasureId>) -> Self {
+        Self { measure: Some(Arc::clone(measure)), ..self.clone() }
+    }
+
+    /// Returns the identity without its measurement.
+    #[must_use]
+    pub fn variant(&self) -> Self {
+        Self { measure: None, ..self.clone() }
+    }
+
+    /// Returns every setting, by path.
+    pub fn leaves(&self) -> FlatSettings {
+        leaves(&self.json())
+    }
+
+    /// Returns the settings in which two identities differ.
+    pub fn differs(&self, other: &Self) -> Vec<Difference> {
+        differs(&self.leaves(), &other.leaves())
+    }
+}
+
+impl MeasureId {
+    /// Returns the machine of a timing, or `None` if the measurement does not depend on the machine.
+    pub fn machine(&self) -> Option<&Canonical> {
+        match self {
+            Self::Prefill { machine, .. } => Some(machine),
+            _ => None,
+        }
+    }
+}
+
+impl About for Identity {
+    fn json(&self) -> Value {
+        // Serialization cannot fail: map keys are strings, and numbers are integers.
+        serde_json::to_value(self).unwrap_or_default()
+    }
+}
+
+/// Serde adapter for `Arc<T>`, serialized like `T`.
+mod part {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<T: Serialize, S: Serializer>(part: &Arc<T>, to: S) -> Result<S::Ok, S::Error> {
+        T::serialize(part, to)
+    }
+
+    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<Arc<T>, D::Error>
+    where
+        T: Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        T::deserialize(from).map(Arc::new)
+    }
+}
+
+/// Serde adapter for `Option<Arc<T>>`.
+mod perhaps {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[allow(clippy::ref_option, reason = "serde calls it so")]
+    pub(super) fn serialize<T, S>(part: &Option<Arc<T>>, to: S) -> Result<S::Ok, S::Error>
+    where
+        T: Serialize,
+        S: Serializer,
+    {
+        part.as_deref().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<Option<Arc<T>>, D::Error>
+    where
+        T: Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        Ok(Option::<T>::deserialize(from)?.map(Arc::new))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compute_id_asks_for_the_kernels_that_it_names() {
+        for (name, dtype, device, kernels) in [
+            ("cpu", "f32", "cpu", Some(KernelFamily::Portable)),
+            ("cpu", "bf16", "cpu", Some(KernelFamily::Portable)),
+            ("cpu", "bf16", "cpu-amx", Some(KernelFamily::Amx)),
+            ("candle", "bf16", "cpu", None),
+        ] {
+            let id = compute_id(name, dtype, device);
+            let request = id.request().unwrap();
+            assert_eq!((request.kernels, request.device), (kernels, Some(DeviceName::Cpu)), "{id}");
+            let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/arch/llama-gqa");
+            assert_eq!(ComputeId::from(request.choose(&folder).unwrap().id()), id);
+        }
+        assert_eq!(compute_id("cpu", "bf16", "cpu-neon").request(), None, "a family that this program does not know");
+    }
+
+    fn compute_id(name: &str, dtype: &str, device: &str) -> ComputeId {
+        ComputeId { name: name.to_owned(), dtype: dtype.to_owned(), device: device.to_owned() }
+    }
+}

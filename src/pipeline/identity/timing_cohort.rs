@@ -1,0 +1,107 @@
+//! Identifies the cohort of variants timed together with a variant.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Identity;
+use crate::files::sha256;
+use ghostlab_store::canonical;
+
+/// Returns, for each variant, a hash of the whole cohort relative to that variant. Changes common to all variants do
+/// not affect it.
+pub fn timing_cohort(all: &[&Identity]) -> Vec<String> {
+    let all: Vec<VariantParts> = all.iter().map(|identity| parts(identity)).collect();
+    all.iter()
+        .map(|parts| {
+            let differences: BTreeSet<String> = all.iter().map(|other| told(parts, other)).collect();
+            sha256::of_bytes(differences.into_iter().collect::<Vec<_>>().join("\n"))
+        })
+        .collect()
+}
+
+/// Cut, repair and calibration, with each field as canonical JSON.
+type VariantParts = [Option<BTreeMap<String, String>>; 3];
+
+fn parts(identity: &Identity) -> VariantParts {
+    [
+        identity.cut.as_deref().and_then(fields),
+        identity.repair.as_deref().and_then(fields),
+        identity.calibration.as_deref().and_then(fields),
+    ]
+}
+
+fn fields(part: &impl Serialize) -> Option<BTreeMap<String, String>> {
+    match serde_json::to_value(part) {
+        Ok(Value::Object(map)) => Some(map.into_iter().map(|(name, value)| (name, canonical(&value))).collect()),
+        _ => None,
+    }
+}
+
+/// Describes the settings in which `other` differs from a variant.
+fn told(parts: &VariantParts, other: &VariantParts) -> String {
+    let nothing = BTreeMap::new();
+    parts
+        .iter()
+        .zip(other)
+        .map(|(ours, other)| match (ours, other) {
+            (one, other) if one == other => "the same".to_owned(),
+            (_, None) => "none".to_owned(),
+            (known, Some(other)) => {
+                let known: &BTreeMap<String, String> = known.as_ref().unwrap_or(&nothing);
+                let unlike = other.iter().filter(|(name, value)| known.get(*name) != Some(*value));
+                let lacking = known.keys().filter(|name| !other.contains_key(*name));
+                let unlike = unlike.map(|(name, value)| format!("{name}={value}"));
+                unlike.chain(lacking.map(|name| format!("no {name}"))).collect::<Vec<_>>().join(" ")
+            }
+        })
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn variant(recovery: Option<&str>, seed: u64) -> Identity {
+        let mut value = json!({
+            "model": {"content": "1", "tokenizer": "2"}, "engine": {"name": "cpu", "dtype": "f32", "device": "cpu"},
+        });
+        if let Some(recovery) = recovery {
+            value["cut"] = json!({"criterion": "sleb", "version": 1, "options": {}, "depth": 4});
+            value["repair"] = json!({"recovery": recovery, "version": 1, "options": {}, "fitted": 4});
+            let text = json!({"bytes": "3", "format": "jsonl", "rule": "c4"});
+            value["calibration"] = json!({"text": text, "sequences": 4, "length": 64, "seed": seed});
+        }
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn last(all: &[Identity]) -> String {
+        timing_cohort(&all.iter().collect::<Vec<_>>()).pop().unwrap()
+    }
+
+    #[test]
+    fn what_all_have_alike_is_told_of_none_and_another_neighbour_is() {
+        assert_eq!(cohort_of(&["none"], 0), cohort_of(&["none"], 1));
+        assert_ne!(cohort_of(&["none"], 0), cohort_of(&["affine"], 0));
+        assert_ne!(cohort_of(&["none"], 0), cohort_of(&["none", "affine"], 0));
+        assert_eq!(cohort_of(&["none", "affine"], 0), cohort_of(&["affine", "none"], 0), "in whatever order");
+        // A change of the variant itself changes its difference from the others.
+        assert_eq!(
+            last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 1)]),
+            last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 2)]),
+            "the other one is where it was"
+        );
+        assert_ne!(last(&[variant(None, 0), variant(Some("ghosted"), 0)]), last(&[variant(Some("ghosted"), 0)]));
+    }
+
+    fn cohort_of(others: &[&str], seed: u64) -> String {
+        let others = others.iter().map(|name| variant(Some(name), seed));
+        let all: Vec<Identity> =
+            [variant(None, 0)].into_iter().chain(others).chain([variant(Some("ghosted"), seed)]).collect();
+        last(&all)
+    }
+}

@@ -1,0 +1,348 @@
+//! Results of a grid, cell by cell.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ghostlab_definitions::Answer;
+use ghostlab_definitions::aggregate::Item;
+use ghostlab_definitions::results::{Score, group_scores};
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value, json};
+
+use crate::error::{Error, Result};
+use crate::evaluate::damage::Damages;
+use crate::evaluate::perplexity::Losses;
+use crate::files::parts;
+use crate::grid::{Cell, EvalTask, Grid, GroupUse, Latency, Perplexity};
+use crate::latency::LatencyResult;
+use crate::metric::{Savings, TextSample};
+use crate::model::Cut;
+use crate::model::EngineId;
+use crate::pipeline::identity::{Identity, MeasureId};
+use crate::pipeline::stage::operator::BoundaryResult;
+use crate::tasks::{AccuracyKind, Answered, Measure, TaskResult};
+
+/// Results of a grid run.
+#[derive(Debug)]
+pub struct GridOutcome {
+    /// Results in the order of the grid's cells.
+    pub cells: Vec<CellResult>,
+    /// SHA-256 of every input file, by path.
+    pub inputs: BTreeMap<String, String>,
+    /// Engine of each backbone.
+    pub engines: BTreeMap<String, EngineId>,
+    /// Weight type of each backbone with rounded weights, as text, by backbone name.
+    pub rounded: BTreeMap<String, String>,
+    /// Machine on which latencies were measured, as text; empty without latencies.
+    pub machine: String,
+}
+
+impl GridOutcome {
+    /// Returns whether the backbones have different vocabularies, so that their perplexities are not comparable.
+    pub fn unlike_vocabularies(&self, grid: &Grid) -> bool {
+        self.cells
+            .iter()
+            .filter_map(|cell| {
+                let folder = &grid.backbones.get(&cell.cell.backbone)?.path;
+                self.inputs.get(&parts::tokenizer(folder).display().to_string())
+            })
+            .collect::<BTreeSet<_>>()
+            .len()
+            > 1
+    }
+
+    /// Returns the extent of a text as tokenized by a cell's backbone, taken from another cell of the backbone if
+    /// necessary. `None` if it is not tokenized.
+    pub fn text_read(&self, result: &CellResult, text: &Perplexity) -> Option<TextExtent> {
+        let mut others = self.cells.iter().filter(|cell| cell.cell.backbone == result.cell.backbone);
+        is_known_text(text, result).or_else(|| others.find_map(|result| is_known_text(text, result)))
+    }
+
+    /// Returns the dense model's answers to a task, if its cell is scored.
+    pub fn dense_answers(&self, backbone: &str, task: &EvalTask) -> Option<&Answered> {
+        let dense = self.cells.iter().find(|cell| cell.cell.is_dense() && cell.cell.backbone == backbone)?;
+        dense.task(task)?.sample.as_ref()?.answers.native()
+    }
+
+    /// Iterates over the extents of a text in all cells.
+    pub fn text_reads(&self, text: &Perplexity) -> impl Iterator<Item = TextExtent> {
+        self.cells.iter().filter_map(|cell| cell.text(text)?.extent)
+    }
+
+    /// Returns the extent of a task, which is the same for all backbones. `None` if nothing is stored.
+    pub fn task(&self, task: &EvalTask) -> Option<TaskExtent> {
+        self.cells.first()?.task(task)?.extent
+    }
+
+    /// Counts cells that are incomplete without a failure.
+    pub fn unmade(&self) -> usize {
+        self.cells.iter().filter(|cell| cell.failure.is_none() && cell.missing.is_some()).count()
+    }
+
+    pub fn failed(&self) -> usize {
+        self.cells.iter().filter(|cell| cell.failure.is_some()).count()
+    }
+}
+
+fn is_known_text(text: &Perplexity, result: &CellResult) -> Option<TextExtent> {
+    result.text(text)?.extent
+}
+
+/// Scores of a variant on one task.
+#[derive(Debug, Clone)]
+pub struct TaskScores {
+    /// Task as written in the grid, with its options.
+    pub label: String,
+    /// Number of documents in the split, of which `effective` are scored.
+    pub original: usize,
+    pub effective: usize,
+    /// Number of texts with a truncated context, of documents with a non-finite likelihood, and of unanswered documents.
+    pub truncated: usize,
+    pub non_finite: usize,
+    pub unanswered: usize,
+    /// Every metric of every filter pipeline.
+    pub scores: Vec<Score>,
+    pub answers: Answers,
+}
+
+/// Answers to a task's documents.
+#[derive(Debug, Clone)]
+pub enum Answers {
+    /// Choices of a built-in task.
+    Native(Answered),
+    /// Answers to each document's requests, and each score's values of the documents.
+    Defined { answers: Vec<Vec<Answer>>, items: Vec<Vec<Item>> },
+}
+
+impl Answers {
+    /// Returns the answers to a built-in task.
+    pub fn native(&self) -> Option<&Answered> {
+        match self {
+            Self::Native(answered) => Some(answered),
+            Self::Defined { .. } => None,
+        }
+    }
+}
+
+impl TaskScores {
+    /// Collects the scores of a built-in task.
+    pub fn native(label: String, answered: Answered) -> Self {
+        let TaskResult { task, original, effective, non_finite, unanswered, truncated, .. } = answered.result;
+        let score = |kind: &AccuracyKind| {
+            let Measure { value: score, stderr: error } = answered.result.measure(*kind);
+            Score { metric: kind.name().to_owned(), filter: "none".to_owned(), score, error, documents: effective }
+        };
+        let scores = task.metrics.iter().map(score).collect();
+        let answers = Answers::Native(answered);
+        Self { label, original, effective, truncated, non_finite, unanswered, scores, answers }
+    }
+}
+
+/// Formats scores as `acc,none` and `acc_stderr,none`, like lm-evaluation-harness.
+pub fn harness_scores(scores: &[Score]) -> Map<String, Value> {
+    let each = scores.iter().flat_map(|score| {
+        let error = score.error.filter(|error| error.is_finite()).map_or(json!("N/A"), |error| json!(error));
+        [
+            (format!("{},{}", score.metric, score.filter), json!(score.score)),
+            (format!("{}_stderr,{}", score.metric, score.filter), error),
+        ]
+    });
+    each.collect()
+}
+
+/// Measurement of a cell, with the request it answers. The identity of the cell and `measure` together identify its
+/// numbers ([`Identity::measured`]).
+#[derive(Debug, Clone)]
+pub struct Measured<A, E, S> {
+    /// Request, as in the grid.
+    pub asked: A,
+    pub measure: Arc<MeasureId>,
+    /// Amount of data the backbone reads for it, the same for all variants; `None` if it is not stored.
+    pub extent: Option<E>,
+    /// Measured values; `None` if the cell failed or was never computed.
+    pub sample: Option<S>,
+}
+
+impl Measured<Perplexity, TextExtent, Losses> {
+    /// Returns the losses of the windows, if they are scored.
+    pub fn windows(&self) -> Option<TextSample<'_>> {
+        let bytes = self.extent.map(|extent| extent.bytes);
+        Some(TextSample { losses: self.sample.as_ref()?, length: self.asked.length, bytes, damages: None })
+    }
+}
+
+/// Cell with its results.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct CellResult {
+    pub cell: Cell,
+    /// Identity, independent of names; `None` if the cell was never planned. `numbers.json` stores it once per run.
+    #[serde(skip)]
+    pub identity: Option<Arc<Identity>>,
+    /// Number of layers of the dense backbone.
+    pub layers: usize,
+    /// Removed layers or sublayers.
+    pub removed: Cut,
+    /// Criterion scores as `(candidate, score)`.
+    pub scores: Vec<(usize, f64)>,
+    /// Reasons why the selection is meaningless, if any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub selection_notes: Vec<String>,
+    pub boundaries: Vec<BoundaryResult>,
+    /// Savings relative to the dense model; `None` unless the grid asks for it and all operators are stored.
+    #[serde(skip)]
+    pub savings: Option<Savings>,
+    /// Window losses of each text. The run's record contains only the perplexities.
+    #[serde(rename = "perplexity", serialize_with = "perplexities")]
+    pub texts: Vec<Measured<Perplexity, TextExtent, Losses>>,
+    /// Comparisons with the dense model, by text; `None` for texts without one.
+    #[serde(skip)]
+    pub damages: Vec<Option<Damages>>,
+    /// The run's record has only some values of each.
+    #[serde(skip)]
+    pub tasks: Vec<Measured<EvalTask, TaskExtent, TaskScores>>,
+    #[serde(rename = "latencies", serialize_with = "prompts")]
+    pub prompts: Vec<Measured<Latency, (), LatencyResult>>,
+    /// Loss of each training step; empty if the operator was not trained. Not part of the run's record.
+    #[serde(skip)]
+    pub training: Vec<f64>,
+    /// Time spent on the cell's operators and scores, over all runs. The time of shared steps is divided equally among
+    /// cells.
+    pub seconds: f64,
+    /// Reason for the failure of the cell.
+    pub failure: Option<String>,
+    /// Description of the missing parts of a cell that did not fail. Finished parts keep their values.
+    pub missing: Option<String>,
+    /// Stored objects that the cell was made from, with their provenance.
+    pub made_from: Vec<MadeFrom>,
+    /// Paths of the cell's input files, a subset of [`GridOutcome::inputs`](super::GridOutcome::inputs).
+    #[serde(skip)]
+    pub inputs: BTreeSet<String>,
+}
+
+/// Provenance of a stored object.
+#[derive(Debug, Clone, Serialize)]
+pub struct MadeFrom {
+    pub kind: &'static str,
+    /// Hash of the object's key. `ghostlab explain` and the object's record in the store show the key itself.
+    pub key: String,
+    pub seconds: f64,
+    /// Program, commit, command line and machine that made the object.
+    pub made: Value,
+}
+
+impl CellResult {
+    /// Creates a cell without results. `layers` counts those of the dense backbone, and `failure` is the reason, if
+    /// any.
+    pub fn unmeasured(cell: Cell, layers: usize, failure: Option<String>) -> Self {
+        Self { cell, layers, failure, ..Self::default() }
+    }
+
+    pub fn text(&self, asked: &Perplexity) -> Option<&Measured<Perplexity, TextExtent, Losses>> {
+        self.texts.iter().find(|text| text.asked == *asked)
+    }
+
+    /// Returns the scores of a text, if any.
+    pub fn text_sample(&self, asked: &Perplexity) -> Option<TextSample<'_>> {
+        let index = self.texts.iter().position(|text| text.asked == *asked)?;
+        let damages = self.damages.get(index).and_then(Option::as_ref);
+        Some(TextSample { damages, ..self.texts[index].windows()? })
+    }
+
+    pub fn task(&self, asked: &EvalTask) -> Option<&Measured<EvalTask, TaskExtent, TaskScores>> {
+        self.tasks.iter().find(|task| task.asked == *asked)
+    }
+
+    pub fn prompt(&self, asked: &Latency) -> Option<&Measured<Latency, (), LatencyResult>> {
+        self.prompts.iter().find(|prompt| prompt.asked == *asked)
+    }
+
+    /// Returns the scores of a group. `None` if one of its tasks has none.
+    pub fn group(&self, group_use: &GroupUse) -> Option<Vec<Score>> {
+        let tasks = group_use.group.tasks.iter();
+        let all = tasks.map(|name| Some(&self.task(&group_use.task(name))?.sample.as_ref()?.scores));
+        let all: Vec<&Vec<Score>> = all.collect::<Option<_>>()?;
+        Some(group_scores(&group_use.group, &|name: &str| {
+            let index = group_use.group.tasks.iter().position(|task| task == name);
+            index.map(|index| all[index].clone()).unwrap_or_default()
+        }))
+    }
+
+    /// Iterates over the tasks with scores.
+    pub fn scored(&self) -> impl Iterator<Item = &TaskScores> {
+        self.tasks.iter().filter_map(|task| task.sample.as_ref())
+    }
+
+    /// Iterates over the built-in tasks with answers, by label.
+    pub fn answered(&self) -> impl Iterator<Item = (&str, &Answered)> {
+        self.scored().filter_map(|scores| Some((scores.label.as_str(), scores.answers.native()?)))
+    }
+
+    /// Returns the cell's notes without duplicates.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = self.selection_notes.clone();
+        for boundary in &self.boundaries {
+            for note in &boundary.notes {
+                let placed = format!("layer {}: {note}", boundary.region.0);
+                let note = if self.boundaries.len() == 1 { note } else { &placed };
+                if !notes.contains(note) {
+                    notes.push(note.clone());
+                }
+            }
+        }
+        for TaskScores { label, effective, non_finite, unanswered, .. } in self.scored() {
+            if *non_finite > 0 {
+                notes.push(format!("{non_finite} of {effective} documents of {label} have no finite score"));
+            }
+            if *unanswered > 0 {
+                notes.push(format!("{unanswered} of {effective} documents of {label} have no answer"));
+            }
+        }
+        notes
+    }
+
+    /// Returns the cell if it is complete.
+    ///
+    /// # Errors
+    /// Fails if the cell failed or is incomplete.
+    pub fn ok(&self) -> Result<&Self> {
+        match (&self.failure, &self.missing) {
+            (Some(reason), _) => Err(Error::job("a cell failed").at(self.cell.to_string()).found(reason.clone())),
+            (None, Some(what)) => {
+                Err(Error::missing("a cell is not made yet").at(self.cell.to_string()).found(what.clone()))
+            }
+            (None, None) => Ok(self),
+        }
+    }
+}
+
+fn perplexities<S: Serializer>(
+    texts: &[Measured<Perplexity, TextExtent, Losses>],
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_seq(texts.iter().map(|text| text.sample.as_ref().map(Losses::perplexity)))
+}
+
+fn prompts<S: Serializer>(
+    all: &[Measured<Latency, (), LatencyResult>],
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_seq(all.iter().map(|prompt| &prompt.sample))
+}
+
+/// Size of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextExtent {
+    /// Number of scored windows, out of `all`.
+    pub windows: usize,
+    pub all: usize,
+    /// Size in bytes of the text covered by the predicted tokens.
+    pub bytes: usize,
+}
+
+/// Number of documents of a task.
+#[derive(Debug, Clone, Copy)]
+pub struct TaskExtent {
+    /// Number of scored documents, out of `original`.
+    pub documents: usize,
+    pub original: usize,
+}

@@ -1,0 +1,133 @@
+//! Cache of bootstrapped standard errors, next to the store and keyed by the hash of the input. The 100,000 bootstrap
+//! draws take seconds, and every view of a grid needs them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use ghostlab_definitions::aggregate::{Aggregation, DRAWS, Item};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::error::Result;
+use crate::files::sha256;
+use ghostlab_store::{Key, Store};
+
+/// Version of the sampling algorithm. Changing it invalidates the cache.
+const VERSION: u32 = 1;
+
+/// Cached standard errors for the scores of one evaluation.
+pub(super) struct DrawnErrors<'a> {
+    store: &'a Store,
+    /// Cache file; `None` if the store has no cache.
+    path: Option<PathBuf>,
+    known: RefCell<KnownErrors>,
+    /// Whether new errors were computed.
+    drawn: Cell<bool>,
+}
+
+/// Bits of each error by the hash of its input. Bits are stored because JSON has no NaN.
+type KnownErrors = BTreeMap<String, u64>;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RememberedErrors {
+    errors: KnownErrors,
+    /// Checksum of the other fields.
+    check: String,
+}
+
+impl RememberedErrors {
+    fn of(errors: KnownErrors) -> Self {
+        let check = sha256::of_bytes(json!(errors).to_string());
+        Self { errors, check }
+    }
+}
+
+fn read(store: &Store, path: &Path) -> KnownErrors {
+    let found = store.file(path).and_then(|text| serde_json::from_slice::<RememberedErrors>(&text).ok());
+    let remembered = found
+        .map(|found| (found.check, RememberedErrors::of(found.errors)))
+        .filter(|(check, stored)| *check == stored.check);
+    remembered.map(|(_, stored)| stored.errors).unwrap_or_default()
+}
+
+impl<'a> DrawnErrors<'a> {
+    /// Opens the cached errors for the scores on some tokens.
+    pub(super) fn of(store: &'a Store, tokens: &Key) -> Self {
+        let path = store.memory().map(|folder| folder.join(format!("{}.errors.json", tokens.hash())));
+        let known = path.as_deref().map(|path| read(store, path)).unwrap_or_default();
+        Self { store, path, known: RefCell::new(known), drawn: Cell::new(false) }
+    }
+
+    /// Computes [`Aggregation::error`] with the sample count of lm-evaluation-harness, using the cache.
+    ///
+    /// # Errors
+    /// Propagates errors of [`Aggregation::error`].
+    pub(super) fn error(&self, aggregation: Aggregation, items: &[Item]) -> Result<Option<f64>> {
+        if !aggregation.draws_error() {
+            return aggregation.error(items, DRAWS);
+        }
+        let content = sha256::of_bytes(format!("{VERSION} {} {DRAWS} {items:?}", aggregation.name()));
+        let known = self.known.borrow().get(&content).copied();
+        if let Some(bits) = known {
+            return Ok(Some(f64::from_bits(bits)));
+        }
+        let error = aggregation.error(items, DRAWS)?;
+        if let Some(error) = error {
+            self.known.borrow_mut().insert(content, error.to_bits());
+            self.drawn.set(true);
+        }
+        Ok(error)
+    }
+
+    /// Saves new errors. A failed write is ignored, and the errors are recomputed next time.
+    pub(super) fn keep(&self) {
+        let Some(path) = self.path.as_deref().filter(|_| self.drawn.get()) else { return };
+        // Merge with errors that another process has saved in the meantime.
+        let mut errors = read(self.store, path);
+        errors.extend(self.known.borrow().iter().map(|(content, bits)| (content.clone(), *bits)));
+        if let Ok(text) = serde_json::to_vec(&RememberedErrors::of(errors)) {
+            self.store.put_file(path, &text).ok();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::stage::{WORDS, tokens};
+
+    #[test]
+    fn an_error_is_drawn_once_by_content_and_damage_is_drawn_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), WORDS).unwrap();
+        let key = Key::new(tokens::KIND, json!({"seed": 1}), []);
+        let items = [-1.5, -0.25, f64::NEG_INFINITY, -3.0].map(Item::Number);
+        let sound = [items[0].clone(), items[1].clone(), items[3].clone()];
+        let aggregation = Aggregation::Perplexity;
+        let expected = aggregation.error(&sound, DRAWS).unwrap().unwrap();
+        let errors = DrawnErrors::of(&store, &key);
+        assert_eq!(errors.error(aggregation, &sound).unwrap(), Some(expected));
+        errors.keep();
+        // Replace the cached value by one that no draw could give, to show that it is used.
+        let path = errors.path.clone().unwrap();
+        let mut known = read(&store, &path);
+        assert_eq!(known.values().copied().collect::<Vec<_>>(), [expected.to_bits()]);
+        known.values_mut().for_each(|bits| *bits = 7.5_f64.to_bits());
+        let text = serde_json::to_string(&RememberedErrors::of(known)).unwrap();
+        std::fs::write(&path, &text).unwrap();
+        let again = DrawnErrors::of(&store, &key);
+        assert_eq!(again.error(aggregation, &sound).unwrap(), Some(7.5));
+        // Different documents and a different aggregation have different hashes, including for a non-finite error.
+        assert_eq!(again.error(aggregation, &sound[..2]).unwrap(), aggregation.error(&sound[..2], DRAWS).unwrap());
+        let nan = again.error(aggregation, &items).unwrap().unwrap();
+        assert!(!nan.is_finite() && again.known.borrow().values().any(|bits| *bits == nan.to_bits()));
+        // A mean needs no draws, and a damaged file is ignored.
+        assert_eq!(again.error(Aggregation::Mean, &sound).unwrap(), Aggregation::Mean.error(&sound, DRAWS).unwrap());
+        std::fs::write(&path, text.replace("errors", "error")).unwrap();
+        assert_eq!(DrawnErrors::of(&store, &key).error(aggregation, &sound).unwrap(), Some(expected));
+        std::fs::write(&path, text.replace(&7.5_f64.to_bits().to_string(), "1")).unwrap();
+        assert_eq!(DrawnErrors::of(&store, &key).error(aggregation, &sound).unwrap(), Some(expected));
+    }
+}

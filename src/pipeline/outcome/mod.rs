@@ -1,0 +1,9 @@
+//! Results of a grid, read from the store cell by cell.
+
+mod cell_result;
+mod drawn_errors;
+mod read;
+
+pub use cell_result::{
+    Answers, CellResult, GridOutcome, MadeFrom, Measured, TaskExtent, TaskScores, TextExtent, harness_scores,
+};

@@ -1,0 +1,267 @@
+//! Reader of a grid's results in the store.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::cell_result::{Answers, CellResult, GridOutcome, MadeFrom, Measured, TaskExtent, TaskScores, TextExtent};
+use super::drawn_errors::DrawnErrors;
+use crate::corpus::Rule;
+use crate::error::Result;
+use crate::grid::{EvalTask, Grid};
+use crate::machine;
+use crate::metric::{self, Savings};
+use crate::model::{Cut, Program, deployed, rounding_told};
+use crate::pipeline::env::backbone::{BackbonePlan, Evaluation, Subject, Variant};
+use crate::pipeline::plan::Plan;
+use crate::pipeline::stage::group::stored_program;
+use crate::pipeline::stage::tokens::{AnswerKey, extent};
+use crate::pipeline::stage::{distilled, latency, operator, scores, selection};
+use ghostlab_store::{Key, Lookup, Store, StoredObject};
+
+impl GridOutcome {
+    /// Reads the stored results of a plan. Cells in `failures` count as failed; other cells with missing parts are
+    /// incomplete.
+    ///
+    /// # Errors
+    /// Fails if stored objects were damaged after the run checked them.
+    pub fn read(plan: &Plan<'_>, store: &Store, failures: &BTreeMap<usize, String>) -> Result<Self> {
+        let inputs = plan.inputs.by_path();
+        let mut cells = Vec::new();
+        for backbone in &plan.backbones {
+            let reader = BackboneReader::new(plan.grid, backbone, store, &inputs)?;
+            for variant in &backbone.variants {
+                cells.push(reader.cell(variant, failures.get(&variant.cell))?);
+            }
+            reader.errors.iter().for_each(DrawnErrors::keep);
+        }
+        let engines = plan.backbones.iter().map(|backbone| (backbone.name.clone(), backbone.engine.id())).collect();
+        let rounded = plan
+            .backbones
+            .iter()
+            .filter_map(|backbone| Some((backbone.name.clone(), rounding_told(&backbone.config)?)))
+            .collect();
+        let first = plan.variants().next().and_then(|(_, variant)| variant.prompts.first());
+        let machine = first.and_then(|prompt| prompt.machine());
+        let machine = machine.map_or_else(String::new, |machine| machine::in_words(&machine.value()));
+        Ok(Self { cells, inputs, engines, rounded, machine })
+    }
+}
+
+/// Data about an evaluation's stored tokens, shared by all variants.
+struct TokensRead {
+    text: Option<TextExtent>,
+    answer_key: Option<AnswerKey>,
+}
+
+impl TokensRead {
+    fn read(grid: &Grid, evaluation: &Evaluation, store: &Store) -> Result<Self> {
+        let mut scored = Self { text: None, answer_key: AnswerKey::read(evaluation, store)? };
+        if let (Subject::Windows(text), Lookup::Whole(object)) = (&evaluation.subject, store.look(&evaluation.tokens)) {
+            let rule: Rule = grid.corpora[&text.corpus].rule.parse()?;
+            let (windows, corpus_tokens, bytes) = extent(&object)?;
+            let all = rule.windows(corpus_tokens, text.length);
+            scored.text = Some(TextExtent { windows, all, bytes });
+        }
+        Ok(scored)
+    }
+}
+
+/// Reader of one backbone's results. Data about tokens is read once for all variants.
+struct BackboneReader<'a> {
+    grid: &'a Grid,
+    backbone: &'a BackbonePlan,
+    store: &'a Store,
+    /// Token data of each evaluation.
+    scored: Vec<TokensRead>,
+    errors: Vec<DrawnErrors<'a>>,
+    /// Paths of the input files, by hash.
+    files: BTreeMap<&'a str, Vec<&'a str>>,
+}
+
+impl<'a> BackboneReader<'a> {
+    fn new(
+        grid: &'a Grid,
+        backbone: &'a BackbonePlan,
+        store: &'a Store,
+        inputs: &'a BTreeMap<String, String>,
+    ) -> Result<Self> {
+        let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (path, hash) in inputs {
+            files.entry(hash).or_default().push(path);
+        }
+        let scored = backbone
+            .evaluations
+            .iter()
+            .map(|evaluation| TokensRead::read(grid, evaluation, store))
+            .collect::<Result<_>>()?;
+        let errors = backbone.evaluations.iter().map(|evaluation| DrawnErrors::of(store, &evaluation.tokens)).collect();
+        Ok(Self { grid, backbone, store, scored, errors, files })
+    }
+
+    fn cell(&self, variant: &Variant, failure: Option<&String>) -> Result<CellResult> {
+        let cell = self.grid.cells[variant.cell].clone();
+        let mut result = CellResult::unmeasured(cell, self.backbone.config.layers, failure.cloned());
+        result.identity = Some(Arc::clone(&variant.identity));
+        let inputs = self.files.values().flatten().filter(|path| Path::new(path).starts_with(&self.backbone.folder));
+        result.inputs.extend(inputs.map(|path| (*path).to_string()));
+        if let Some(artifact) = variant.selection.as_ref().and_then(|key| self.find(key, &mut result)) {
+            let selection = selection::read(&artifact)?;
+            (result.removed, result.scores) = (selection.removed, selection.scores);
+            result.selection_notes = selection::notes(&artifact)?;
+        }
+        // Sublayer cuts without a repair have no boundaries and need no operator.
+        let mut is_solved = variant.operator.is_none();
+        if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, &mut result)) {
+            result.boundaries = operator::figures(&artifact)?;
+            result.seconds += artifact.meta().seconds;
+            is_solved = true;
+        }
+        if let Some(artifact) = variant.trained.as_ref().and_then(|trained| self.find(&trained.key, &mut result)) {
+            result.boundaries = operator::figures(&artifact)?;
+            result.training = distilled::losses(&artifact)?;
+            result.seconds += artifact.meta().seconds;
+            is_solved = true;
+        }
+        if is_solved && self.grid.evaluate.metrics.iter().any(|name| metric::is_size(name)) {
+            result.savings = self.savings(variant, &result.removed)?;
+        }
+        // Operators may have been evicted after scoring.
+        if variant.scores.is_empty() && variant.latencies.is_empty() && !is_solved {
+            result.missing = Some("its operator is not computed".to_owned());
+        }
+        let evaluations = self.backbone.evaluations.iter().zip(self.scored.iter().zip(&self.errors));
+        for ((evaluation, (known, errors)), key) in evaluations.zip(&variant.scores) {
+            // A failed cell cannot have been scored, so any stored scores are stale.
+            let artifact = if result.failure.is_none() { self.find(key, &mut result) } else { None };
+            if artifact.is_none() {
+                result.missing.get_or_insert_with(|| format!("not scored on {}", evaluation.subject));
+            }
+            result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
+            let measure = Arc::clone(&evaluation.measure);
+            match &evaluation.subject {
+                Subject::Windows(text) => {
+                    let scores = artifact.map(|artifact| scores::window_scores(scores::read(&artifact)?, text));
+                    let scores = scores.transpose()?;
+                    let (sample, damages) = scores.map_or((None, None), |(losses, damages)| (Some(losses), damages));
+                    if let Some(losses) = sample.as_ref().filter(|losses| losses.not_finite() > 0) {
+                        let bad = losses.not_finite();
+                        let all = losses.windows.len();
+                        let reason = format!("{bad} of {all} windows of {} have no finite loss", text.corpus);
+                        result.failure = Some(reason);
+                    }
+                    let extent = known.text;
+                    result.texts.push(Measured { asked: text.clone(), measure, extent, sample });
+                    result.damages.push(damages);
+                }
+                Subject::Task(task) => {
+                    let scored = artifact.as_ref().zip(known.answer_key.as_ref());
+                    let scores = scored.map(|(artifact, key)| self.task_scores(task, key, artifact, errors));
+                    let sample = match scores.transpose() {
+                        Ok(sample) => sample,
+                        // Metrics of a definition that cannot be computed depend on this variant's answers.
+                        Err(error) if task.defined => {
+                            result.failure = Some(error.one_line());
+                            None
+                        }
+                        Err(error) => return Err(error),
+                    };
+                    let extent = known.answer_key.as_ref().map(AnswerKey::documents);
+                    let extent = extent.map(|[documents, original]| TaskExtent { documents, original });
+                    result.tasks.push(Measured { asked: task.clone(), measure, extent, sample });
+                }
+            }
+        }
+        for ((prompt, key), measure) in self.backbone.latencies.iter().zip(&variant.latencies).zip(&variant.prompts) {
+            let artifact = if result.failure.is_none() { self.find(key, &mut result) } else { None };
+            if artifact.is_none() {
+                result.missing.get_or_insert_with(|| format!("not timed over {prompt}"));
+            }
+            result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
+            let sample = artifact.map(|artifact| latency::read(&artifact)).transpose()?;
+            result.prompts.push(Measured { asked: *prompt, measure: Arc::clone(measure), extent: None, sample });
+        }
+        Ok(result)
+    }
+
+    fn task_scores(
+        &self,
+        task: &EvalTask,
+        answer_key: &AnswerKey,
+        artifact: &StoredObject,
+        errors: &DrawnErrors<'_>,
+    ) -> Result<TaskScores> {
+        let documents = match answer_key {
+            AnswerKey::Native(solutions) => {
+                return Ok(TaskScores::native(
+                    task.to_string(),
+                    scores::answered(&scores::read(artifact)?, solutions)?,
+                ));
+            }
+            AnswerKey::Defined(documents) => documents,
+        };
+        let definition = self.grid.task(task).definition()?;
+        let (answers, non_finite) = documents.answered(definition, artifact)?;
+        let judged = documents.judge(definition, &answers, &|aggregation, items| errors.error(aggregation, items))?;
+        let (scores, items) = judged.into_iter().map(|judged| (judged.score, judged.items)).unzip();
+        Ok(TaskScores {
+            label: task.to_string(),
+            original: documents.original,
+            effective: documents.len(),
+            truncated: documents.truncated,
+            non_finite,
+            unanswered: 0,
+            scores,
+            answers: Answers::Defined { answers, items },
+        })
+    }
+
+    /// Computes the savings of a variant as deployed. `None` if its selection or an operator is not stored.
+    fn savings(&self, variant: &Variant, removed: &Cut) -> Result<Option<Savings>> {
+        let config = &self.backbone.config;
+        let stored = [&variant.selection, &variant.repair().cloned()];
+        if stored.into_iter().flatten().any(|key| !matches!(self.store.look(key), Lookup::Whole(_))) {
+            return Ok(None);
+        }
+        let program = match variant.repair() {
+            None => Program::without(config.layers, removed),
+            Some(_) => stored_program(self.store, self.backbone, variant)?,
+        };
+        Ok(Some(Savings::of(&deployed(&program, config).program, config)))
+    }
+
+    fn find(&self, key: &Key, result: &mut CellResult) -> Option<StoredObject> {
+        let Lookup::Whole(artifact) = self.store.look(key) else { return None };
+        let meta = artifact.meta();
+        self.read_by(&meta.key, result);
+        result.made_from.push(MadeFrom {
+            kind: key.kind().name(),
+            key: key.hash().to_string(),
+            seconds: meta.seconds,
+            made: meta.made.clone(),
+        });
+        Some(artifact)
+    }
+}
+
+impl BackboneReader<'_> {
+    /// Adds the input files whose hashes occur in a key or in its parents. Weights and config share one hash over
+    /// several files, so the files of the backbone's folder count for every cell.
+    fn read_by(&self, key: &Value, result: &mut CellResult) {
+        match key {
+            Value::String(hash) => {
+                let files = self.files.get(hash.as_str()).map(Vec::as_slice).unwrap_or_default();
+                // Another backbone's file may have the same content. If the backbone's own folder contains such a file,
+                // that file counts.
+                let is_own = files.iter().any(|path| Path::new(path).starts_with(&self.backbone.folder));
+                let others = files.iter().filter(|_| !is_own);
+                result.inputs.extend(others.map(|path| (*path).to_string()));
+            }
+            Value::Array(values) => values.iter().for_each(|value| self.read_by(value, result)),
+            Value::Object(fields) => fields.values().for_each(|value| self.read_by(value, result)),
+            _ => {}
+        }
+    }
+}

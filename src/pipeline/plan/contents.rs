@@ -1,0 +1,251 @@
+//! Identities of a backbone's cells and evaluations. They depend on contents, file hashes and the engine, but not on
+//! names in the grid.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::corpus::{self, EVALUATION_SEED};
+use crate::criterion::{self, Criterion, Depth, PruneSpec};
+use crate::error::Result;
+use crate::evaluate::{PrefixToken, end_of_text, prefix_token};
+use crate::files::gguf::is_gguf;
+use crate::files::{parts, sha256};
+use crate::grid::{Asking, CalibratedOn, Calibration, EvalTask, Grid, Latency, Method, Perplexity, Rounded};
+use crate::latency::Rounds;
+use crate::model::{EngineChoice, WeightType};
+use crate::pipeline::env::inputs::{BackboneFiles, Inputs};
+use crate::pipeline::identity::{
+    CalibrationId, Canonical, ChatId, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, ShotsId,
+    TextId,
+};
+use crate::pipeline::stage::tokens;
+use crate::recovery::{self, Recovery};
+use crate::tasks;
+use ghostlab_definitions::Definition;
+use ghostlab_definitions::metric::Output;
+use ghostlab_definitions::rows::format as row_format;
+use ghostlab_store::Key;
+
+/// Builder of the identities for one backbone of a grid.
+pub(super) struct BackboneContents<'a> {
+    grid: &'a Grid,
+    inputs: &'a Inputs,
+    files: &'a BackboneFiles,
+    folder: PathBuf,
+    /// Identity of the dense backbone.
+    pub(super) dense: Identity,
+    pub(super) calibrated: Identity,
+    batch_tokens: usize,
+}
+
+impl<'a> BackboneContents<'a> {
+    pub(super) fn new(
+        grid: &'a Grid,
+        inputs: &'a Inputs,
+        (folder, files): (&Path, &'a BackboneFiles),
+        weights: Option<&Rounded>,
+        engine: EngineChoice,
+        batch_tokens: usize,
+    ) -> Self {
+        let calibrated = weights.filter(|weight| weight.calibrated == CalibratedOn::Rounded).map(|weights| weights.to);
+        let engine = Arc::new(ComputeId::from(engine.id()));
+        let calibrated = Identity {
+            model: model_id(files, calibrated),
+            engine,
+            cut: None,
+            repair: None,
+            calibration: None,
+            measure: None,
+        };
+        let dense = Identity { model: model_id(files, weights.map(|weights| weights.to)), ..calibrated.clone() };
+        Self { grid, inputs, files, folder: folder.to_owned(), dense, calibrated, batch_tokens }
+    }
+
+    fn hashes(&self, files: &[PathBuf]) -> Result<Vec<String>> {
+        files.iter().map(|file| self.inputs.of(file).map(str::to_owned)).collect()
+    }
+
+    /// Returns the identity of a text. For a streamed text it includes the order of the shards, which depends on the
+    /// seed.
+    fn text(&self, corpus: &str, seed: u64) -> Result<TextId> {
+        let entry = &self.grid.corpora[corpus];
+        let files = entry.files_of(seed)?;
+        let read = self.hashes(&files)?;
+        let column = entry.column.clone();
+        let rule = entry.rule.clone();
+        let format = files.first().map_or(Ok(""), |file| corpus::format(file))?.to_owned();
+        Ok(match &entry.stream {
+            None => TextId { bytes: read.concat(), format, column, rule, shards: None },
+            Some(stream) => {
+                let bytes = sha256::of_bytes(read.concat());
+                let shards = Some(ShardsId { order: stream.shards, count: stream.count, read });
+                TextId { bytes, format, column, rule, shards }
+            }
+        })
+    }
+
+    /// Returns the identity of a calibration and the key of its tokenized windows.
+    pub(super) fn calibration(&self, calibration: &Calibration) -> Result<(CalibrationId, Key)> {
+        let &Calibration { ref corpus, sequences, length, seed, .. } = calibration;
+        let text = self.text(corpus, seed)?;
+        let windows = json!({"for": "calibration", "sequences": sequences, "length": length, "seed": seed});
+        let tokens = tokens::of_windows(corpus, &text, &self.files.tokenizer, &windows);
+        let weights = self.calibrated.model.weights.clone();
+        Ok((CalibrationId { text, sequences, length, seed, weights }, tokens))
+    }
+
+    /// Returns the identity of a perplexity measurement and the key of its tokenized windows.
+    pub(super) fn windows(&self, perplexity: &Perplexity) -> Result<(MeasureId, Key)> {
+        let &Perplexity { ref corpus, length, draw, .. } = perplexity;
+        let text = self.text(corpus, EVALUATION_SEED)?;
+        let limit = self.grid.corpora[corpus].limit;
+        let windows = json!({"for": "perplexity", "length": length, "limit": limit});
+        let tokens = tokens::of_windows(corpus, &text, &self.files.tokenizer, &windows);
+        Ok((MeasureId::Windows { text, length, limit, draw, batch: self.batch_tokens }, tokens))
+    }
+
+    /// Returns the token that replaces an empty context.
+    fn prefix<'v>(&self, tokenizer_config: &'v Value, config: &'v Value) -> Result<Option<PrefixToken<'v>>> {
+        let tokenizer = parts::tokenizer(&self.folder);
+        prefix_token(tokenizer_config, config, |text| corpus::token_id(&tokenizer, text))
+    }
+
+    /// Returns a note on the token that replaces an empty context, if the grid has tasks and the token is unusual.
+    pub(super) fn prefix_note(&self) -> Result<Option<String>> {
+        let evaluate = &self.grid.evaluate;
+        if evaluate.tasks.is_empty() || is_gguf(&self.folder) {
+            return Ok(None);
+        }
+        let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
+        Ok(self.prefix(&tokenizer_config, &config)?.and_then(|prefix| prefix.note()))
+    }
+
+    /// Identifies the measurement of a task, and returns the key of its requests. Metrics and filters of a definition are
+    /// not part of the key, so another metric of the same answers computes nothing.
+    pub(super) fn task(&self, task: &EvalTask) -> Result<(MeasureId, Key)> {
+        let data = self.grid.task(task);
+        let definition = data.definition()?;
+        let how = &task.how;
+        let files = data.rows()?;
+        let documents = files.evaluated(definition);
+        let rows = self.hashes(documents)?;
+        let formats = formats(documents)?;
+        let limit = self.inputs.limit(task)?;
+        let bos = how.bos.to_string();
+        let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
+        let max_length = how.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
+        let prefix = self.prefix(&tokenizer_config, &config)?.map(|prefix| json!(prefix.token));
+        if let Some(native) = data.native() {
+            let asked = json!({
+                "task": native.name, "task_version": native.version, "rows": rows, "formats": formats, "limit": limit,
+                "bos": bos, "max_length": max_length, "prefix": prefix, "tokenizer": self.files.tokenizer,
+            });
+            let measure = MeasureId::Task {
+                task: native.name.to_owned(),
+                version: native.version,
+                rows,
+                formats,
+                limit: limit.map(|limit| Canonical::of(&json!(limit))),
+                draw: how.draw,
+                bos,
+                max_length,
+                prefix: prefix.as_ref().map(Canonical::of),
+                batch: self.batch_tokens,
+            };
+            return Ok((measure, tokens::of_requests(&task.name, asked)));
+        }
+        let generation = match definition.output {
+            Output::Generate => self.inputs.generation(&self.folder, &config)?.changes(),
+            _ => None,
+        };
+        let measure = MeasureId::Defined {
+            asks: sha256::of_bytes(definition.asks()),
+            rows,
+            formats,
+            shots: self.shots(how, definition, files.examples(definition, how.shots))?,
+            chat: self.chat(how)?,
+            system: how.system.as_ref().map(sha256::of_bytes),
+            limit: limit.map(|limit| Canonical::of(&json!(limit))),
+            bos,
+            max_length,
+            prefix: prefix.as_ref().map(Canonical::of),
+            generation: generation.as_ref().map(Canonical::of),
+            batch: self.batch_tokens,
+        };
+        let mut asked = json!(measure)["defined"].take();
+        // The batch size affects the last digits of scores, but not the requests.
+        asked.as_object_mut().and_then(|object_mut| object_mut.remove("batch"));
+        asked["tokenizer"] = json!(self.files.tokenizer);
+        if definition.output == Output::Generate {
+            asked["end_of_text"] = json!(end_of_text(&tokenizer_config, &config));
+        }
+        Ok((measure, tokens::of_requests(&task.name, json!({"definition": asked}))))
+    }
+
+    fn shots(&self, how: &Asking, definition: &Definition, files: &[PathBuf]) -> Result<Option<ShotsId>> {
+        let count = definition.shots(how.shots);
+        let shots = || Ok(ShotsId { count, seed: how.seed, rows: self.hashes(files)?, formats: formats(files)? });
+        (count > 0).then(shots).transpose()
+    }
+
+    fn chat(&self, how: &Asking) -> Result<Option<ChatId>> {
+        let Some(multiturn) = how.chat else { return Ok(None) };
+        let template = sha256::of_bytes(self.inputs.chat(&self.folder)?.content());
+        Ok(Some(ChatId { template, multiturn }))
+    }
+}
+
+fn model_id(files: &BackboneFiles, weights: Option<WeightType>) -> Arc<ModelId> {
+    let weights = weights.map(|weights| weights.name().to_owned());
+    Arc::new(ModelId { content: files.content.clone(), tokenizer: files.tokenizer.clone(), weights })
+}
+
+fn formats(files: &[PathBuf]) -> Result<Vec<String>> {
+    files.iter().map(|file| row_format(file).map(str::to_owned)).collect()
+}
+
+/// Returns the identity of a latency measurement on this machine's device. `among` is the hash of the variants that are
+/// timed together ([`identity::timing_cohort`](crate::pipeline::identity::timing_cohort)).
+pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> MeasureId {
+    let Rounds { warmups, timed } = Rounds::PAPER;
+    MeasureId::Prefill {
+        length: prompt.length,
+        batch: prompt.batch,
+        decode: prompt.decode,
+        warmups,
+        rounds: timed,
+        machine: Canonical::of(machine),
+        among: among.to_owned(),
+    }
+}
+
+/// Returns the identity of a cut. For criteria that remove layers one by one it includes the repair.
+pub(super) fn cut(criterion: &Method<dyn Criterion>, spec: &PruneSpec<'_>, repair: Option<&RepairId>) -> Result<CutId> {
+    Ok(CutId {
+        criterion: criterion.name.clone(),
+        version: criterion::version(&criterion.name),
+        options: Canonical::of(&json!(criterion.resolved)),
+        depth: Depth { count: spec.depth, unit: spec.unit },
+        known: criterion.rule.known(spec)?.map(|order| Canonical::of(&json!(order))),
+        repaired: repair.map(|repair| RepairId { training: None, ..repair.clone() }),
+    })
+}
+
+/// Returns the identity of a cell's repair.
+pub(super) fn repair(
+    calibration: &Calibration,
+    criterion: &Method<dyn Criterion>,
+    recovery: &Method<dyn Recovery>,
+    spec: &PruneSpec<'_>,
+) -> RepairId {
+    let Calibration { sequences, operator_sequences, .. } = *calibration;
+    RepairId {
+        recovery: recovery.name.clone(),
+        version: recovery::version(&recovery.name),
+        options: Canonical::of(&json!(recovery::untrained(&recovery.resolved))),
+        fitted: recovery.rule.fitted_on(criterion.rule.one_block(spec)).count(sequences, operator_sequences),
+        training: recovery.training,
+    }
+}

@@ -1,0 +1,375 @@
+//! Costs of a plan: FLOPs with and without sharing, memory and disk space.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant};
+use crate::criterion::{Criterion, Depth, TrialMetric};
+use crate::error::Result;
+use crate::evaluate::generation::CHUNK;
+use crate::grid::{Draw, Grid, Method};
+use crate::model::{Cut, Load, Operator, Program, Repairs, Trie};
+use crate::pipeline::env::settings::RunSettings;
+use crate::pipeline::stage::operator::{self, Needs, WantedRepair};
+use crate::pipeline::stage::{
+    Cost, Job, KINDS, Stage, activations, calibration, distilled, latency, scores, scoring, tokens,
+};
+use crate::recovery;
+use ghostlab_store::{ObjectKind, Store};
+
+/// Total and remaining costs of a grid.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Estimate {
+    pub cost: Cost,
+    /// Peak memory in bytes, including mapped files.
+    pub memory: u64,
+    /// Bytes of activations that are written temporarily, in addition to stored ones.
+    pub spool: u64,
+}
+
+/// Memory of the program itself in bytes, including tokenizers, tables and memory retained by the allocator. Measured
+/// with grids of tiny backbones.
+const PROGRAM: u64 = 92 << 20;
+
+/// Additional memory in bytes that is used if available. 30 runs with a small backbone used 128 to 160 MB in total
+/// (2026-11-27), of which 50 or 57 MB were pages of the executable, depending on the page cache.
+const AND_MORE: u64 = 30 << 20;
+
+/// Returns a placeholder for an unknown operator. Each index gives a different operator, because a trie merges equal
+/// programs.
+pub fn place_holder(index: usize) -> Result<Arc<Operator>> {
+    Operator::diagonal(vec![index as f32])
+}
+
+impl Estimate {
+    /// Estimates the cost of a plan. `spool_bytes` limits the temporary activations of a calibration pass, `memory` the
+    /// memory of jobs and weights.
+    pub fn of(plan: &Plan<'_>, state: &StoreState, spool_bytes: u64, memory: u64) -> Result<Self> {
+        let mut total = Self::default();
+        for backbone in &plan.backbones {
+            let one = of_backbone(plan, backbone, state, spool_bytes, memory, &mut Vec::new())?;
+            total.cost += one.cost;
+            // Backbones run one after the other.
+            total.memory = total.memory.max(one.memory);
+            total.spool = total.spool.max(one.spool);
+        }
+        Ok(total)
+    }
+
+    /// Returns the bytes added to the store, including temporary ones.
+    pub fn coming(&self) -> u64 {
+        self.cost.disk.saturating_add(self.spool)
+    }
+}
+
+/// Cost of a job.
+#[derive(Debug, Clone, Copy)]
+pub struct JobCost {
+    /// Index of the backbone in the plan.
+    pub backbone: usize,
+    pub job: Job,
+    pub cost: Cost,
+}
+
+/// Estimates the total and remaining cost of each job. Excludes evaluations whose texts are not tokenized yet.
+///
+/// # Errors
+/// Fails if a method cannot be built.
+pub fn job_costs(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<JobCost>> {
+    let mut all = Vec::new();
+    for (index, backbone) in plan.backbones.iter().enumerate() {
+        let mut jobs = Vec::new();
+        of_backbone(plan, backbone, state, u64::MAX, u64::MAX, &mut jobs)?;
+        all.extend(jobs.into_iter().map(|(job, cost)| JobCost { backbone: index, job, cost }));
+    }
+    Ok(all)
+}
+
+/// Returns the memory in bytes for the weights of a backbone while its jobs run: what a job leaves of `memory`.
+pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
+    let config = &backbone.config;
+    let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
+    // Solving holds at most four f64 matrices. Scoring holds an operator per variant.
+    let matrices = (4 * config.hidden * config.hidden) as u64 * left.max(8) as u64;
+    let left = memory.saturating_sub(PROGRAM + batch_bytes(plan, backbone, state, memory) + matrices);
+    // For rounded weights, the unquantized weights are also held for calibration.
+    let left = if backbone.unquantized.is_some() { left / 2 } else { left };
+    left.min(backbone.engine.weight_bytes(config))
+}
+
+/// Returns the memory in bytes of the largest batch, including residual streams of trie branches and comparisons, and
+/// KV caches of generation.
+pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
+    let deepest =
+        plan.grid.cells.iter().filter(|cell| cell.depth.is_in_layers()).map(|cell| cell.depth.count).max().unwrap_or(0);
+    let calibrations = backbone.calibrations.iter().map(|calibration| {
+        let Load { tokens, length, .. } = calibration.load();
+        backbone.config.batch_bytes(backbone.batch_tokens.max(length).min(tokens), deepest + 2)
+    });
+    let evaluations = backbone.evaluations.iter().enumerate().map(|(index, evaluation)| {
+        // A comparison keeps the dense model's stream until the end of a batch.
+        let streams = if evaluation.subject.extent().damage { 5 } else { 4 };
+        let load = load(state, &evaluation.tokens);
+        let all = load.as_ref().map_or(usize::MAX, |load| load.tokens);
+        let length = load.map_or(0, |load| load.length);
+        let batch = backbone.config.batch_bytes(backbone.batch_tokens.max(length).min(all), streams);
+        batch + cache_bytes(plan, backbone, index, state, memory)
+    });
+    calibrations.chain(evaluations).max().unwrap_or(0)
+}
+
+/// Returns the size of the KV caches of concurrent prompts in bytes: limited to a share of `memory`, but at least one
+/// prompt. Returns 0 without generation.
+fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state: &StoreState, memory: u64) -> u64 {
+    let evaluation = &backbone.evaluations[position];
+    let Some(load) = load(state, &evaluation.tokens).filter(|_| evaluation.generates) else { return 0 };
+    let lacking = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[position]));
+    let programs = lacking.filter_map(|variant| program(plan.grid, backbone, variant, state).ok());
+    let trie = Trie::new(&programs.collect::<Vec<_>>());
+    let prompts = (load.tokens / load.length.max(1)).max(1);
+    let new = load.scored / prompts;
+    let one = backbone.config.prompt_cache_bytes(&trie, load.length.saturating_sub(new), new);
+    (one * prompts.min(CHUNK) as u64).min(RunSettings::cache_part(memory)).max(one)
+}
+
+fn of_backbone(
+    plan: &Plan<'_>,
+    backbone: &BackbonePlan,
+    state: &StoreState,
+    spool_bytes: u64,
+    memory: u64,
+    jobs: &mut Vec<(Job, Cost)>,
+) -> Result<Estimate> {
+    let config = &backbone.config;
+    let mut total = Estimate::default();
+    let programs = backbone
+        .variants
+        .iter()
+        .map(|variant| program(plan.grid, backbone, variant, state))
+        .collect::<Result<Vec<Program>>>()?;
+    let all = Trie::scoring(&programs);
+    for (index, evaluation) in backbone.evaluations.iter().enumerate() {
+        let Some(load) = load(state, &evaluation.tokens) else { continue };
+        let load = evaluation.subject.draw().map_or(load, |draw| part(load, draw));
+        let missing = backbone.variants.iter().zip(&programs).filter(|(variant, _)| !state.has(&variant.scores[index]));
+        let missing: Vec<Program> = missing.map(|(_, program)| program.clone()).collect();
+        let reference = evaluation.subject.reference(backbone)?;
+        let compared = reference.as_ref().map(|reference| Trie::against(reference, &programs));
+        let trie = compared.as_ref().unwrap_or(&all);
+        let cost = scores::cost(config, trie, reference.as_ref(), &missing, &load);
+        jobs.push((Job { group: &scoring::GROUP, index }, cost));
+    }
+    for (index, prompt) in backbone.latencies.iter().enumerate() {
+        let left = backbone.variants.iter().any(|variant| !state.has(&variant.latencies[index]));
+        jobs.push((Job { group: &latency::GROUP, index }, latency::cost(config, &all, prompt, left)));
+    }
+    let mut operators = 0;
+    let mut mapped = 0;
+    for (index, calibration) in backbone.calibrations.iter().enumerate() {
+        let load = calibration.load();
+        if !state.has(&calibration.tokens) {
+            // Token ids and sequence offsets.
+            total.cost.disk += 4 * load.tokens as u64;
+        }
+        let calibrated: Vec<&Variant> = backbone.variants.iter().filter(|v| v.calibration == Some(index)).collect();
+        let missing: Vec<&Variant> =
+            calibrated.iter().copied().filter(|v| !v.operator.as_ref().is_some_and(|key| state.has(key))).collect();
+        let pass = activations::pass_flops(config, &load);
+        // A text used only for training is not a job, but one pass reads it.
+        if calibrated.is_empty() {
+            total.cost.shared += pass;
+            continue;
+        }
+        let [all, left] = [&calibrated, &missing].map(|variants| -> Vec<f64> {
+            variants.iter().filter_map(|variant| solving(plan.grid, backbone, variant, &load, state)).collect()
+        });
+        let mut cost = operator::cost(config, pass, &all, &left);
+        for Deepest { sets, left, .. } in deepest(plan.grid, backbone, &calibrated, state) {
+            cost += scores::trial_cost(config, &sets, left, &load);
+        }
+        // The result of a pass is stored once for all methods with the same boundary.
+        let mut read = BTreeSet::new();
+        let pass = pass / load.tokens.max(1) as f64;
+        for (variant, trained) in calibrated.iter().filter_map(|variant| Some((variant, variant.trained.as_ref()?))) {
+            let text = &backbone.calibrations[trained.text];
+            let left = !state.has(&trained.key);
+            cost += distilled::cost(config, pass, &text.load(), left);
+            let boundary = variant.selection.as_ref().map_or("", |key| key.hash());
+            if left && read.insert((trained.text, boundary)) {
+                cost += distilled::lessons_cost(config, &text.load(), text.shape(config));
+            }
+        }
+        if !missing.is_empty() {
+            operators += missing.len();
+            let (kept, spooled) = sites(plan.grid, backbone, &missing, state);
+            cost += activations::cost(config, calibration.shape(config), &load, [kept, spooled]);
+            let site_bytes = activations::site_bytes(config, &load);
+            mapped = mapped.max(kept as u64 * site_bytes);
+            total.spool = total.spool.max((spooled as u64 * site_bytes).min(spool_bytes));
+        }
+        jobs.push((Job { group: &calibration::GROUP, index }, cost));
+    }
+    jobs.iter().for_each(|(_, cost)| total.cost += *cost);
+    let matrix = operator::matrix_bytes(config);
+    let lacking = backbone.keys().filter(|key| !state.has(key));
+    let lacking: BTreeSet<(ObjectKind, &str)> = lacking.map(|key| (key.kind(), key.hash())).collect();
+    // Assume that an object has at most four operator matrices, one per region of the cut.
+    let small = 4 * matrix <= Store::SMALL;
+    for (kind, _) in &lacking {
+        total.cost.inodes += (Stage::of(*kind)?.inodes)(small);
+    }
+    // One directory per kind, and one for shared packs.
+    total.cost.inodes += if lacking.is_empty() { 0 } else { KINDS.len() as u64 + 1 };
+    let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
+    if left > 0 {
+        // Solving holds at most four f64 matrices and the mapped activations.
+        let solving = if operators > 0 { 8 * matrix + mapped } else { 0 };
+        let weights = backbone.engine.held_bytes(config, weights_budget(plan, backbone, state, memory));
+        let weights = if backbone.unquantized.is_some() { 2 * weights } else { weights };
+        let least = PROGRAM + weights + batch_bytes(plan, backbone, state, memory) + solving.max(left as u64 * matrix);
+        total.memory = (least + AND_MORE).min(memory.max(least));
+    }
+    Ok(total)
+}
+
+fn load(state: &StoreState, key: &ghostlab_store::Key) -> Option<Load> {
+    debug_assert_eq!(key.kind(), tokens::KIND);
+    match state.of(key) {
+        ObjectState::Whole(artifact) => tokens::load(artifact).ok(),
+        _ => None,
+    }
+}
+
+/// Returns the load of a sample of a text, assuming that all windows or documents have the same size.
+fn part(all: Load, draw: Draw) -> Load {
+    let items = (all.tokens / all.length.max(1)).max(1);
+    Load {
+        tokens: drawn_part(&draw, items, all.tokens),
+        scored: drawn_part(&draw, items, all.scored),
+        length: all.length,
+    }
+}
+
+fn drawn_part(draw: &Draw, items: usize, number: usize) -> usize {
+    number * draw.count(items) / items
+}
+
+/// Returns the program of a variant. If the selection is not stored, assumes layers in the middle.
+fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &StoreState) -> Result<Program> {
+    let layers = backbone.config.layers;
+    let cell = &grid.cells[variant.cell];
+    let known = variant.selection.as_ref().and_then(|key| state.selection(key));
+    let removed = known.map_or_else(|| cell.depth.middle(layers), |selection| selection.removed.clone());
+    let Some(recovery) = cell.recovery.as_ref().map(|method| &*method.rule).filter(|rule| rule.repairs()) else {
+        return Ok(Program::without(layers, &removed));
+    };
+    let operator = place_holder(variant.cell)?;
+    if recovery.sublayer().is_none() {
+        return Ok(Program::pruned(layers, &removed.whole_layers(), |_| Some(Arc::clone(&operator))));
+    }
+    let sublayers = removed.iter().map(|sublayer| (sublayer, Arc::clone(&operator))).collect();
+    Ok(Program::repaired(layers, &removed, &Repairs { sublayers, ..Repairs::default() }))
+}
+
+/// Estimates the FLOPs to solve the operators of a variant. If the selection is not stored, assumes layers in the
+/// middle.
+fn solving(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, load: &Load, state: &StoreState) -> Option<f64> {
+    let cell = &grid.cells[variant.cell];
+    let recovery = &*cell.recovery.as_ref()?.rule;
+    let known = variant.selection.as_ref().and_then(|key| state.selection(key));
+    let removed = known.map_or_else(|| cell.depth.middle(backbone.config.layers), |known| known.removed.clone());
+    let spans = recovery::spans(recovery, &removed).len();
+    // Removing layers one by one takes additional passes per layer: two to select it, and one to repair it.
+    let is_iterative = cell.criterion.as_ref().is_some_and(|method| method.rule.is_iterative());
+    let passes = if is_iterative { cell.depth.count * if recovery.repairs() { 3 } else { 2 } } else { 0 };
+    let passes = passes as f64 * activations::pass_flops(&backbone.config, load);
+    Some(passes + operator::solve_flops(&backbone.config, recovery, load, variant.fitted, spans))
+}
+
+/// Number of trials of a criterion on one calibration. A trial scores the backbone without some layers or sublayers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrialCount {
+    /// Criterion, as written in the grid.
+    pub criterion: String,
+    pub needed: usize,
+    pub stored: usize,
+}
+
+impl TrialCount {
+    /// Counts the trials on a calibration of a backbone, by criterion.
+    pub fn of(
+        plan: &Plan<'_>,
+        backbone: &BackbonePlan,
+        calibration: usize,
+        state: &StoreState,
+        store: &Store,
+    ) -> Vec<Self> {
+        let calibrated: Vec<&Variant> =
+            backbone.variants.iter().filter(|variant| variant.calibration == Some(calibration)).collect();
+        let tokens = &backbone.calibrations[calibration].tokens;
+        deepest(plan.grid, backbone, &calibrated, state)
+            .into_iter()
+            .map(|Deepest { criterion, metric, sets, left }| {
+                let key_parts = backbone.calibrated().key_parts();
+                let stored =
+                    sets.iter().filter(|set| !left || store.has(&scores::trial(key_parts, tokens, metric, set)));
+                Self { criterion, needed: sets.len(), stored: stored.count() }
+            })
+            .filter(|fit| fit.needed > 0)
+            .collect()
+    }
+}
+
+/// Trials of a criterion at its greatest depth, which include those of smaller depths.
+struct Deepest {
+    criterion: String,
+    metric: TrialMetric,
+    /// Removed sublayers of each trial.
+    sets: Vec<Cut>,
+    /// Whether any selection of the criterion is missing.
+    left: bool,
+}
+
+fn deepest(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> Vec<Deepest> {
+    let mut by_name: Vec<(String, &Method<dyn Criterion>, Depth, bool)> = Vec::new();
+    for variant in variants {
+        let cell = &grid.cells[variant.cell];
+        let Some(method) = &cell.criterion else { continue };
+        let lacks = !variant.selection.as_ref().is_some_and(|key| state.has(key));
+        match by_name
+            .iter_mut()
+            .find(|(name, _, depth, _)| *name == method.to_string() && depth.unit == cell.depth.unit)
+        {
+            Some((.., depth, left)) => (*depth, *left) = (cell.depth.max(*depth), *left | lacks),
+            None => by_name.push((method.to_string(), method, cell.depth, lacks)),
+        }
+    }
+    by_name
+        .into_iter()
+        .map(|(criterion, method, depth, left)| Deepest {
+            criterion,
+            metric: method.rule.trial_metric(),
+            sets: method.rule.trials(&backbone.cut(depth)),
+            left,
+        })
+        .collect()
+}
+
+/// Returns the number of activation sites that are stored, and of those that a pass must write in addition because a
+/// selection may need them.
+fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> (usize, usize) {
+    let [kept, now] = [true, false].map(|guess| {
+        Needs::of(variants.iter().filter_map(|variant| {
+            let cell = &grid.cells[variant.cell];
+            let criterion = Some(&*cell.criterion.as_ref()?.rule).filter(|rule| !rule.is_iterative())?;
+            let recovery = &*cell.recovery.as_ref()?.rule;
+            let known = variant.selection.as_ref().and_then(|key| state.selection(key));
+            let known = known.map(|selection| selection.removed.clone());
+            let removed = known.or_else(|| guess.then(|| cell.depth.middle(backbone.config.layers)));
+            Some(WantedRepair { criterion, recovery, cut: backbone.cut(cell.depth), removed })
+        }))
+    });
+    let kept = kept.exact;
+    let beyond = now.perhaps.union(&now.looks).filter(|site| !kept.contains(site)).count();
+    (kept.len(), beyond)
+}

@@ -1,0 +1,196 @@
+//! Objects that plans use and `cache gc --keep` keeps, and eviction of other objects to stay within a size limit.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::Plan;
+use crate::model::CPU;
+use crate::pipeline::identity::ComputeId;
+use crate::pipeline::stage::{KINDS, Member, Stage};
+use ghostlab_store::{Found, InventoryItem, Key, Store};
+
+/// Hashes of the objects that plans use, including transitive inputs.
+#[derive(Debug, Default)]
+pub struct KeepSet {
+    used: BTreeSet<String>,
+    /// Keys of unfinished objects, whose intermediate results are kept.
+    unfinished: BTreeSet<String>,
+    /// Hashes of the files that the plans read.
+    contents: BTreeSet<String>,
+}
+
+impl KeepSet {
+    pub fn add(&mut self, plan: &Plan<'_>, store: &Store) {
+        self.add_plan(plan, store, &|_| true);
+        plan.keys().for_each(|key| hashes_in(&key.readable()["of"], &mut self.contents));
+    }
+
+    /// Returns whether the plans read all files from which an object was computed.
+    pub fn knows_inputs(&self, entry: &InventoryItem) -> bool {
+        let Found::Whole(object) = &entry.found else { return true };
+        let mut hashes = BTreeSet::new();
+        hashes_in(&object.meta().key["of"], &mut hashes);
+        hashes.is_subset(&self.contents)
+    }
+
+    /// Adds the objects needed to complete a plan and read its results.
+    pub(super) fn add_needed(&mut self, plan: &Plan<'_>, store: &Store) {
+        self.add_plan(plan, store, &|key| !store.has(key));
+    }
+
+    /// Adds the objects of a plan, and their transitive inputs as long as `goes_on` returns true.
+    fn add_plan(&mut self, plan: &Plan<'_>, store: &Store, goes_on: &dyn Fn(&Key) -> bool) {
+        plan.keys().for_each(|key| self.add_key(key, goes_on));
+        self.unfinished.extend(
+            plan.keys()
+                .filter(|key| {
+                    Stage::of(key.kind())
+                        .is_ok_and(|stage| stage.members.iter().any(|member| matches!(member, Member::Toward(_))))
+                        && !store.has(key)
+                })
+                .map(|key| key.hash().to_owned()),
+        );
+    }
+
+    fn add_key(&mut self, key: &Key, goes_on: &dyn Fn(&Key) -> bool) {
+        if self.used.insert(key.hash().to_string()) && goes_on(key) {
+            key.parents().for_each(|(_, parent)| self.add_key(parent, goes_on));
+        }
+    }
+
+    /// Returns whether an object is kept. If one member of a family is used, all members are kept, because other depths
+    /// or recoveries may use them.
+    pub fn has(&self, entry: &InventoryItem) -> bool {
+        let stage = KINDS.into_iter().find(|kind| kind.folder() == entry.stage).and_then(|kind| Stage::of(kind).ok());
+        self.used.contains(&entry.hash)
+            || stage.is_some_and(|stage| {
+                stage.members.iter().any(|member| match member {
+                    Member::Of(fields) => entry.hash_without(fields).is_some_and(|hash| self.used.contains(&hash)),
+                    Member::Toward(parent) => entry.parent(parent).is_some_and(|hash| self.unfinished.contains(&hash)),
+                })
+            })
+    }
+}
+
+/// Returns the engines that computed an object and its inputs.
+pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
+    let mut found = BTreeSet::new();
+    if let Found::Whole(artifact) = &entry.found {
+        engines_in(&artifact.meta().key, &mut found);
+    }
+    found
+}
+
+/// Collects the engines in a key and its ancestors. Keys on the CPU engine do not name the engine.
+fn engines_in(key: &Value, found: &mut BTreeSet<ComputeId>) {
+    let Some(identity) = key["of"].as_object() else { return };
+    let [engine, dtype, device] = ["engine", "dtype", "device"].map(|name| identity.get(name).and_then(Value::as_str));
+    if let (Some(dtype), Some(device)) = (dtype, device) {
+        let name = engine.unwrap_or(CPU.name);
+        found.insert(ComputeId { name: name.to_owned(), dtype: dtype.to_owned(), device: device.to_owned() });
+    }
+    identity.values().for_each(|parent| engines_in(parent, found));
+}
+
+fn hashes_in(key: &Value, found: &mut BTreeSet<String>) {
+    match key {
+        Value::String(text) if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            found.insert(text.clone());
+        }
+        Value::Array(items) => items.iter().for_each(|item| hashes_in(item, found)),
+        Value::Object(fields) => fields.values().for_each(|field| hashes_in(field, found)),
+        _ => {}
+    }
+}
+
+/// Result of applying a size limit to a store.
+#[derive(Debug, Default)]
+pub struct Quota {
+    pub limit: u64,
+    /// Bytes of objects that the plan or a running process needs.
+    pub needed: u64,
+    /// Bytes of other objects that fit within the limit.
+    pub kept: u64,
+    /// Objects to evict, cheapest to recompute per byte first.
+    pub going: Vec<InventoryItem>,
+    /// Bytes that will be written.
+    pub coming: u64,
+}
+
+impl Quota {
+    /// Determines the evictions before `coming` bytes are written. `in_use` are the hashes reserved by running
+    /// processes.
+    pub fn of(plan: &Plan<'_>, store: &Store, in_use: &BTreeSet<String>, limit: u64, coming: u64) -> Self {
+        let mut needed = KeepSet::default();
+        needed.add_needed(plan, store);
+        Self::divided(
+            store.entries(),
+            |entry: &InventoryItem| in_use.contains(&entry.hash) || (entry.current() && needed.has(entry)),
+            limit,
+            coming,
+        )
+    }
+
+    fn divided(entries: Vec<InventoryItem>, needed: impl Fn(&InventoryItem) -> bool, limit: u64, coming: u64) -> Self {
+        let (needed, mut others): (Vec<_>, Vec<_>) = entries.into_iter().partition(needed);
+        let needed = sum_of_sizes(&needed);
+        let mut kept = sum_of_sizes(&others);
+        // Leave objects of other program versions alone.
+        others.retain(|entry| !entry.older() && !entry.later());
+        // Damaged objects have no known cost and are evicted first.
+        others.sort_by(|a, b| price(a).total_cmp(&price(b)).then_with(|| a.hash.cmp(&b.hash)));
+        let mut going = Vec::new();
+        for entry in others {
+            if needed + kept + coming <= limit {
+                break;
+            }
+            kept -= entry.bytes();
+            going.push(entry);
+        }
+        Self { limit, needed, kept, going, coming }
+    }
+
+    /// Returns the bytes above the limit after all evictions.
+    pub fn beyond(&self) -> u64 {
+        (self.needed + self.kept + self.coming).saturating_sub(self.limit)
+    }
+}
+
+/// Returns the seconds that made an entry, per byte that it occupies.
+fn price(entry: &InventoryItem) -> f64 {
+    entry.seconds() / entry.bytes().max(1) as f64
+}
+
+fn sum_of_sizes(entries: &[InventoryItem]) -> u64 {
+    entries.iter().map(InventoryItem::bytes).sum::<u64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::stage;
+    use ghostlab_store::Key;
+    use serde_json::json;
+
+    #[test]
+    fn cheapest_objects_are_evicted_first_needed_ones_never() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), stage::WORDS).unwrap();
+        // Compute times per byte: 10, 1, 100 and 2 ms.
+        for (number, (bytes, seconds)) in [(100, 1.0), (1000, 1.0), (10, 1.0), (500, 1.0)].into_iter().enumerate() {
+            let key = Key::new(stage::selection::KIND, json!({"number": number}), []);
+            store.put(&key, seconds, &[("a", &vec![0; bytes])]).unwrap();
+        }
+        assert_eq!(quota(&store, 0, 1610, 0), (vec![], 0));
+        assert_eq!(quota(&store, 0, 1609, 0), (vec![1000], 0));
+        assert_eq!(quota(&store, 0, 1610, 1001), (vec![1000, 500], 0));
+        assert_eq!(quota(&store, 1000, 1100, 0), (vec![500, 100], 0), "the cheapest is needed");
+        assert_eq!(quota(&store, 1000, 900, 0), (vec![500, 100, 10], 100));
+    }
+
+    fn quota(store: &Store, needed: u64, limit: u64, coming: u64) -> (Vec<u64>, u64) {
+        let quota = Quota::divided(store.entries(), |entry| entry.bytes() == needed, limit, coming);
+        (quota.going.iter().map(InventoryItem::bytes).collect::<Vec<_>>(), quota.beyond())
+    }
+}

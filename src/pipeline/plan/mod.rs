@@ -1,0 +1,22 @@
+//! Layer 1: the plan of a grid: keys of all required objects, which of them are stored, why others are missing, and the
+//! costs. Computes no results.
+
+mod contents;
+mod cost;
+mod kept;
+mod outline;
+mod reason;
+mod recipe;
+mod state;
+
+pub use self::cost::{Estimate, JobCost, TrialCount, batch_bytes, job_costs, place_holder, weights_budget};
+pub use self::kept::{KeepSet, Quota, engines_of};
+pub use self::outline::{JobProgress, Outline, OutlineCell, OutlineJob, OutlineProgress};
+pub use self::reason::{Change, Reason, Reasons};
+pub use self::recipe::Plan;
+pub use self::state::{ObjectState, StoreState};
+pub use crate::pipeline::env::backbone::{
+    BackbonePlan, CalibrationPlan, Evaluation, ScoredExtent, Subject, TrainingPlan, Variant,
+};
+pub use crate::pipeline::env::inputs::{Inputs, warnings};
+pub use crate::pipeline::stage::Job;

@@ -1,0 +1,291 @@
+//! Explains why an object must be computed.
+//!
+//! Compares it with stored objects that have the same input names and differ in at most one setting. Objects that
+//! differ in more settings are treated as unrelated.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{ObjectState, Plan, StoreState};
+use crate::pipeline::identity::{Canonical, Difference, FlatSettings, SettingPath, differs};
+use crate::pipeline::stage;
+use ghostlab_store::{Found, InventoryItem, Key, Store};
+
+/// Reason why an object is missing.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(tag = "why", content = "what", rename_all = "snake_case")]
+pub enum Reason {
+    /// No similar object is stored.
+    First,
+    /// Differs in these fields from the closest stored object.
+    Changed(Vec<Change>),
+    /// Stored but damaged. Contains the error.
+    Damaged(String),
+}
+
+/// Change of one field of a key.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+pub struct Change {
+    /// Path of the field: `selection.tokens.windows.seed`.
+    pub field: SettingPath,
+    /// Stored value as JSON; absent if the field is new.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old: Option<Canonical>,
+    /// Requested value as JSON; absent if the field was removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new: Option<Canonical>,
+}
+
+impl Change {
+    /// Returns whether the field is a setting, as opposed to a content hash or a version.
+    fn is_setting(&self) -> bool {
+        let content = [&self.old, &self.new].into_iter().flatten().any(Canonical::is_hash);
+        !content && !self.field.name().ends_with("version")
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} → {}", self.field, shown_changes(&self.old), shown_changes(&self.new))
+    }
+}
+
+fn shown_changes(value: &Option<Canonical>) -> String {
+    match value {
+        Some(hash) if hash.is_hash() => format!("{}…", &hash.as_str()[1..13]),
+        Some(other) => other.to_string(),
+        None => "absent".to_string(),
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::First => f.write_str("first time"),
+            Self::Damaged(what) => write!(f, "damaged ({what})"),
+            Self::Changed(changes) => {
+                let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
+                write!(f, "changed: {}", changes.join(", "))
+            }
+        }
+    }
+}
+
+struct KeyParts {
+    leaves: FlatSettings,
+    inputs: BTreeSet<String>,
+}
+
+/// Index of stored objects for comparison with missing ones.
+pub struct Reasons {
+    stored: HashMap<&'static str, Vec<KeyParts>>,
+    /// Index of an object in `stored`, by the hash of its input names and all fields except one.
+    nearly: HashMap<(&'static str, u64), usize>,
+}
+
+/// Maximum number of objects to compare one by one if no single field explains the difference.
+const COMPARED: usize = 400;
+
+impl Reasons {
+    /// Creates the index for a plan, excluding the objects of the plan.
+    pub fn new(store: &Store, plan: &Plan<'_>) -> Self {
+        Self::of_stored(store, &plan.keys().map(|key| key.hash()).collect())
+    }
+
+    fn of_stored(store: &Store, used: &HashSet<&str>) -> Self {
+        let mut stored = HashMap::<_, Vec<KeyParts>>::new();
+        let mut nearly = HashMap::new();
+        for InventoryItem { found, hash, .. } in store.entries() {
+            let Found::Whole(artifact) = found else { continue };
+            if used.contains(hash.as_str()) {
+                continue;
+            }
+            let key = &artifact.meta().key;
+            let Some(kind) = stage::KINDS.into_iter().find(|kind| key["kind"] == kind.name()) else { continue };
+            let parts = KeyParts { leaves: leaves(key), inputs: inputs(key) };
+            let of_kind = stored.entry(kind.name()).or_default();
+            for field in parts.leaves.keys() {
+                nearly.insert((kind.name(), all_but(&parts, field)), of_kind.len());
+            }
+            of_kind.push(parts);
+        }
+        Self { stored, nearly }
+    }
+
+    pub fn of(&self, key: &Key, state: &StoreState) -> Reason {
+        if let ObjectState::Damaged(error) = state.of(key) {
+            return Reason::Damaged(error.one_line());
+        }
+        self.of_missing(key)
+    }
+
+    fn of_missing(&self, key: &Key) -> Reason {
+        let kind = key.kind().name();
+        let Some(stored) = self.stored.get(kind) else { return Reason::First };
+        let readable = key.readable();
+        let wanted = KeyParts { leaves: leaves(&readable), inputs: inputs(&readable) };
+        let single = wanted.leaves.keys().find_map(|field| self.nearly.get(&(kind, all_but(&wanted, field))));
+        let nearest = match single {
+            Some(&index) => Some(differences(&stored[index].leaves, &wanted.leaves)),
+            None => {
+                let comparable = stored.iter().rev().filter(|object| object.inputs == wanted.inputs).take(COMPARED);
+                comparable.map(|comparable| differences(&comparable.leaves, &wanted.leaves)).min_by_key(Vec::len)
+            }
+        };
+        match nearest {
+            Some(changes)
+                if !changes.is_empty() && changes.iter().filter(|change| change.is_setting()).count() <= 1 =>
+            {
+                Reason::Changed(changes)
+            }
+            _ => Reason::First,
+        }
+    }
+}
+
+fn inputs(key: &Value) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut left = vec![key];
+    while let Some(Value::Object(map)) = left.pop() {
+        let kind = map.get("kind").and_then(Value::as_str).unwrap_or_default();
+        found.extend(map.get("input").and_then(Value::as_str).map(|input| format!("{kind} {input}")));
+        left.extend(map.get("of").into_iter().flat_map(|value| value.as_object()).flat_map(|fields| fields.values()));
+    }
+    found
+}
+
+/// Flattens a key to its fields by path, without `of` and the kinds of parents. An ancestor or input hash that occurs
+/// several times is listed only at its shortest path.
+fn leaves(key: &Value) -> FlatSettings {
+    let mut found = FlatSettings::new();
+    let mut seen = HashSet::new();
+    let mut left = VecDeque::from([(SettingPath::new(""), "", key)]);
+    while let Some((path, name, value)) = left.pop_front() {
+        match value {
+            Value::Object(map) if map.contains_key("kind") && map.contains_key("of") => {
+                if seen.insert(value.to_string()) {
+                    found.insert(path.below("version"), Canonical::of(&map["version"]));
+                    left.push_back((path, name, &map["of"]));
+                }
+            }
+            Value::Object(map) => {
+                left.extend(map.iter().map(|(name, value)| (path.below(name), name.as_str(), value)));
+            }
+            other => {
+                let value = Canonical::of(other);
+                if !value.is_hash() || seen.insert(format!("{name} {value}")) {
+                    found.insert(path, value);
+                }
+            }
+        }
+    }
+    found
+}
+
+fn all_but(parts: &KeyParts, field: &SettingPath) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hash = DefaultHasher::new();
+    field.hash(&mut hash);
+    parts.inputs.hash(&mut hash);
+    parts.leaves.iter().filter(|(name, _)| *name != field).for_each(|entry| entry.hash(&mut hash));
+    hash.finish()
+}
+
+fn differences(stored: &FlatSettings, wanted: &FlatSettings) -> Vec<Change> {
+    let changes = differs(stored, wanted).into_iter().map(|Difference { aspect, one, other }| Change {
+        field: aspect,
+        old: one,
+        new: other,
+    });
+    // An input that appears at several paths counts as one change.
+    let mut merged: Vec<Change> = Vec::new();
+    for change in changes {
+        match merged.iter_mut().find(|known| (&known.old, &known.new) == (&change.old, &change.new)) {
+            Some(known) if known.field.as_str().len() > change.field.as_str().len() => *known = change,
+            Some(_) => {}
+            None => merged.push(change),
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::sync::Arc;
+
+    fn key(seed: u64, alpha: f64, content: &str) -> Key {
+        let tokens = Arc::new(Key::new(stage::tokens::KIND, json!({"seed": seed}), []).named("c4"));
+        let identity = json!({"backbone": content.repeat(64)});
+        let selection = Key::new(stage::selection::KIND, identity, [("tokens", tokens)]).named("llama");
+        Key::new(stage::operator::KIND, json!({"options": {"alpha": alpha}}), [("selection", Arc::new(selection))])
+    }
+
+    fn parts(key: &Key) -> KeyParts {
+        KeyParts { leaves: leaves(&key.readable()), inputs: inputs(&key.readable()) }
+    }
+
+    fn reason(stored: &[Key], wanted: &Key) -> String {
+        let temp = tempfile::tempdir().unwrap();
+        let store = Store::open(temp.path(), stage::WORDS).unwrap();
+        for key in stored {
+            store.put(key, 1.0, &[("x", b"x")]).unwrap();
+        }
+        Reasons::of_stored(&store, &HashSet::new()).of_missing(wanted).to_string()
+    }
+
+    #[test]
+    fn a_changed_field_is_named_with_its_old_and_new_value() {
+        assert_eq!(reason(&[key(0, 0.0, "a")], &key(0, 0.5, "a")), "changed: options.alpha: 0.0 → 0.5");
+        let changed = "changed: selection.backbone: aaaaaaaaaaaa… → bbbbbbbbbbbb…";
+        assert_eq!(reason(&[key(0, 0.0, "a")], &key(0, 0.0, "b")), changed, "other weights under the same name");
+        let both = format!("{changed}, selection.tokens.seed: 0 → 3");
+        assert_eq!(reason(&[key(0, 0.0, "a")], &key(3, 0.0, "b")), both);
+    }
+
+    #[test]
+    fn what_is_hardly_comparable_gives_no_reason() {
+        assert_eq!(reason(&[key(0, 0.0, "a")], &key(3, 0.5, "a")), "first time", "two settings: another cell");
+        let stored = [dense("llama", "a", "ptb")];
+        assert_eq!(reason(&stored, &dense("qwen", "b", "ptb")), "first time", "another backbone");
+        assert_eq!(reason(&stored, &dense("llama", "b", "c4")), "first time", "another text");
+        assert!(reason(&stored, &dense("llama", "b", "ptb")).starts_with("changed: backbone"));
+    }
+
+    fn dense(name: &str, content: &str, tokens: &str) -> Key {
+        let tokens = Arc::new(Key::new(stage::tokens::KIND, json!({"length": 64}), []).named(tokens));
+        let identity = json!({"backbone": content.repeat(64)});
+        Key::new(stage::scores::KIND, identity, [("tokens", tokens)]).named(name)
+    }
+
+    #[test]
+    fn an_ancestor_on_two_paths_is_told_once() {
+        let stored = parts(&operator_key(0));
+        let wanted = parts(&operator_key(1));
+        let changes = differences(&stored.leaves, &wanted.leaves);
+        assert_eq!(Reason::Changed(changes).to_string(), "changed: activations.tokens.seed: 0 → 1");
+        let field = SettingPath::new("activations.tokens.seed");
+        assert_eq!(all_but(&stored, &field), all_but(&wanted, &field), "found by that field alone");
+    }
+
+    #[test]
+    fn leaving_one_field_out_finds_its_like() {
+        let stored = parts(&key(0, 0.0, "a"));
+        let wanted = parts(&key(9, 0.0, "a"));
+        let [seed, alpha] = ["selection.tokens.seed", "options.alpha"].map(SettingPath::new);
+        assert_eq!(all_but(&stored, &seed), all_but(&wanted, &seed));
+        assert_ne!(all_but(&stored, &alpha), all_but(&wanted, &alpha));
+    }
+
+    fn operator_key(seed: u64) -> Key {
+        let tokens = Arc::new(Key::new(stage::tokens::KIND, json!({"seed": seed}), []));
+        let pass = Arc::new(Key::new(stage::activations::KIND, json!({"dtype": "f32"}), [("tokens", tokens)]));
+        let selection = Key::new(stage::selection::KIND, json!({}), [("activations", Arc::clone(&pass))]);
+        Key::new(stage::operator::KIND, json!({}), [("selection", Arc::new(selection)), ("activations", pass)])
+    }
+}

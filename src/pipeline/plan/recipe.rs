@@ -1,0 +1,331 @@
+//! Derives the keys of all objects that a grid needs, without computing anything.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::contents::{self, BackboneContents};
+use crate::criterion::{Criterion, Depth};
+use crate::distill::Finetune;
+use crate::error::{Error, Result};
+use crate::files::{parts, sha256};
+use crate::grid::{CalibratedOn, Calibration, Cell, Grid, Method};
+use crate::machine;
+use crate::model::{Config, EngineRequest, rounding_told};
+use crate::pipeline::env::backbone::{
+    BackboneKeyParts, BackbonePlan, CalibrationPlan, Evaluation, Subject, TrainingPlan, Variant,
+};
+use crate::pipeline::env::inputs::{GridInputs, Inputs};
+use crate::pipeline::identity::{CutId, Identity, MeasureId, RepairId, timing_cohort};
+use crate::pipeline::stage::{distilled, generations, latency, operator, scores, selection};
+use ghostlab_store::{Key, Store};
+
+/// Keys of all objects that a grid needs, by backbone.
+pub struct Plan<'g> {
+    pub grid: &'g Grid,
+    pub inputs: Inputs,
+    /// Backbones, in the order of the grid's cells.
+    pub backbones: Vec<BackbonePlan>,
+}
+
+impl<'g> Plan<'g> {
+    /// Hashes the inputs and builds all keys. The number of tokens per batch is part of the keys of scores, because it
+    /// affects the last digits. By default it depends on the engine.
+    ///
+    /// # Errors
+    /// Fails if an input cannot be read or the engine is not available on this machine.
+    pub fn new(grid: &'g Grid, store: &Store, engine: EngineRequest, batch_tokens: Option<usize>) -> Result<Self> {
+        let inputs = Inputs::read(grid, store)?;
+        let mut names: Vec<&str> = grid.cells.iter().map(|cell| cell.backbone.as_str()).collect();
+        names.dedup();
+        let planned = names.iter().map(|name| BackbonePlan::new(grid, name, &inputs, engine, batch_tokens));
+        let backbones = planned.collect::<Result<_>>()?;
+        Ok(Self { grid, inputs, backbones })
+    }
+
+    pub(crate) fn given(&self) -> GridInputs<'_> {
+        GridInputs { grid: self.grid, inputs: &self.inputs }
+    }
+
+    /// Formats the engines of the backbones. There is usually one.
+    pub fn engines(&self) -> String {
+        let ids: BTreeSet<String> = self.backbones.iter().map(|backbone| backbone.engine.id().to_string()).collect();
+        ids.into_iter().collect::<Vec<_>>().join(", ")
+    }
+
+    /// Formats the machine with each compute device, like [`machine::identity`].
+    pub fn machine(&self) -> String {
+        let all: BTreeSet<String> =
+            self.backbones.iter().map(|backbone| machine::identity(backbone.engine.device()).to_string()).collect();
+        all.into_iter().collect::<Vec<_>>().join(", ")
+    }
+
+    /// Iterates over all object keys of all backbones.
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
+        self.backbones.iter().flat_map(BackbonePlan::keys)
+    }
+
+    /// Iterates over backbones and variants, in the order of the grid's cells.
+    pub fn variants(&self) -> impl Iterator<Item = (&BackbonePlan, &Variant)> {
+        self.backbones.iter().flat_map(|backbone| backbone.variants.iter().map(move |variant| (backbone, variant)))
+    }
+}
+
+/// Returns the text for training a cell's operator, from the corpus of its calibration. Returns `None` if the operator
+/// is not trained.
+fn training_text(cell: &Cell) -> Option<Calibration> {
+    let Finetune { sequences, length, seed } = cell.recovery.as_ref()?.training?;
+    let corpus = cell.calibration.as_ref()?.corpus.clone();
+    Some(Calibration { corpus, sequences, length, seed, operator_sequences: sequences })
+}
+
+impl BackbonePlan {
+    pub(super) fn new(
+        grid: &Grid,
+        name: &str,
+        inputs: &Inputs,
+        engine: EngineRequest,
+        batch_tokens: Option<usize>,
+    ) -> Result<Self> {
+        let folder = grid.backbones[name].path.clone();
+        let weights = grid.backbones[name].weights.as_ref();
+        let mut config = inputs.guarded(&[&parts::config(&folder)], || Config::read_with_attachments(&folder))?;
+        config.rounded = weights.map(|weights| weights.to);
+        config.notes.extend(rounding_told(&config));
+        let files = inputs.of_backbone(&folder)?;
+        let engine = engine.choose(&folder)?;
+        let batch_tokens = batch_tokens.unwrap_or_else(|| engine.batch_tokens());
+        let contents = BackboneContents::new(grid, inputs, (&folder, &files), weights, engine, batch_tokens);
+        config.notes.extend(contents.prefix_note()?);
+        let cells: Vec<(usize, &Cell)> =
+            grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
+        if let Some((_, cell)) = cells.iter().find(|(_, cell)| !cell.is_dense() && !config.is_plain()) {
+            return Err(Error::bad_input(
+                "a backbone with operators next to its weights or without some sublayers can be scored, but not pruned",
+            )
+            .at(cell.to_string())
+            .expected("a dense cell")
+            .found(format!("an export: {}", config.export_text()))
+            .hint("prune the model that it was exported from"));
+        }
+        let of_cells = cells.iter().filter_map(|(_, cell)| cell.calibration.clone());
+        let of_trainings = cells.iter().map(|(_, cell)| training_text(cell));
+        let mut calibrations: Vec<CalibrationPlan> = Vec::new();
+        let dense = contents.dense.clone();
+        let calibrated = contents.calibrated.clone();
+        let mut known = PlannedParts { dense, calibrated, calibrations: HashMap::new(), cuts: BTreeMap::new() };
+        for calibration in of_cells.chain(of_trainings.into_iter().flatten()) {
+            if known.calibrations.contains_key(&calibration) {
+                continue;
+            }
+            let (identity, tokens) = contents.calibration(&calibration)?;
+            let index =
+                calibrations.iter().position(|calibration| *calibration.tokens == tokens).unwrap_or(calibrations.len());
+            known.calibrations.insert(calibration.clone(), index);
+            if index == calibrations.len() {
+                let calibration = Calibration { operator_sequences: calibration.sequences, ..calibration };
+                let identity = Arc::new(identity);
+                let tokens = Arc::new(tokens);
+                calibrations.push(CalibrationPlan { calibration, identity, tokens });
+            }
+        }
+        let texts = grid.evaluate.perplexity.iter().cloned().map(Subject::Windows);
+        let content = &files.content;
+        let weights_to = config.rounded;
+        let key_parts = BackboneKeyParts { name, content, engine: engine.id(), weights: weights_to, batch_tokens };
+        let mut evaluations = Vec::new();
+        for subject in texts.chain(grid.evaluate.tasks.iter().cloned().map(Subject::Task)) {
+            let (measure, tokens) = match &subject {
+                Subject::Windows(text) => contents.windows(text)?,
+                Subject::Task(task) => contents.task(task)?,
+            };
+            let journal = scores::journal(key_parts, &tokens, subject.extent());
+            let generates = matches!(&subject, Subject::Task(task) if grid.task(task).generates());
+            let measure = Arc::new(measure);
+            let tokens = Arc::new(tokens);
+            evaluations.push(Evaluation { subject, measure, tokens, journal, generates });
+        }
+        let mut plan = Self {
+            name: name.to_string(),
+            folder,
+            config,
+            content: files.content.clone(),
+            unquantized: None,
+            engine,
+            batch_tokens,
+            calibrations,
+            evaluations,
+            latencies: grid.evaluate.latency.clone(),
+            variants: Vec::new(),
+        };
+        if let Some(stored_weights) = weights.filter(|weight| weight.calibrated == CalibratedOn::Full) {
+            plan.unquantized = Some(Box::new(plan.as_stored(&stored_weights.backbone)));
+        }
+        for (index, cell) in cells {
+            let variant = plan.variant(index, cell, &mut known)?;
+            plan.variants.push(variant);
+        }
+        plan.add_latencies();
+        Ok(plan)
+    }
+
+    /// Returns the plan of the unquantized backbone, with the same calibrations and without cells.
+    fn as_stored(&self, name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            folder: self.folder.clone(),
+            config: Config { rounded: None, ..self.config.clone() },
+            content: self.content.clone(),
+            unquantized: None,
+            engine: self.engine,
+            batch_tokens: self.batch_tokens,
+            calibrations: self.calibrations.clone(),
+            evaluations: Vec::new(),
+            latencies: Vec::new(),
+            variants: Vec::new(),
+        }
+    }
+
+    /// Adds the keys of latencies. They depend on all variants, which are timed together.
+    fn add_latencies(&mut self) {
+        if self.latencies.is_empty() {
+            return;
+        }
+        let among: BTreeSet<String> =
+            self.variants.iter().map(|variant| variant.repair().map_or("dense", |key| key.hash()).to_owned()).collect();
+        let among = sha256::of_bytes(among.into_iter().collect::<Vec<_>>().join(" "));
+        let machine = machine::identity(self.engine.device());
+        let others = timing_cohort(&self.variants.iter().map(|variant| &*variant.identity).collect::<Vec<_>>());
+        let timed: Vec<(Vec<Arc<Key>>, _)> = self
+            .variants
+            .iter()
+            .zip(others)
+            .map(|(variant, others)| {
+                let prompts =
+                    self.latencies.iter().map(|prompt| Arc::new(contents::prefill(prompt, &machine, &others)));
+                let prompts: Vec<Arc<MeasureId>> = prompts.collect();
+                let keys = prompts.iter().map(|measure| {
+                    let what = Arc::new(variant.identity.measured(measure));
+                    Arc::new(latency::key(self.key_parts(), variant.repair(), measure, &among, &what))
+                });
+                (keys.collect(), prompts)
+            })
+            .collect();
+        let each = self.variants.iter_mut().zip(timed);
+        each.for_each(|(variant, timed)| (variant.latencies, variant.prompts) = timed);
+    }
+
+    fn variant(&self, index: usize, cell: &Cell, known: &mut PlannedParts) -> Result<Variant> {
+        let PlannedParts { dense, calibrated, calibrations, cuts } = known;
+        let calibrating = self.calibrated().key_parts();
+        let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
+        else {
+            return Ok(Variant { scores: self.score_keys(dense, None), ..Variant::whole(index, dense.clone()) });
+        };
+        let position = calibrations.get(calibration).copied();
+        let position =
+            position.ok_or_else(|| Error::job("the plan has no calibration for the cell").at(cell.to_string()))?;
+        let plan = &self.calibrations[position];
+        let repair = contents::repair(calibration, criterion, recovery, &self.cut(cell.depth));
+        let repaired = Some(&repair).filter(|_| criterion.rule.is_iterative() && recovery.rule.repairs());
+        let rule = match repaired {
+            Some(_) => format!("{criterion} with {recovery} on {}", repair.fitted),
+            None => criterion.to_string(),
+        };
+        let (cut, selection) = match cuts.entry((position, rule, cell.depth)) {
+            std::collections::btree_map::Entry::Occupied(known) => known.get().clone(),
+            std::collections::btree_map::Entry::Vacant(free) => {
+                let cut = Arc::new(contents::cut(criterion, &self.cut(cell.depth), repaired)?);
+                let chosen = Identity {
+                    cut: Some(Arc::clone(&cut)),
+                    calibration: Some(Arc::clone(&plan.identity)),
+                    ..calibrated.clone()
+                };
+                let looked = (&*criterion.rule, &self.cut(cell.depth));
+                let selection = selection::key(calibrating, &cut, looked, &plan.tokens).about(&Arc::new(chosen));
+                free.insert((cut, Arc::new(selection))).clone()
+            }
+        };
+        let identity = repaired_identity(plan, &cut, dense, repair.clone());
+        let solved = Arc::new(repaired_identity(plan, &cut, calibrated, RepairId { training: None, ..repair.clone() }));
+        let operator = operator::key(calibrating, &selection, &repair, &plan.tokens).about(&solved);
+        let operator = Arc::new(operator);
+        let text = training_text(cell).and_then(|text| calibrations.get(&text).copied());
+        let trained = match recovery.training.zip(text) {
+            None => None,
+            Some((finetune, text)) => {
+                self.one_block(cell, criterion)?;
+                let trained = Arc::new(repaired_identity(plan, &cut, calibrated, repair.clone()));
+                let key = distilled::key(calibrating, &operator, &self.calibrations[text].tokens, &trained);
+                Some(TrainingPlan { text, finetune, key: Arc::new(key) })
+            }
+        };
+        let runs_with = trained.as_ref().map_or(&operator, |trained| &trained.key);
+        let scores = self.score_keys(&identity, Some(runs_with));
+        Ok(Variant {
+            calibration: Some(position),
+            selection: Some(selection),
+            operator: Some(operator),
+            fitted: repair.fitted,
+            trained,
+            scores,
+            ..Variant::whole(index, identity)
+        })
+    }
+
+    /// Returns the keys of all evaluations of a variant with the operator that it runs with.
+    fn score_keys(&self, identity: &Identity, operator: Option<&Arc<Key>>) -> Vec<Arc<Key>> {
+        self.evaluations
+            .iter()
+            .map(|evaluation| {
+                let what = Arc::new(identity.measured(&evaluation.measure));
+                let kind = if evaluation.generates { generations::KIND } else { scores::KIND };
+                Arc::new(scores::key(
+                    kind,
+                    self.key_parts(),
+                    operator,
+                    &evaluation.tokens,
+                    evaluation.subject.extent(),
+                    &what,
+                ))
+            })
+            .collect()
+    }
+
+    /// Rejects training unless the cut is always a single block of layers.
+    fn one_block(&self, cell: &Cell, criterion: &Method<dyn Criterion>) -> Result<()> {
+        let regions = criterion.rule.regions(&self.cut(cell.depth));
+        if !criterion.rule.is_iterative() && regions.iter().all(|(start, end)| cell.depth == end - start) {
+            return Ok(());
+        }
+        Err(Error::bad_input("fine-tuning requires one contiguous block of removed layers")
+            .at(cell.to_string())
+            .expected("a criterion that removes one block, such as llm-streamline")
+            .found(format!("`{criterion}`, whose layers need not be one block"))
+            .hint("the paper fine-tunes LLM-Streamline's cuts"))
+    }
+}
+
+fn repaired_identity(plan: &CalibrationPlan, cut: &Arc<CutId>, full: &Identity, repair: RepairId) -> Identity {
+    Identity {
+        cut: Some(Arc::clone(cut)),
+        repair: Some(Arc::new(repair)),
+        calibration: Some(Arc::clone(&plan.identity)),
+        ..full.clone()
+    }
+}
+
+/// Data shared by the cells of a backbone.
+struct PlannedParts {
+    /// Identity of the dense backbone.
+    dense: Identity,
+    /// Identity of the backbone that calibrations run on.
+    calibrated: Identity,
+    /// Indices of the calibrations.
+    calibrations: HashMap<Calibration, usize>,
+    /// Cuts with the keys of their selections, by calibration, criterion (including the recovery that it depends on)
+    /// and depth.
+    cuts: BTreeMap<(usize, String, Depth), Chosen>,
+}
+
+/// Cut with the key of its selection.
+type Chosen = (Arc<CutId>, Arc<Key>);

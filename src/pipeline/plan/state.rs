@@ -1,0 +1,145 @@
+//! State of a plan's objects in the store.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use super::{BackbonePlan, Job, Plan, Variant};
+use crate::criterion::Selection;
+use crate::error::Error;
+use crate::pipeline::stage::{Stage, selection};
+use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
+
+/// State of an object in the store.
+#[derive(Debug)]
+pub enum ObjectState {
+    Absent,
+    /// Stored but damaged. Will be computed again.
+    Damaged(Error),
+    Whole(StoredObject),
+}
+
+/// State of all objects of a plan.
+pub struct StoreState {
+    by_hash: HashMap<String, ObjectState>,
+    selections: HashMap<String, Selection>,
+}
+
+impl StoreState {
+    /// Looks up all objects of a plan. Verifies the bytes of the objects that a run would read.
+    pub fn read(plan: &Plan<'_>, store: &Store) -> Self {
+        Self::of_keys(plan, store, &|_| true)
+    }
+
+    /// Reads the state as if no machine-specific results were stored, for `--retime`.
+    pub fn to_retime(plan: &Plan<'_>, store: &Store) -> Self {
+        Self::of_keys(plan, store, &|key| !Stage::is_here(key))
+    }
+
+    fn of_keys(plan: &Plan<'_>, store: &Store, asked: &dyn Fn(&Key) -> bool) -> Self {
+        let variants: Vec<&Variant> = plan.variants().map(|(_, variant)| variant).collect();
+        let mut wanted: HashMap<&str, (&Arc<Key>, bool)> = HashMap::new();
+        for key in plan.keys().filter(|key| asked(key)) {
+            wanted.entry(key.hash()).or_insert((key, false));
+        }
+        let there = present(store, wanted.values().map(|(key, _)| &***key));
+        // An operator is loaded only if a score is missing.
+        for variant in &variants {
+            let scoring = variant.scores.iter().chain(&variant.latencies).any(|key| !there.contains(key.hash()));
+            if let Some(entry) = variant.repair().and_then(|key| wanted.get_mut(key.hash())) {
+                entry.1 |= scoring;
+            }
+        }
+        let by_hash: HashMap<String, ObjectState> = wanted
+            .into_par_iter()
+            .filter(|(hash, _)| there.contains(*hash))
+            .map(|(hash, (key, loaded))| (hash.to_string(), ObjectState::of(key, store, loaded)))
+            .collect();
+        let selections = variants.iter().filter_map(|variant| variant.selection.as_ref());
+        let selections = selections
+            .filter_map(|key| by_hash.get_key_value(key.hash()))
+            .filter_map(|(hash, stored)| match stored {
+                ObjectState::Whole(artifact) => Some((hash.clone(), selection::read(artifact).ok()?)),
+                _ => None,
+            })
+            .collect();
+        Self { by_hash, selections }
+    }
+
+    pub fn of(&self, key: &Key) -> &ObjectState {
+        self.by_hash.get(key.hash()).unwrap_or(&ObjectState::Absent)
+    }
+
+    pub fn has(&self, key: &Key) -> bool {
+        matches!(self.of(key), ObjectState::Whole(_))
+    }
+
+    pub fn selection(&self, key: &Key) -> Option<&Selection> {
+        self.selections.get(key.hash())
+    }
+
+    pub fn hashes(&self, damaged: bool) -> impl Iterator<Item = &str> {
+        self.by_hash.iter().filter(move |(_, stored)| is_match(damaged, stored)).map(|(hash, _)| hash.as_str())
+    }
+
+    pub fn damages(&self) -> impl Iterator<Item = &Error> {
+        self.by_hash
+            .values()
+            .filter_map(|stored| if let ObjectState::Damaged(error) = stored { Some(error) } else { None })
+    }
+
+    /// Returns the variants with missing objects of a job.
+    pub fn lacking<'b>(&self, backbone: &'b BackbonePlan, job: Job) -> Vec<&'b Variant> {
+        backbone.variants.iter().filter(|variant| job.made(variant).into_iter().any(|key| !self.has(key))).collect()
+    }
+
+    /// Returns whether a variant is complete except for machine-specific measurements.
+    pub fn complete_elsewhere(&self, variant: &Variant) -> bool {
+        variant.shared_keys().all(|key| self.has(key))
+    }
+
+    pub fn complete(&self, variant: &Variant) -> bool {
+        variant.keys().all(|key| self.has(key))
+    }
+}
+
+fn is_match(damaged: bool, stored: &ObjectState) -> bool {
+    match stored {
+        ObjectState::Damaged(_) => damaged,
+        ObjectState::Whole(_) => !damaged,
+        ObjectState::Absent => false,
+    }
+}
+
+/// Returns the hashes of stored objects. Uses directory listings if there are many keys.
+fn present<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<String> {
+    let mut by_kind: HashMap<ObjectKind, Vec<&Key>> = HashMap::new();
+    keys.for_each(|key| by_kind.entry(key.kind()).or_default().push(key));
+    by_kind
+        .into_iter()
+        .flat_map(|(kind, keys): (ObjectKind, Vec<&Key>)| -> Vec<String> {
+            if keys.len() > LISTING_THRESHOLD {
+                return store.present(kind).into_iter().collect();
+            }
+            keys.into_iter().filter(|key| store.has(key)).map(|key| key.hash().to_owned()).collect()
+        })
+        .collect()
+}
+
+/// Number of keys above which a directory listing is cheaper than individual lookups.
+const LISTING_THRESHOLD: usize = 300;
+
+impl ObjectState {
+    fn of(key: &Key, store: &Store, loaded: bool) -> Self {
+        let artifact = match store.look(key) {
+            Lookup::Absent => return Self::Absent,
+            Lookup::Damaged(error) => return Self::Damaged(error),
+            Lookup::Whole(artifact) => artifact,
+        };
+        match Stage::of(key.kind()).and_then(|stage| stage.check(&artifact, loaded)) {
+            Ok(()) => Self::Whole(artifact),
+            Err(error) => Self::Damaged(error),
+        }
+    }
+}

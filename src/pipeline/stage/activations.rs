@@ -1,0 +1,380 @@
+//! Data from a calibration pass: the residual stream and sums of similarities, in shards of sequences.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rayon::prelude::*;
+use serde_json::{Value, json};
+
+use super::{BackboneKeyParts, Check, Cost, Family, Member, Stage};
+use crate::calibrate::{
+    self, ActivationShape, Activations, HookPoint, Pair, PassRequest, Piece, Shard, Similarities, Spool,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::files::sha256;
+use crate::model::{Config, Load, Program, Trie, together};
+use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan};
+use crate::pipeline::env::context::CalibrationJob;
+use ghostlab_store::{Draft, Key, Mapped, ObjectKind, Payload, Store, StoredObject, fault};
+
+// Version 3: multiplication of a single row changes rounding. Version 4: one object per shard.
+pub const KIND: ObjectKind = ObjectKind::new("activations", 5);
+
+pub const STAGE: Stage = Stage {
+    check: Check::Never,
+    inodes: |_| 6,
+    members: &[Member::Of(&[SITE, SEQUENCES]), Member::Of(&[PAIRS, SEQUENCES])],
+    ..Stage::new(KIND)
+};
+
+/// Key fields that identify a site's activations, or some similarity sums, over some sequences.
+const SITE: &str = "site";
+const PAIRS: &str = "pairs";
+const SEQUENCES: &str = "sequences";
+
+/// Payload with a site's rows as f32.
+pub const ROWS: &str = "rows.f32";
+/// Payload with the similarity sums, in the order of their pairs.
+pub const SUMS: &str = "sums.f64";
+
+/// Returns the key family of a calibration pass. The required sites are only known once layers are selected.
+pub(super) fn family(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
+    Family::new(KIND, backbone.on_engine(), tokens, backbone)
+}
+
+/// Returns the key of the residual stream at one site.
+pub fn rows(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, site: HookPoint, sequences: &Range<usize>) -> Key {
+    family(backbone, tokens).member([(SITE, json!(site.to_string())), (SEQUENCES, range(sequences))])
+}
+
+/// Returns the key of similarity sums.
+pub fn sums(
+    backbone: BackboneKeyParts<'_>,
+    tokens: &Arc<Key>,
+    pairs: &BTreeSet<Pair>,
+    sequences: &Range<usize>,
+) -> Key {
+    family(backbone, tokens).member([(PAIRS, json!(pairs)), (SEQUENCES, range(sequences))])
+}
+
+pub(super) fn range(sequences: &Range<usize>) -> Value {
+    json!([sequences.start, sequences.end])
+}
+
+/// Prefix of calibration lease names.
+const CALIBRATING: &str = "calibrate-";
+
+pub fn lease_name(backbone: BackboneKeyParts<'_>, tokens: &Key) -> String {
+    let work = format!("{} {}{}", backbone.content, tokens.hash(), backbone.other_engine());
+    format!("{CALIBRATING}{}", sha256::of_bytes(work))
+}
+
+impl CalibrationPlan {
+    pub fn lease_name(&self, plan: &BackbonePlan) -> String {
+        lease_name(plan.calibrated().key_parts(), &self.tokens)
+    }
+}
+
+pub(super) fn is_lease(name: &str) -> bool {
+    name.starts_with(CALIBRATING)
+}
+
+/// Estimates the operations of a pass through all layers.
+pub fn pass_flops(config: &Config, load: &Load) -> f64 {
+    Trie::new(&[Program::trunk(config.layers)]).flops(config, load).shared
+}
+
+/// Cost of hashing and writing a byte, in floating-point operations. Measured with two cores at 90 GFLOP/s and a disk
+/// of 160 MB/s.
+pub(super) const KEPT_BYTE: f64 = 550.0;
+
+pub fn site_bytes(config: &Config, load: &Load) -> u64 {
+    (4 * load.tokens * config.hidden) as u64
+}
+
+/// Estimates the cost of storing `kept` and spooling `spooled` sites.
+pub fn cost(config: &Config, shape: ActivationShape, load: &Load, [kept, spooled]: [usize; 2]) -> Cost {
+    let inodes = (kept + spooled) as u64 * shape.shard_count() as u64 * (STAGE.inodes)(false);
+    let flops = KEPT_BYTE * ((kept + spooled) as u64 * site_bytes(config, load)) as f64;
+    Cost { separate: flops, shared: flops, left: flops, disk: kept as u64 * site_bytes(config, load), inodes }
+}
+
+/// Reads stored sums. `None` if there is not one per pair.
+pub fn read_sums(object: &StoredObject, pairs: usize) -> Option<Vec<f64>> {
+    let sums: Vec<f64> = object.read(SUMS).ok()?.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
+    (sums.len() == pairs).then_some(sums)
+}
+
+/// Plans the first pass.
+///
+/// It keeps all sites if they fit the limit or nothing has to be selected. Otherwise, it keeps the sites that the
+/// selection reads, if they fit.
+pub(crate) fn first(
+    job: &CalibrationJob<'_>,
+    pairs: BTreeSet<Pair>,
+    read: &BTreeSet<HookPoint>,
+    sites: BTreeSet<HookPoint>,
+) -> PassRequest {
+    let mut request = PassRequest { pairs, sites };
+    let site_bytes = |sites: &BTreeSet<HookPoint>| job.shape.bytes() * sites.len() as u64;
+    let bytes = site_bytes(&request.sites);
+    let fits = bytes <= job.run.settings.spool_bytes;
+    if !request.is_empty() {
+        job.run.note(format!(
+            "{}: {} sites, {:.1} MB of activations, {}",
+            job.label,
+            request.sites.len(),
+            bytes as f64 / 1e6,
+            if fits { "one pass" } else { "over the limit: a second pass spools only what the selections chose" }
+        ));
+    }
+    let waits = !request.pairs.is_empty() || !read.is_empty();
+    if waits && !fits {
+        let may = site_bytes(read) <= job.run.settings.spool_bytes;
+        request.sites.retain(|site| may && read.contains(site));
+    }
+    request
+}
+
+/// Runs the dense backbone over every shard with missing objects.
+pub(crate) fn run(
+    job: &CalibrationJob<'_>,
+    label: &str,
+    request: &PassRequest,
+    kept: &mut KeptActivations,
+) -> Result<Similarities> {
+    if request.is_empty() {
+        return Ok(Similarities::default());
+    }
+    let shards: Vec<Range<usize>> = job.shape.shards().collect();
+    let stored: Vec<Option<Vec<f64>>> = shards
+        .iter()
+        .map(|shard| read_sums(&job.run.get(&sums_key(job, &request.pairs, shard))?, request.pairs.len()))
+        .collect();
+    let work: Vec<PassRequest> = (0..shards.len())
+        .map(|index| {
+            let sites = request.sites.iter().copied().filter(|&site| !kept.has(site, index)).collect();
+            let pairs = if stored[index].is_some() { BTreeSet::new() } else { request.pairs.clone() };
+            PassRequest { pairs, sites }
+        })
+        .collect();
+    let left: usize = shards.iter().zip(&work).filter(|(_, work)| !work.is_empty()).map(|(s, _)| s.len()).sum();
+    let sequences = job.shape.sequences;
+    let tokens = left * job.shape.length;
+    if left < sequences {
+        job.run.note(format!("{label}: {} of {sequences} sequences are stored", sequences - left));
+    }
+    let config = &job.backbone.config;
+    let load = Load::windows(tokens, job.shape.length);
+    let lacking: usize = shards.iter().zip(&work).map(|(shard, work)| work.sites.len() * shard.len()).sum();
+    let bytes = (4 * lacking * job.shape.length * job.shape.channels) as f64;
+    let flops = Trie::new(&[request.program(config.layers)]).flops(config, &load).shared + KEPT_BYTE * bytes;
+    let id = job.run.start(job.hold.name(), label, tokens, 0, flops);
+    let mut measured: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    let mut next = 0;
+    while next < shards.len() {
+        // Process adjacent shards with the same missing parts together, up to the engine's limit.
+        let like = (next..shards.len()).take_while(|&index| work[index] == work[next]);
+        let tokens = like.map(|index| shards[index].len() * job.shape.length);
+        let end = next + together(tokens, job.engine.pass_tokens(work[next].streams()));
+        if !work[next].is_empty() {
+            for (index, (rows, sums)) in (next..).zip(measure(job, id, &shards[next..end], &work[next])?) {
+                kept.add(job.shape, index, rows);
+                measured.insert(index, sums);
+            }
+            job.run.check_stop()?;
+        }
+        next = end;
+    }
+    job.run.finish(id);
+    let mut similarities = Similarities::new(&request.pairs);
+    for (index, shard) in shards.iter().enumerate() {
+        // Add the sums in shard order, independent of interruptions.
+        let sums = stored[index].as_ref().or_else(|| measured.get(&index));
+        similarities.add_sums(sums.map_or(&[], Vec::as_slice), shard.len());
+    }
+    Ok(similarities)
+}
+
+pub(super) fn rows_key(job: &CalibrationJob<'_>, site: HookPoint, shard: &Range<usize>) -> Key {
+    self::rows(job.backbone.key_parts(), job.tokens, site, shard)
+}
+
+fn sums_key(job: &CalibrationJob<'_>, pairs: &BTreeSet<Pair>, shard: &Range<usize>) -> Key {
+    self::sums(job.backbone.key_parts(), job.tokens, pairs, shard)
+}
+
+/// Results of one shard: rows by site, and similarity sums.
+type OfShard = (BTreeMap<HookPoint, StoredObject>, Vec<f64>);
+
+fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &PassRequest) -> Result<Vec<OfShard>> {
+    fault::here("activations");
+    job.run.wait_while_timed()?;
+    let store = job.run.store;
+    let started = Instant::now();
+    let mut drafts = shards.iter().map(|_| Drafts::create(store, &work.sites)).collect::<Result<Vec<_>>>()?;
+    let mut pieces: Vec<Piece<'_>> = shards
+        .iter()
+        .zip(&mut drafts)
+        .map(|(shard, drafts)| {
+            let shard: &Range<usize> = shard;
+            let windows = job.windows.iter().skip(shard.start).take(shard.len()).collect();
+            Piece { windows, first_sequence: shard.start, spool: drafts as &mut Drafts }
+        })
+        .collect();
+    let batch = job.backbone.batch_tokens;
+    let token_count: usize = shards.iter().map(|shard| shard.len() * job.shape.length).sum();
+    let mut done = 0;
+    let similarities = calibrate::run(&*job.engine, &mut pieces, batch, work, |tokens| {
+        done += tokens;
+        match job.run.advance(id, tokens) {
+            // Store the finished shards before stopping.
+            Err(error) if error.kind() == ErrorKind::Interrupted && done >= token_count => Ok(()),
+            advanced => advanced,
+        }
+    });
+    job.engine.notes().into_iter().for_each(|note| job.run.note(format!("{}: {note}", job.label)));
+    let similarities = similarities.map_err(|error| error.at(job.label.clone()))?;
+    job.unchanged()?;
+    // Divide the time of the pass evenly among its objects.
+    let seconds = started.elapsed().as_secs_f64() / (shards.len() * (work.sites.len() + 1)) as f64;
+    let mut stored = Vec::new();
+    for ((shard, drafts), similarities) in shards.iter().zip(drafts).zip(similarities) {
+        let sums = similarities.sums();
+        let key_parts = drafts.0.into_iter().map(|(site, draft)| (site, rows_key(job, site, shard), draft));
+        let rows = commit_rows(store, key_parts.collect(), seconds)?;
+        job.hold.gone_on();
+        if !work.pairs.is_empty() {
+            store.put(&sums_key(job, &work.pairs, shard), seconds, &[(SUMS, bytemuck::cast_slice(&sums))])?;
+            job.hold.gone_on();
+        }
+        stored.push((rows, sums));
+    }
+    job.run.kept();
+    Ok(stored)
+}
+
+/// Commits the rows of all sites in parallel, because each commit hashes its data and waits for the disk.
+fn commit_rows(
+    store: &Store,
+    drafts: Vec<(HookPoint, Key, (Draft, Payload))>,
+    seconds: f64,
+) -> Result<BTreeMap<HookPoint, StoredObject>> {
+    let committed: Vec<Result<_>> = drafts
+        .into_par_iter()
+        .map(|(site, key, (draft, payload))| {
+            payload.close().map_err(|error| unwritten(site, &error))?;
+            Ok((site, store.commit(draft, &key, seconds)?))
+        })
+        .collect();
+    committed.into_iter().collect()
+}
+
+/// Uncommitted rows of some sites. Dropping the value discards them.
+struct Drafts(BTreeMap<HookPoint, (Draft, Payload)>);
+
+impl Drafts {
+    fn create(store: &Store, sites: &BTreeSet<HookPoint>) -> Result<Self> {
+        Ok(Self(
+            sites
+                .iter()
+                .map(|&site| {
+                    let mut draft = store.draft()?;
+                    let payload = draft.payload(ROWS)?;
+                    Ok((site, (draft, payload)))
+                })
+                .collect::<Result<_>>()?,
+        ))
+    }
+}
+
+impl Spool for Drafts {
+    fn push(&mut self, site: HookPoint, rows: &[f32]) -> Result<()> {
+        let Some((_, payload)) = self.0.get_mut(&site) else { return Ok(()) };
+        payload.write_all(bytemuck::cast_slice(rows)).map_err(|error| unwritten(site, &error))
+    }
+}
+
+fn unwritten(site: HookPoint, error: &std::io::Error) -> Error {
+    no_room("cannot write calibration activations", error).at(site.to_string())
+}
+
+pub(super) fn no_room(what: &str, error: &std::io::Error) -> Error {
+    Error::missing(what).found(error.to_string()).hint("free some disk space, or use another folder with --store")
+}
+
+/// Verified stored shards of each site.
+#[derive(Default)]
+pub(crate) struct KeptActivations(BTreeMap<HookPoint, Vec<Option<StoredObject>>>);
+
+impl KeptActivations {
+    pub(crate) fn find(&mut self, job: &CalibrationJob<'_>, sites: &BTreeSet<HookPoint>) {
+        for &site in sites {
+            let shards = job.shape.shards().map(|shard| job.run.get(&rows_key(job, site, &shard)));
+            self.0.insert(site, shards.collect());
+        }
+    }
+
+    pub(crate) fn lacking(&self, sites: &BTreeSet<HookPoint>) -> BTreeSet<HookPoint> {
+        let is_complete = |site: &HookPoint| self.0.get(site).is_some_and(|shards| shards.iter().all(Option::is_some));
+        sites.iter().copied().filter(|site| !is_complete(site)).collect()
+    }
+
+    pub(crate) fn has(&self, site: HookPoint, shard: usize) -> bool {
+        self.0.get(&site).is_some_and(|shards| shards[shard].is_some())
+    }
+
+    pub(crate) fn add(
+        &mut self,
+        shape: ActivationShape,
+        shard: usize,
+        rows: impl IntoIterator<Item = (HookPoint, StoredObject)>,
+    ) {
+        for (site, artifact) in rows {
+            self.0.entry(site).or_insert_with(|| shape.shards().map(|_| None).collect())[shard] = Some(artifact);
+        }
+    }
+
+    /// Memory-maps the rows of some sites.
+    ///
+    /// # Errors
+    /// Fails if a site is not stored completely.
+    pub(crate) fn open(&self, shape: ActivationShape, sites: &BTreeSet<HookPoint>) -> Result<Activations> {
+        Activations::new(
+            shape,
+            sites
+                .iter()
+                .map(|&site| {
+                    let shards = self.0.get(&site).into_iter().flatten().map(map).collect::<Result<_>>()?;
+                    Ok((site, shards))
+                })
+                .collect::<Result<_>>()?,
+        )
+    }
+}
+
+fn map(artifact: &Option<StoredObject>) -> Result<Shard> {
+    let artifact = artifact.as_ref().ok_or_else(vanished_error)?;
+    Ok(match artifact.map(ROWS).map_err(|error| vanished_error().found(error.one_line()))? {
+        Mapped::File(map) => Shard::Mapped(map),
+        Mapped::Memory(bytes) => Shard::Memory(bytemuck::pod_collect_to_vec(&bytes)),
+    })
+}
+
+fn vanished_error() -> Error {
+    Error::job("activations are missing from the store")
+}
+
+/// Removes sites that no selection chose and the sums used for selecting, but keeps the training inputs of other
+/// calibrations.
+pub(crate) fn clear(job: &CalibrationJob<'_>, pass: &PassRequest, chosen: &BTreeSet<HookPoint>) -> Result<()> {
+    let mut keys = Vec::new();
+    for shard in job.shape.shards() {
+        keys.extend(pass.sites.difference(chosen).map(|&site| rows_key(job, site, &shard)));
+        keys.extend((!pass.pairs.is_empty()).then(|| sums_key(job, &pass.pairs, &shard)));
+    }
+    job.run.store.discard_unused(&keys)
+}

@@ -1,0 +1,205 @@
+//! Runs the stages of a calibration in order.
+
+use std::sync::Arc;
+
+use super::activations::{self, KeptActivations};
+use super::group::{Group, JobContext, Order, ResumeState};
+use super::operator::{self, Needs, solve_flops};
+use super::selection::{Picked, Selections, Trials};
+use super::{distilled, tokens};
+use crate::calibrate::{ActivationShape, Activations, PassRequest};
+use crate::criterion::Selection;
+use crate::error::{ErrorKind, Result};
+use crate::model::Load;
+use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan, Variant};
+use crate::pipeline::env::context::{CalibrationJob, LeaseGuard, RunContext};
+use crate::pipeline::env::event::WorkKind;
+use crate::pipeline::env::models::Models;
+use crate::pipeline::env::progress::{JobStatus, caught};
+use crate::quantity::counted;
+use crate::recovery;
+use ghostlab_store::{Key, Lookup};
+
+/// Group of all repairs of a backbone on one calibration.
+pub const GROUP: Group = Group {
+    kind: WorkKind::Calibrate,
+    places: |backbone| backbone.calibrations.len(),
+    label: |backbone, index| backbone.calibrations[index].label(backbone),
+    lease_name: |backbone, index| backbone.calibrations[index].lease_name(backbone),
+    on: |_, _| None,
+    made: |variant, index| variant.repairs().filter(|_| variant.calibration == Some(index)).collect(),
+    bytes: |backbone, variants| {
+        let training = variants.iter().filter_map(|variant| variant.trained.as_ref());
+        let training = training.map(|plan| backbone.config.training_bytes(plan.finetune.length)).max();
+        // Solving holds at most four f64 matrices.
+        (8 * operator::matrix_bytes(&backbone.config)).max(training.unwrap_or(0))
+    },
+    order: Order::First,
+    make,
+    tell: |_, _, _, _| {},
+};
+
+/// Makes the missing selections and operators of some variants of a calibration. An error that concerns one variant
+/// fails only that variant.
+///
+/// # Errors
+/// Fails on errors that stop the run or concern all variants.
+fn make(
+    tools: &JobContext<'_>,
+    backbone: &BackbonePlan,
+    index: usize,
+    variants: &[&Variant],
+    _: &mut ResumeState,
+) -> Result<JobStatus> {
+    let JobContext { run, models, .. } = *tools;
+    let plan = &backbone.calibrations[index];
+    let label = plan.label(backbone);
+    let name = plan.lease_name(backbone);
+    let Some(lease) = run.lease(&name, &label)? else { return Ok(JobStatus::Contended) };
+    let hold = LeaseGuard::new(run, lease, &name);
+    // Another process may have made them while this one waited for the lease.
+    if run.store_cache.all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
+        return Ok(JobStatus::Done);
+    }
+    run.worked();
+    let made = |variant: &Variant| variant.repairs().all(|key| run.store_cache.has(run.store, key));
+    let mut left: Vec<&Variant> = variants.iter().copied().filter(|variant| !made(variant)).collect();
+    left.retain(|variant| {
+        let reason = variant.repairs().find_map(|key| run.given_up(key.hash()));
+        reason.map(|reason| run.fail(variant.cell, reason)).is_none()
+    });
+    if left.is_empty() {
+        return Ok(JobStatus::Done);
+    }
+    if let Some(reason) = run.given_up(&name) {
+        return Ok(JobStatus::Abandoned(reason));
+    }
+    // Record failures while the lease is held, so that no other process repeats work that is known to fail.
+    let done = caught(|| calibrated(run, models, backbone, plan, &left, &label, &hold));
+    if done.is_err() && hold.is_lost() {
+        run.check_stop()?;
+        run.note(format!("{label}: suspended too long; other workers took over its work"));
+        return Ok(JobStatus::Contended);
+    }
+    match &done {
+        Ok(()) => run.store.clear_attempts(&name),
+        Err(error) if error.kind() == ErrorKind::Job => run.store.note_attempt(&name, &label, &error.one_line()),
+        Err(_) => {}
+    }
+    run.worked();
+    done?;
+    let repaired = left.iter().filter(|variant| !run.failed(variant.cell));
+    repaired.flat_map(|variant| variant.repairs()).for_each(|key| run.store_cache.found(key));
+    Ok(JobStatus::Done)
+}
+
+fn calibrated(
+    run: &RunContext<'_>,
+    models: &Models<'_>,
+    backbone: &BackbonePlan,
+    plan: &CalibrationPlan,
+    left: &[&Variant],
+    label: &str,
+    hold: &LeaseGuard<'_>,
+) -> Result<()> {
+    let backbone = backbone.calibrated();
+    let windows = tokens::windows(run, backbone, &plan.tokens)?;
+    let engine = models.get(backbone)?;
+    let shape =
+        ActivationShape { channels: backbone.config.hidden, sequences: windows.count(), length: windows.length };
+    let label = label.to_owned();
+    stages(&CalibrationJob { run, models, backbone, engine, tokens: &plan.tokens, windows, label, shape, hold }, left)
+}
+
+fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
+    let mut trials = Trials::new(job);
+    let mut selections = Selections::before_pass(job, variants, &mut trials)?;
+    let Needs { exact, perhaps, looks: read, pairs } = selections.needs(job, variants);
+    let possible = [&exact, &perhaps, &read].into_iter().flatten().copied().collect();
+    let mut kept = KeptActivations::default();
+    kept.find(job, &possible);
+    let request = activations::first(job, pairs, &read, kept.lacking(&possible));
+    let similarities = activations::run(job, &job.label, &request, &mut kept)?;
+    // Select the layers that depend on the pass.
+    let all_kept = kept.lacking(&read).is_empty();
+    let activations = all_kept.then(|| kept.open(job.shape, &read)).transpose()?;
+    selections.after_pass(&similarities, activations.as_ref(), &mut trials, job)?;
+    drop(activations);
+    let chosen = chosen(job.run, variants, &selections);
+    let sites = selections.needs(job, variants).exact;
+    activations::clear(job, &request, &sites)?;
+    // Collect chosen sites that are not stored yet.
+    let rest = kept.lacking(&sites);
+    kept.find(job, &rest);
+    let second = PassRequest { sites: rest, ..PassRequest::default() };
+    activations::run(job, &format!("{}, second pass", job.label), &second, &mut kept)?;
+    let activations = kept.open(job.shape, &sites)?;
+    solve_all(job, &chosen, &activations)?;
+    distilled::train(job, &chosen, &activations)
+}
+
+/// Solves the operators that are not stored. A failure concerns only its own cell.
+fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activations: &Activations) -> Result<()> {
+    let run = job.run;
+    let mut lacking = Vec::new();
+    for &(variant, selection) in chosen {
+        let key = variant.operator.as_ref().filter(|key| !whole(run, key));
+        lacking.extend(key.map(|key| (variant, selection, key)));
+    }
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let count = lacking.len();
+    let tokens = job.shape.sequences * job.shape.length;
+    let label = format!("{}: solve {}", job.label, counted(count, "operator"));
+    let config = &job.backbone.config;
+    let load = Load::windows(tokens, job.shape.length);
+    let flops = lacking
+        .iter()
+        .map(|&(variant, selection, _)| {
+            let recovery = operator::recovery_of(&run.grid.cells[variant.cell])?;
+            let spans = recovery::spans(recovery, &selection.removed).len();
+            Ok(solve_flops(config, recovery, &load, variant.fitted, spans))
+        })
+        .sum::<Result<f64>>()?;
+    let id = run.start(job.hold.name(), &label, count * tokens, 0, flops);
+    for (variant, selection, key) in lacking {
+        let is_iterative =
+            run.grid.cells[variant.cell].criterion.as_ref().is_some_and(|method| method.rule.is_iterative());
+        let solved = match is_iterative {
+            true => operator::solve_one_by_one(job, variant, selection, key),
+            false => operator::solve(job, variant, selection, activations, key),
+        };
+        match solved {
+            Err(error) if error.kind() == ErrorKind::Job => run.fail_at(variant.cell, key, error.one_line()),
+            solved => solved?,
+        }
+        run.advance(id, tokens)?;
+    }
+    run.finish(id);
+    Ok(())
+}
+
+/// Returns the variants with selected layers, and records a failure for the others.
+fn chosen<'s>(
+    run: &RunContext<'_>,
+    variants: &[&'s Variant],
+    selections: &'s Selections<'_>,
+) -> Vec<(&'s Variant, &'s Selection)> {
+    let mut chosen = Vec::new();
+    for &variant in variants {
+        match selections.picked(variant) {
+            Some(Picked::Done(selection)) => chosen.push((variant, selection)),
+            Some(Picked::Failed(reason)) => match &variant.selection {
+                Some(key) => run.fail_at(variant.cell, key, reason.clone()),
+                None => run.fail(variant.cell, reason.clone()),
+            },
+            Some(Picked::Waiting) | None => run.fail(variant.cell, "its criterion was not measured".to_string()),
+        }
+    }
+    chosen
+}
+
+fn whole(run: &RunContext<'_>, key: &Arc<Key>) -> bool {
+    matches!(run.store.get(key), Lookup::Whole(_))
+}

@@ -1,0 +1,260 @@
+//! Trained operators of variants, and the checkpoints of their training.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use candle_core::Device;
+use serde_json::json;
+
+use super::operator::{self, BoundaryResult};
+use super::{BackboneKeyParts, Cost, Member, Stage, Words, activations, teacher};
+use crate::calibrate::{ActivationShape, Activations};
+use crate::criterion::Selection;
+use crate::distill::{Checkpoint, Finetune, LayersAfter, Training};
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::{CPU, Config, Load, Operator, Program, Trie};
+use crate::pipeline::env::backbone::{TrainingPlan, Variant};
+use crate::pipeline::env::context::CalibrationJob;
+use crate::pipeline::env::event::WorkKind;
+use crate::pipeline::identity::Identity;
+use crate::recovery::{Boundary, Repair, RepairMetrics, Span};
+use ghostlab_store::{Key, ObjectKind, Store, StoredObject, fault};
+
+pub const KIND: ObjectKind = ObjectKind::new("distilled", 2);
+
+pub const STAGE: Stage = Stage {
+    check: operator::STAGE.check,
+    inodes: operator::STAGE.inodes,
+    members: &[Member::Toward(TRAINED)],
+    words: Some(Words {
+        group: WorkKind::Calibrate,
+        part: "trained_operator",
+        about: "That, trained further.",
+        what: "trained operator",
+        reads: |backbone, variant, _| {
+            let text = &backbone.calibrations[variant.trained.as_ref()?.text];
+            Some((format!("fine-tuning tokens: {}", text.calibration), Arc::clone(&text.tokens)))
+        },
+    }),
+    ..Stage::new(KIND)
+};
+
+/// Name under which the key of a checkpoint refers to its training.
+const TRAINED: &str = "trained";
+
+/// Payload with the training losses, one per step, stored next to the operator's files.
+const LOSSES: &str = "losses.f64";
+/// Payload of a checkpoint.
+pub const STATE: &str = "state.bin";
+
+/// Returns the key of a trained operator. It depends on the initial operator and on the training text.
+pub fn key(backbone: BackboneKeyParts<'_>, operator: &Arc<Key>, text: &Arc<Key>, what: &Arc<Identity>) -> Key {
+    let identity = json!({
+        "learning_rate": Finetune::LEARNING_RATE, "weight_decay": Finetune::WEIGHT_DECAY,
+        // Training always runs on the CPU in f32, regardless of the engine that made its inputs.
+        "likeliest": Finetune::TOP_TOKENS, "dtype": CPU.dtype, "device": CPU.device,
+    });
+    let teacher = Arc::new(teacher::family(backbone, text).key());
+    let activations = Arc::new(activations::family(backbone, text).key());
+    let parents = [("operator", Arc::clone(operator)), ("teacher", teacher), ("activations", activations)];
+    Key::new(KIND, identity, parents).about(what)
+}
+
+/// Returns the key of a training checkpoint after `steps` steps.
+pub fn checkpoint(trained: &Arc<Key>, steps: usize) -> Key {
+    Key::new(KIND, json!({"checkpoint": steps}), [(TRAINED, Arc::clone(trained))])
+}
+
+/// Estimates the cost of training on a text through the layers after the boundary, assumed to be a quarter of all
+/// layers. `pass` is the cost of one token through all layers.
+pub fn cost(config: &Config, pass: f64, text: &Load, left: bool) -> Cost {
+    let head = 2.0 * config.hidden as f64 * config.vocab as f64;
+    let products = (pass / 4.0 + head) * text.tokens as f64;
+    let steps = step_flops(config, products, text, config.layers / 4);
+    Cost { separate: steps, shared: steps, left: if left { steps } else { 0.0 }, ..Cost::default() }
+}
+
+/// Cost of one elementwise value between the matrix products of a layer during training, forward and backward, in
+/// floating-point operations. Unfused operations read and write each value many times. Measured in nine trainings at C
+/// = 128.
+const NUMBER: f64 = 650.0;
+
+/// Returns the cost of training through the given layers: the forward pass, and twice as much for the backward pass.
+/// `products` is the cost of the matrix products of the forward pass.
+fn step_flops(config: &Config, products: f64, text: &Load, layers: usize) -> f64 {
+    let widths = 8 * (config.hidden + config.intermediate) + 6 * config.heads * text.length;
+    3.0 * products + NUMBER * (widths * layers * text.tokens) as f64
+}
+
+/// Estimates the cost of the inputs that all trainings at one boundary share: the residual stream and the teacher
+/// outputs of a text.
+pub fn lessons_cost(config: &Config, text: &Load, shape: ActivationShape) -> Cost {
+    Cost {
+        left: teacher::read_flops(config, text),
+        disk: teacher::read_bytes(config, text.tokens),
+        inodes: 2 * shape.shard_count() as u64 * (teacher::STAGE.inodes)(false),
+        ..Cost::default()
+    }
+}
+
+/// Stores a trained operator.
+///
+/// # Errors
+/// Fails if a figure is not finite, or the store cannot be written.
+pub fn store(
+    store: &Store,
+    key: &Key,
+    seconds: f64,
+    results: &[BoundaryResult],
+    operator: &Operator,
+    losses: &[f64],
+) -> Result<()> {
+    let (name, matrix) = operator::payload(0, operator)?;
+    let losses: Vec<u8> = losses.iter().flat_map(|loss| loss.to_le_bytes()).collect();
+    let figures = operator::figures_payload(results)?;
+    let payloads = [(name.as_str(), &*matrix), (operator::FIGURES, &*figures), (LOSSES, &*losses)];
+    store.put(key, seconds, &payloads).map(drop)
+}
+
+/// Reads the loss of each step of a stored training.
+///
+/// # Errors
+/// Fails if the object is damaged.
+pub fn losses(object: &StoredObject) -> Result<Vec<f64>> {
+    Ok(object.read(LOSSES)?.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect())
+}
+
+/// Number of checkpoints during a training. Each replaces the one before.
+const CHECKPOINTS: usize = 20;
+
+/// Trains the missing trained operators of some variants. A failed training fails only its own variant.
+///
+/// # Errors
+/// Fails on errors that stop the run.
+pub(crate) fn train(
+    job: &CalibrationJob<'_>,
+    chosen: &[(&Variant, &Selection)],
+    activations: &Activations,
+) -> Result<()> {
+    for (variant, selection) in chosen {
+        let Some(plan) = variant.trained.as_ref().filter(|plan| job.run.get(&plan.key).is_none()) else { continue };
+        // Skip cells whose operator could not be solved.
+        if job.run.failed(variant.cell) {
+            continue;
+        }
+        match one(job, variant, plan, selection, activations) {
+            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
+                job.run.fail_at(variant.cell, &plan.key, error.one_line());
+            }
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+fn one(
+    job: &CalibrationJob<'_>,
+    variant: &Variant,
+    plan: &TrainingPlan,
+    selection: &Selection,
+    activations: &Activations,
+) -> Result<()> {
+    let run = job.run;
+    let backbone = job.backbone;
+    let [(start, end)] = selection.regions()[..] else {
+        return Err(Error::job("fine-tuning requires one contiguous block of removed layers"));
+    };
+    let solved = variant
+        .operator
+        .as_ref()
+        .and_then(|key| run.get(key))
+        .ok_or_else(|| Error::job("its operator is not in the store"))?;
+    let tail =
+        job.models.read(backbone, || LayersAfter::load(&backbone.config, &backbone.folder, end, &Device::Cpu))?;
+    let lessons = teacher::TrainingData::kept(job, plan, start, &tail)?;
+    let began = Instant::now();
+    let (state, spent) = resumed(job, plan, || Ok(Checkpoint::start(operator::matrix(&solved)?)))?;
+    let mut training = Training::new(&tail, state)?;
+    let steps = plan.finetune.sequences;
+    let length = plan.finetune.length;
+    let label = format!("fine-tune {}", run.grid.cells[variant.cell]);
+    let load = Load::windows((steps - training.steps()) * length, length);
+    let program = Program::pruned(backbone.config.layers, &(0..end).collect::<Vec<_>>(), |_| None);
+    let products = Trie::new(&[program]).flops(&backbone.config, &load).shared;
+    let flops = step_flops(&backbone.config, products, &load, backbone.config.layers - end);
+    let id = run.start(job.hold.name(), &label, load.tokens, 0, flops);
+    let every = steps.div_ceil(CHECKPOINTS);
+    while training.steps() < steps {
+        let at = training.steps();
+        fault::here("train");
+        let loss = training.step(lessons.stream(at)?, &lessons.teacher(at)?)?;
+        let done = at + 1;
+        if done.is_multiple_of(every) {
+            run.note(format!("{label}: step {done} of {steps}, loss {loss:.4}"));
+            if done < steps {
+                let seconds = spent + began.elapsed().as_secs_f64();
+                let key = self::checkpoint(&plan.key, done);
+                job.hold.check()?;
+                run.store.put(&key, seconds, &[(STATE, &training.state().to_bytes())])?;
+                job.hold.gone_on();
+                run.store.discard(&self::checkpoint(&plan.key, done - every))?;
+            }
+        }
+        run.advance(id, length)?;
+    }
+    run.finish(id);
+    keep(
+        job,
+        plan,
+        &solved,
+        (Span::layers(start, end), activations),
+        training.state(),
+        spent + began.elapsed().as_secs_f64(),
+    )?;
+    (1..=CHECKPOINTS).try_for_each(|number| run.store.discard(&self::checkpoint(&plan.key, number * every)))
+}
+
+/// Returns the latest checkpoint of a training with its accumulated seconds, or the initial state.
+fn resumed(
+    job: &CalibrationJob<'_>,
+    plan: &TrainingPlan,
+    start: impl FnOnce() -> Result<Checkpoint>,
+) -> Result<(Checkpoint, f64)> {
+    let every = plan.finetune.sequences.div_ceil(CHECKPOINTS);
+    for number in (1..=CHECKPOINTS).rev() {
+        let Some(artifact) = job.run.get(&self::checkpoint(&plan.key, number * every)) else { continue };
+        let state = Checkpoint::from_bytes(&artifact.read(STATE)?)?;
+        job.run.note(format!("fine-tuning resumes after step {} of {}", number * every, plan.finetune.sequences));
+        return Ok((state, artifact.meta().seconds));
+    }
+    Ok((start()?, 0.0))
+}
+
+/// Stores a trained operator in the format of a solved one, with its own figures and the loss of each step.
+fn keep(
+    job: &CalibrationJob<'_>,
+    plan: &TrainingPlan,
+    solved: &StoredObject,
+    (span, activations): (Span, &Activations),
+    state: &Checkpoint,
+    seconds: f64,
+) -> Result<()> {
+    let operator = Operator::dense(job.backbone.config.hidden, state.matrix.clone())?;
+    let mut results = operator::figures(solved)?;
+    let fitted = activations.shape().sequences;
+    let boundary = Boundary {
+        backbone: &*job.engine,
+        activations,
+        span,
+        fitted,
+        earlier: &[],
+        before: None,
+        starts: &job.windows.starts,
+    };
+    for result in &mut results {
+        result.operator = Some(operator.key());
+        result.numbers = RepairMetrics::of(&boundary, &Repair::Stream(std::sync::Arc::clone(&operator)))?;
+    }
+    job.unchanged()?;
+    self::store(job.run.store, &plan.key, seconds, &results, &operator, &state.losses)
+}

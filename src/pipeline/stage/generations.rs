@@ -1,0 +1,84 @@
+//! Generated answers of a variant to a task, one text per prompt.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Stage, Words, from_json, scores, to_json};
+use crate::error::Result;
+use crate::generate::{End, Generation};
+use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
+
+pub const KIND: ObjectKind = ObjectKind::new("generations", 1);
+
+/// Each variant is stored separately, because the length of its texts is not known in advance.
+pub const STAGE: Stage = Stage {
+    inodes: |_| 2,
+    words: Some(Words { part: "generations", about: "Its answers to a task.", what: "answers to", ..scores::WORDS }),
+    ..Stage::new(KIND)
+};
+
+/// Payload with the texts, in prompt order.
+const ANSWERS: &str = "answers.json";
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GeneratedText {
+    pub text: String,
+    /// Number of generated tokens, including the stop sequence.
+    pub tokens: usize,
+    pub end: End,
+}
+
+impl From<&Generation> for GeneratedText {
+    fn from(generation: &Generation) -> Self {
+        Self { text: generation.text.clone(), tokens: generation.ids.len(), end: generation.end }
+    }
+}
+
+/// Stores the texts of a variant.
+///
+/// # Errors
+/// Fails if the store cannot be written.
+pub fn store(store: &Store, key: &Key, seconds: f64, answers: &[Generation]) -> Result<()> {
+    let answers: Vec<GeneratedText> = answers.iter().map(GeneratedText::from).collect();
+    store.put(key, seconds, &[(ANSWERS, &to_json(&answers)?)]).map(drop)
+}
+
+/// Reads the texts of a variant.
+///
+/// # Errors
+/// Fails if the object is damaged.
+pub fn read(object: &StoredObject) -> Result<Vec<GeneratedText>> {
+    from_json(object, ANSWERS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ghostlab_store::{Key, Lookup, Store};
+    use serde_json::json;
+
+    use super::*;
+    use crate::generate::{End, Generation};
+    use crate::model::CPU;
+    use crate::pipeline::stage::scores::scored;
+    use crate::pipeline::stage::{BackboneKeyParts, WORDS, tokens};
+
+    #[test]
+    fn answers_come_back_to_the_byte_and_are_no_scores() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), WORDS).unwrap();
+        let backbone =
+            BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
+        let tokens = Arc::new(Key::new(tokens::KIND, json!({"seed": 1}), []));
+        let key = Key::new(KIND, scored(backbone, None), [("tokens", tokens)]);
+        let answers = [
+            Generation { ids: vec![1, 2], text: " a\u{e9}\"\n".to_owned(), end: End::Stop },
+            Generation { ids: Vec::new(), text: String::new(), end: End::NotFinite },
+        ];
+        super::store(&store, &key, 1.5, &answers).unwrap();
+        let Lookup::Whole(object) = store.get(&key) else { panic!("it was stored") };
+        assert_eq!(read(&object).unwrap(), answers.iter().map(GeneratedText::from).collect::<Vec<_>>());
+        assert_ne!(key.kind(), scores::KIND);
+    }
+}

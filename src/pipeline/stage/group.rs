@@ -1,0 +1,222 @@
+//! Groups of objects that are made in one job and leased, scheduled and reported together. For example, all scores on a
+//! text share one trie. Also provides the variants' programs to jobs, with their operators in memory.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use super::chunks::ChunkState;
+use super::tokens::Text;
+use super::{GROUPS, Stage, Words, operator, selection};
+use crate::criterion::Selection;
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::{Program, whole};
+use crate::pipeline::env::backbone::{BackbonePlan, Variant};
+use crate::pipeline::env::context::RunContext;
+use crate::pipeline::env::event::WorkKind;
+use crate::pipeline::env::models::Models;
+use crate::pipeline::env::progress::{JobStatus, lock};
+use ghostlab_store::{Key, Lookup, Store, StoredObject};
+
+/// Properties of all jobs of one kind, for generic code. A backbone may have several such jobs, numbered from 0.
+pub struct Group {
+    pub kind: WorkKind,
+    /// Returns the number of these jobs of a backbone.
+    pub places: fn(&BackbonePlan) -> usize,
+    /// Returns the label of a job in events and records.
+    pub label: fn(&BackbonePlan, usize) -> String,
+    /// Returns the prefix of a job's leases, or its label if it is not shared with other processes.
+    pub lease_name: fn(&BackbonePlan, usize) -> String,
+    /// Returns the text or task of the job; `None` if its objects have none.
+    pub on: fn(&BackbonePlan, usize) -> Option<String>,
+    /// Returns the keys of the objects that the job makes for a variant, in order.
+    pub made: for<'v> fn(&'v Variant, usize) -> Vec<&'v Arc<Key>>,
+    /// Returns the memory in bytes that some variants need, besides the weights and a batch.
+    pub bytes: fn(&BackbonePlan, &[&Variant]) -> u64,
+    pub order: Order,
+    pub(crate) make: Make,
+    /// Reports the results of some variants.
+    pub(crate) tell: fn(&RunContext<'_>, &BackbonePlan, usize, &[&Variant]),
+}
+
+/// Scheduling order of a group's jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Before all other jobs of the backbone. Each job has a single lease. It may write up to as many bytes as the job
+    /// before it.
+    First,
+    Then,
+    /// While no other job runs. If one variant is missing, all variants run again. Workers never run these jobs; the
+    /// text gives the reason.
+    Alone(&'static str),
+}
+
+/// Makes the missing objects of some variants in the job with the given number.
+type Make = fn(&JobContext<'_>, &BackbonePlan, usize, &[&Variant], &mut ResumeState) -> Result<JobStatus>;
+
+/// State from which a job resumes after waiting for other processes.
+pub(crate) type ResumeState = Option<(Text, ChunkState)>;
+
+/// Dependencies of jobs.
+#[derive(Clone, Copy)]
+pub(crate) struct JobContext<'a> {
+    pub(crate) run: &'a RunContext<'a>,
+    pub(crate) models: &'a Models<'a>,
+    pub(crate) programs: &'a Programs,
+}
+
+/// Job of a backbone.
+#[derive(Clone, Copy)]
+pub struct Job {
+    pub group: &'static Group,
+    pub index: usize,
+}
+
+impl Job {
+    pub fn label(self, plan: &BackbonePlan) -> String {
+        (self.group.label)(plan, self.index)
+    }
+
+    pub fn lease_name(self, plan: &BackbonePlan) -> String {
+        (self.group.lease_name)(plan, self.index)
+    }
+
+    /// Returns the keys of the objects that the job makes for a variant.
+    pub fn made(self, variant: &Variant) -> Vec<&Arc<Key>> {
+        (self.group.made)(variant, self.index)
+    }
+
+    pub fn is_alone(self) -> bool {
+        matches!(self.group.order, Order::Alone(_))
+    }
+}
+
+impl BackbonePlan {
+    /// Iterates over the backbone's jobs in scheduling order.
+    pub fn jobs(&self) -> impl Iterator<Item = Job> {
+        GROUPS.into_iter().flat_map(|group| (0..(group.places)(self)).map(move |index| Job { group, index }))
+    }
+
+    /// Iterates over the objects that a variant is made from, in order: the job, the object's names, and its key.
+    pub fn parts<'v>(&self, variant: &'v Variant) -> impl Iterator<Item = (Job, Words, &'v Arc<Key>)> {
+        let made = self.jobs().flat_map(|job| job.made(variant).into_iter().map(move |key| (job, key)));
+        made.filter_map(|(job, key)| Some((job, Stage::of(key.kind()).ok()?.words?, key)))
+    }
+}
+
+impl Variant {
+    /// Iterates over the keys of objects that any machine can make, which excludes timings.
+    pub fn shared_keys(&self) -> impl Iterator<Item = &Arc<Key>> {
+        self.keys().filter(|key| !Stage::is_here(key))
+    }
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}", self.group.kind, self.index)
+    }
+}
+
+/// Reads the program of a variant from the store.
+///
+/// # Errors
+/// Fails with kind `Job` or `Damaged` if an object of the variant is missing or damaged.
+pub fn stored_program(store: &Store, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
+    let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
+        return whole(&backbone.config, &backbone.folder);
+    };
+    let find = |key: &Key| match store.get(key) {
+        Lookup::Whole(artifact) => Ok(Some(artifact)),
+        Lookup::Absent => Ok(None),
+        Lookup::Damaged(error) => Err(error),
+    };
+    let selection = read_selection(&find, selection)?;
+    operator::program(&found(&find, operator, "operator")?, backbone.config.layers, &selection)
+}
+
+type Find<'a> = dyn Fn(&Key) -> Result<Option<StoredObject>> + 'a;
+
+fn read_selection(find: &Find<'_>, key: &Key) -> Result<Selection> {
+    selection::read(&found(find, key, "selection")?)
+}
+
+fn found(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredObject> {
+    find(key)?.ok_or_else(|| Error::job(format!("its {what} is not in the store")))
+}
+
+/// Cache of programs and selections, so that each is read once for all texts. Programs are stored by the hash of their
+/// operator, or by the backbone's content if the backbone has operators of its own.
+#[derive(Default)]
+pub(crate) struct Programs {
+    programs: Mutex<HashMap<String, Program>>,
+    selections: Mutex<HashMap<String, Selection>>,
+}
+
+impl Programs {
+    /// Returns the program of a variant whose selection and operators are stored.
+    ///
+    /// # Errors
+    /// Fails with kind `Job` or `Damaged` if an object of the variant is missing or damaged.
+    pub(crate) fn of(&self, run: &RunContext<'_>, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
+        let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
+            return self.whole(run, backbone);
+        };
+        if let Some(program) = lock(&self.programs).get(operator.hash()) {
+            return Ok(program.clone());
+        }
+        let find = |key: &Key| Ok(run.get(key));
+        let known = lock(&self.selections).get(selection.hash()).cloned();
+        let selection = match known {
+            Some(known) => known,
+            None => {
+                let read = read_selection(&find, selection)?;
+                lock(&self.selections).insert(selection.hash().to_string(), read.clone());
+                read
+            }
+        };
+        let program = operator::program(&found(&find, operator, "operator")?, backbone.config.layers, &selection)?;
+        lock(&self.programs).insert(operator.hash().to_string(), program.clone());
+        Ok(program)
+    }
+
+    /// Returns the program, or records the failure of its cell.
+    ///
+    /// # Errors
+    /// Fails on errors that stop the run.
+    pub(crate) fn or_failed(
+        &self,
+        run: &RunContext<'_>,
+        backbone: &BackbonePlan,
+        variant: &Variant,
+    ) -> Result<Option<Program>> {
+        match self.of(run, backbone, variant) {
+            Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
+                run.fail(variant.cell, error.one_line());
+                Ok(None)
+            }
+            found => found.map(Some),
+        }
+    }
+
+    /// Returns the program of a backbone's folder.
+    fn whole(&self, run: &RunContext<'_>, backbone: &BackbonePlan) -> Result<Program> {
+        if backbone.config.is_plain() {
+            return Ok(Program::dense(backbone.config.layers));
+        }
+        if let Some(program) = lock(&self.programs).get(&backbone.content) {
+            return Ok(program.clone());
+        }
+        let program = run.inputs.guarded(&[&backbone.folder], || whole(&backbone.config, &backbone.folder))?;
+        lock(&self.programs).insert(backbone.content.clone(), program.clone());
+        Ok(program)
+    }
+
+    /// Drops the programs of a backbone whose jobs are done.
+    pub(crate) fn forget(&self, backbone: &BackbonePlan) {
+        let mut programs = lock(&self.programs);
+        for operator in backbone.variants.iter().filter_map(Variant::repair) {
+            programs.remove(operator.hash());
+        }
+        programs.remove(&backbone.content);
+    }
+}

@@ -1,0 +1,384 @@
+//! Prefill and decode latency of a variant on one machine.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::json;
+
+use super::group::{Group, JobContext, Order, Programs, ResumeState};
+use super::{BackboneKeyParts, Cost, Stage, Words, from_json, to_json};
+use crate::error::{Error, Result};
+use crate::grid::Latency;
+use crate::heap;
+use crate::latency::{
+    DecodeResult, LatencyResult, MAX_SESSIONS, Patience, Prompt, Rounds, Session, Timed, decode_work, decoded,
+    has_diagonal, in_full, interleaved, passes, settled,
+};
+use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deployed};
+use crate::pipeline::env::backbone::{BackbonePlan, Variant};
+use crate::pipeline::env::context::RunContext;
+use crate::pipeline::env::event::WorkKind;
+use crate::pipeline::env::progress::{self, JobStatus, timing_lease};
+use crate::pipeline::identity::{Identity, MeasureId};
+use ghostlab_store::{Key, Lookup, ObjectKind, StoredObject};
+
+// Version 2: tied embeddings count once if stored once, and operators are f32. Version 4: rounds continue until they
+// are quiet, and ten of them count.
+pub const KIND: ObjectKind = ObjectKind::new("latency", 4);
+
+pub const STAGE: Stage = Stage {
+    here: true,
+    words: Some(Words {
+        group: WorkKind::Time,
+        part: "latency",
+        about: "Its time over a prompt, and of what is decoded behind it.",
+        what: "latency over",
+        reads: |_, _, _| None,
+    }),
+    ..Stage::new(KIND)
+};
+
+/// Payload with times and memory sizes.
+pub const LATENCY: &str = "latency.json";
+
+/// Returns the key of a variant's latency. It contains the cohort (`among`) of variants timed together, the machine (in
+/// `measure`), and the prompt with its number of decoded tokens (`what`).
+pub fn key(
+    backbone: BackboneKeyParts<'_>,
+    operator: Option<&Arc<Key>>,
+    measure: &MeasureId,
+    among: &str,
+    what: &Arc<Identity>,
+) -> Key {
+    let mut identity = backbone.on_engine();
+    if let MeasureId::Prefill { length, batch, decode, warmups, rounds, machine, .. } = measure {
+        identity["machine"] = machine.value();
+        for (name, value) in [("length", length), ("batch", batch), ("warmups", warmups), ("rounds", rounds)] {
+            identity[name] = json!(value);
+        }
+        if let Some(decode) = decode {
+            identity["decode"] = json!(decode);
+        }
+        identity["among"] = json!(among);
+    }
+    let operator = operator.map(|key| ("operator", Arc::clone(key)));
+    Key::new(KIND, identity, operator).named(backbone.name).about(what)
+}
+
+/// Estimates the fixed cost of a decoding step, as an equivalent number of prefill rows. All weights are read, and
+/// small products fill neither tiles nor cores. Fitted to times at C = 128, 256 and 4096.
+fn beside_rows(config: &Config, sequences: usize) -> f64 {
+    12.0 + (512.0 / config.hidden as f64).min(2.0) * sequences as f64
+}
+
+/// Estimates the cost of timing a variant alone, and the whole cohort if one is missing, without additional rounds for
+/// noisy timings.
+pub fn cost(config: &Config, all: &Trie, prompt: &Latency, left: bool) -> Cost {
+    let pass_flops = |length: usize| flops(config, all, length * prompt.batch, length);
+    let pass = pass_flops(prompt.length)
+        + prompt.decode.map_or(0.0, |new| {
+            let extra_rows = beside_rows(config, prompt.batch) * new as f64;
+            pass_flops(prompt.length + new) + flops(config, all, extra_rows as usize, 1)
+        });
+    let rounds = passes(1, Rounds::PAPER) as f64 * pass;
+    Cost { separate: rounds, shared: rounds, left: if left { rounds } else { 0.0 }, ..Cost::default() }
+}
+
+fn flops(config: &Config, all: &Trie, tokens: usize, length: usize) -> f64 {
+    all.flops(config, &Load::windows(tokens, length)).separate
+}
+
+/// Reads the latency of a variant.
+///
+/// # Errors
+/// Fails if the object is damaged.
+pub fn read(object: &StoredObject) -> Result<LatencyResult> {
+    from_json(object, LATENCY)
+}
+
+/// Variant to be timed. `by_channel` is its program with channel-wise operators, if there are any.
+struct TimedVariant {
+    key: Arc<Key>,
+    is_dense: bool,
+    full: Program,
+    by_channel: Option<Program>,
+}
+
+/// Describes the timings that `--retime` will repeat.
+pub(crate) fn announced(backbones: &[BackbonePlan]) -> String {
+    let timed: Vec<String> = backbones
+        .iter()
+        .filter_map(|backbone| {
+            let prompts: Vec<String> = backbone.latencies.iter().map(ToString::to_string).collect();
+            let variants = backbone
+                .variants
+                .iter()
+                .filter_map(|variant| variant.latencies.first().map(|key| key.hash().to_owned()))
+                .collect::<BTreeSet<_>>()
+                .len();
+            let Rounds { warmups, timed } = Rounds::PAPER;
+            (!prompts.is_empty()).then(|| {
+                format!(
+                    "{} over {} ({variants} variants side by side, {timed} rounds or more after {warmups} warm-ups)",
+                    backbone.name,
+                    prompts.join(", ")
+                )
+            })
+        })
+        .collect();
+    match timed.is_empty() {
+        true => "--retime: this run measures no latencies".to_owned(),
+        false => {
+            format!("--retime: measuring {} again, replacing only their stored times", timed.join("; "))
+        }
+    }
+}
+
+/// Job group that times all variants of a backbone on a prompt.
+pub const GROUP: Group = Group {
+    kind: WorkKind::Time,
+    places: |backbone| backbone.latencies.len(),
+    label,
+    lease_name: label,
+    on: |backbone, index| Some(backbone.latencies[index].to_string()),
+    made: |variant, index| variant.latencies.get(index).into_iter().collect(),
+    // Insufficient memory is recorded as a result.
+    bytes: |_, _| 0,
+    order: Order::Alone("workers do not measure latencies: `ghostlab run` measures them on its machine"),
+    make,
+    tell: |_, _, _, _| {},
+};
+
+fn label(backbone: &BackbonePlan, position: usize) -> String {
+    format!("time {} over {}", backbone.name, backbone.latencies[position])
+}
+
+/// Times all variants of a backbone together, because times of different sessions are not comparable. A variant without
+/// a program only fails its own cells.
+///
+/// # Errors
+/// Fails on errors that stop the run or affect all variants.
+fn make(
+    tools: &JobContext<'_>,
+    backbone: &BackbonePlan,
+    position: usize,
+    _: &[&Variant],
+    _: &mut ResumeState,
+) -> Result<JobStatus> {
+    let JobContext { run, models, programs } = *tools;
+    let asked = backbone.latencies[position];
+    let label = label(backbone, position);
+    let lease = progress::lease(run.store, timing_lease(), &label, run.reporter, run.stop)?;
+    if !run.settings.retime
+        && backbone.variants.iter().filter(|variant| !run.failed(variant.cell)).all(|variant| {
+            let key = &variant.latencies[position];
+            let is_stored = matches!(run.store.get(key), Lookup::Whole(_));
+            is_stored.then(|| run.store_cache.found(key)).is_some()
+        })
+    {
+        return Ok(JobStatus::Done);
+    }
+    let candidates = candidates(run, programs, backbone, position)?;
+    let prompt = Prompt { length: asked.length, batch: asked.batch };
+    let started = Instant::now();
+    let engine = models.get(backbone)?;
+    let memory = run.settings.memory_bytes();
+    let config = &backbone.config;
+    let choice = backbone.engine;
+    let comparison = TimedComparison { run, config, choice, engine: &*engine, prompt, asked, label: &label, memory };
+    let max_sessions = if run.settings.settle { MAX_SESSIONS } else { 1 };
+    let mut session = || comparison.results(&candidates);
+    let mut again = |unstable: usize, sessions: usize| {
+        run.note(format!(
+            "{label}: {unstable} of {} variants are unstable; measuring all again ({} of {max_sessions} sessions)",
+            candidates.len(),
+            sessions + 1
+        ));
+        run.check_stop()
+    };
+    let results = settled(max_sessions, &mut session, &mut again)?;
+    models.unchanged(backbone)?;
+    if !lease.holds() {
+        run.note(format!("{label}: suspended too long, so other processes may have run; measuring again"));
+        return Ok(JobStatus::Contended);
+    }
+    let sessions = results.first().map_or(1, |result| result.sessions);
+    let seconds = started.elapsed().as_secs_f64() / (sessions * candidates.len().max(1)) as f64;
+    // Discard the old times first, so that a crash cannot mix two sessions.
+    backbone.variants.iter().try_for_each(|variant| run.store.discard(&variant.latencies[position]))?;
+    for (candidate, result) in candidates.iter().zip(results) {
+        run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
+        run.store_cache.found(&candidate.key);
+    }
+    Ok(JobStatus::Done)
+}
+
+fn candidates(
+    run: &RunContext<'_>,
+    programs: &Programs,
+    backbone: &BackbonePlan,
+    position: usize,
+) -> Result<Vec<TimedVariant>> {
+    let mut candidates = Vec::new();
+    let mut seen = BTreeSet::new();
+    for variant in backbone.variants.iter().filter(|variant| !run.failed(variant.cell)) {
+        let Some(program) = programs.or_failed(run, backbone, variant)? else { continue };
+        let program = deployed(&program, &backbone.config).program;
+        let key = Arc::clone(&variant.latencies[position]);
+        // Two cells may share a variant.
+        if !seen.insert(key.hash().to_string()) {
+            continue;
+        }
+        let full = in_full(&program)?;
+        let by_channel = has_diagonal(&program).then_some(program);
+        candidates.push(TimedVariant { key, is_dense: variant.repair().is_none(), full, by_channel });
+    }
+    Ok(candidates)
+}
+
+/// Timing session of the variants of a backbone on one prompt.
+struct TimedComparison<'a> {
+    run: &'a RunContext<'a>,
+    config: &'a Config,
+    choice: EngineChoice,
+    engine: &'a dyn Engine,
+    prompt: Prompt,
+    /// Prompt as in `prompt`, with the number of tokens to decode.
+    asked: Latency,
+    label: &'a str,
+    /// Memory available for weights and intermediates, in bytes.
+    memory: u64,
+}
+
+impl TimedComparison<'_> {
+    fn results(&self, candidates: &[TimedVariant]) -> Result<Vec<LatencyResult>> {
+        let forms =
+            candidates.iter().flat_map(|candidate| [Some(&candidate.full), candidate.by_channel.as_ref()]).flatten();
+        let fit: Vec<Program> = forms.filter(|program| self.fits(program)).cloned().collect();
+        let decode = self.asked.decode;
+        let behind = decode.map_or(0, |new| self.prompt.tokens() + new * self.prompt.batch);
+        let tokens = passes(fit.len(), Rounds::PAPER) * (self.prompt.tokens() + behind);
+        let flops = cost(self.config, &Trie::new(&fit), &self.asked, true).separate;
+        let job = self.run.start(self.label, self.label, tokens, candidates.len(), flops);
+        let prefill = self.session(self.label, (job, self.prompt.tokens()), |after| {
+            interleaved(self.engine, &fit, self.prompt, Rounds::PAPER, Patience::USUAL, after)
+        })?;
+        let decoded = decode.map(|new| {
+            let label = format!("{}, decoding", self.label);
+            self.session(&label, (job, behind), |after| {
+                decoded(self.engine, &fit, (self.prompt, new), Rounds::PAPER, Patience::USUAL, after)
+            })
+        });
+        let decoded = decoded.transpose()?;
+        let mut results = Vec::new();
+        let mut timed = prefill.timed.into_iter();
+        let mut behind = decoded.map(|decoded| (decoded.first, decoded.timed.into_iter()));
+        let next = |timed: &mut std::vec::IntoIter<Timed>, program: &Program| {
+            let Timed::Milliseconds(times) = self.fits(program).then(|| timed.next())?? else { return None };
+            Some(times)
+        };
+        for candidate in candidates {
+            let TimedVariant { full, by_channel, .. } = candidate;
+            let of_full = next(&mut timed, full);
+            let of_channels = by_channel.as_ref().and_then(|program| next(&mut timed, program));
+            let decode = decode.zip(behind.as_mut()).map(|(new, (first, timed))| DecodeResult {
+                tokens: new * self.prompt.batch,
+                times: next(timed, full),
+                by_channel: by_channel.as_ref().and_then(|program| next(timed, program)),
+                dense: None,
+                first: *first,
+                work: decode_work(self.config, full, self.prompt, new),
+                dense_work: decode_work(self.config, &Program::dense(self.config.layers), self.prompt, new),
+            });
+            let intermediate_bytes = match &of_full {
+                Some(_) => self.intermediates(full)?,
+                None => None,
+            };
+            results.push(LatencyResult {
+                times: of_full,
+                by_channel: of_channels,
+                dense: None,
+                first: prefill.first,
+                sessions: 1,
+                weight_bytes: self.choice.needed_bytes(self.config, full),
+                intermediate_bytes,
+                dense_bytes: None,
+                decode,
+            });
+        }
+        let dense =
+            candidates.iter().zip(&results).find(|(candidate, _)| candidate.is_dense).map(|(_, result)| result.clone());
+        for result in &mut results {
+            result.dense = dense.as_ref().and_then(|dense| dense.times.clone());
+            result.dense_bytes = dense.as_ref().and_then(LatencyResult::bytes);
+            if let Some(decode) = &mut result.decode {
+                decode.dense = dense.as_ref().and_then(|dense| dense.decode.as_ref()?.times.clone());
+            }
+        }
+        self.run.finish(job);
+        Ok(results)
+    }
+
+    /// Times all variants that fit in interleaved rounds. `tokens` is the progress per pass.
+    fn session(
+        &self,
+        label: &str,
+        (job, tokens): (usize, usize),
+        rounds: impl FnOnce(&mut dyn FnMut(bool) -> Result<()>) -> Result<Session>,
+    ) -> Result<Session> {
+        let mut goes_on = false;
+        let mut after = |asked: bool| {
+            if asked {
+                return self.run.advanced(job, tokens, None);
+            }
+            // Additional rounds do not count towards the announced progress.
+            if !std::mem::replace(&mut goes_on, true) {
+                let (first, Patience { rounds, seconds }) = (Rounds::PAPER.timed, Patience::USUAL);
+                self.run.note(format!(
+                    "{label}: the first {first} rounds are noise; up to {rounds} more are made, for as long as those took or \
+                     {seconds:.0} s"
+                ));
+            }
+            self.run.check_stop()
+        };
+        rounds(&mut after).map_err(|error| error.at(self.label.to_string()))
+    }
+
+    /// Returns whether weights and intermediates are in host memory. Other devices report running out of memory.
+    fn in_memory(&self) -> bool {
+        self.engine.id().is_on_cpu()
+    }
+
+    fn fits(&self, program: &Program) -> bool {
+        let Prompt { length, batch } = self.prompt;
+        let cached =
+            self.asked.decode.map_or(0, |new| self.config.cache_bytes(program) * ((length + new) * batch) as u64);
+        let held = self.config.batch_bytes(self.prompt.tokens(), 1) + cached;
+        let wanted = self.choice.needed_bytes(self.config, program) + held;
+        !self.in_memory() || wanted <= self.memory
+    }
+
+    /// Measures the peak memory besides the weights, on one new thread, so that thread-local caches are counted and the
+    /// number of threads does not matter.
+    fn intermediates(&self, program: &Program) -> Result<Option<u64>> {
+        // Weights that are built on demand would count as intermediates.
+        let by_need = self.choice.weight_bytes(self.config) > self.memory;
+        if !self.in_memory() || by_need {
+            return Ok(None);
+        }
+        let mut ends = Vec::new();
+        let thread = rayon::ThreadPoolBuilder::new().num_threads(1).spawn_handler(|thread| {
+            ends.push(std::thread::Builder::new().spawn(|| thread.run())?);
+            Ok(())
+        });
+        let thread = thread.build().map_err(|error| Error::job("cannot start a thread").found(error.to_string()))?;
+        let batch = self.prompt.as_batch(self.config.vocab);
+        let trie = Trie::new(std::slice::from_ref(program));
+        let (done, most) = thread.install(|| heap::high_water(|| self.engine.run(&trie, &batch, &mut ()).map(drop)));
+        drop(thread);
+        // Wait until the thread has freed its memory.
+        ends.into_iter().for_each(|end| drop(end.join()));
+        done.map(|()| most)
+    }
+}

@@ -1,0 +1,334 @@
+//! Kinds of stored objects (layer 1 of the architecture). Each kind has its own file, with its key, inputs, cost,
+//! format and reader. Planning, cost estimation and garbage collection are generic over [`Stage`].
+
+pub mod activations;
+pub mod calibration;
+pub(crate) mod chunks;
+pub mod distilled;
+pub mod generations;
+pub mod group;
+pub mod latency;
+pub mod operator;
+pub mod scores;
+pub(crate) mod scoring;
+pub mod selection;
+pub mod teacher;
+#[cfg(test)]
+pub mod template;
+pub mod tokens;
+
+use std::ops::AddAssign;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub use self::group::{Group, Job, Order};
+use crate::error::{Error, Result};
+pub use crate::pipeline::env::backbone::BackboneKeyParts;
+use crate::pipeline::env::backbone::{BackbonePlan, Variant};
+use crate::pipeline::env::event::WorkKind;
+use ghostlab_store::{Key, ObjectKind, StoreWords, StoredObject};
+
+/// Properties of one kind of stored object, for generic code.
+pub struct Stage {
+    pub kind: ObjectKind,
+    pub check: Check,
+    /// Returns the maximum number of files and folders of an object, including the folder named after the first digits
+    /// of its hash. `small` is whether an operator of the backbone fits into one file with its record.
+    pub inodes: fn(small: bool) -> u64,
+    /// Relations between objects that no plan names and objects that a plan names.
+    pub members: &'static [Member],
+    /// Whether objects are valid on one machine only. Such objects are not counted in outlines and not made by workers.
+    pub here: bool,
+    /// Names of the object as an input of a cell; `None` for intermediate objects.
+    pub words: Option<Words>,
+}
+
+/// Names of an input of a cell, for messages and for JSON.
+#[derive(Clone, Copy)]
+pub struct Words {
+    /// Kind of the jobs that make it.
+    pub group: WorkKind,
+    /// Part of the cell, followed by its description.
+    pub part: &'static str,
+    pub about: &'static str,
+    /// Name in messages, followed by the text or task, if any.
+    pub what: &'static str,
+    /// Returns the tokens that the job reads.
+    pub reads: fn(&BackbonePlan, &Variant, usize) -> Option<Read>,
+}
+
+/// Name of tokens, with their key.
+pub type Read = (String, Arc<Key>);
+
+/// Extent of the verification of a stored object before a run uses it.
+#[derive(Debug, Clone, Copy)]
+pub enum Check {
+    Whole,
+    /// Verifies everything if an object derived from it is missing, and otherwise only this payload, because the others
+    /// are large.
+    Only(&'static str),
+    /// Verified by its reader.
+    Never,
+}
+
+/// Relation of an object to one that a plan names.
+#[derive(Debug, Clone, Copy)]
+pub enum Member {
+    /// Member of a [`Family`], with these fields in addition to the family's.
+    Of(&'static [&'static str]),
+    /// Intermediate result for the parent with this name, needed until the parent is stored.
+    Toward(&'static str),
+}
+
+/// All stages. A new kind needs a file and an entry here.
+const STAGES: &[Stage] = &[
+    tokens::STAGE,
+    activations::STAGE,
+    selection::STAGE,
+    operator::STAGE,
+    scores::STAGE,
+    generations::STAGE,
+    teacher::STAGE,
+    distilled::STAGE,
+    latency::STAGE,
+];
+
+/// Groups in the order in which their jobs start.
+pub const GROUPS: [&Group; 3] = [&calibration::GROUP, &scoring::GROUP, &latency::GROUP];
+
+/// Kinds of all stages. A stage whose output changes must increase its version; `tests/golden.rs` fails otherwise.
+pub const KINDS: [ObjectKind; STAGES.len()] = {
+    let mut kinds = [STAGES[0].kind; STAGES.len()];
+    let mut index = 0;
+    while index < kinds.len() {
+        kinds[index] = STAGES[index].kind;
+        index += 1;
+    }
+    kinds
+};
+
+/// Settings with which this program opens stores.
+pub const WORDS: StoreWords = StoreWords { kinds: &KINDS, packed: scores::KIND, counts_death };
+
+/// Returns whether a lease whose owner died counts towards the crash limit: leases of calibrations and chunks.
+fn counts_death(lease_name: &str) -> bool {
+    activations::is_lease(lease_name) || scores::is_lease(lease_name)
+}
+
+impl Stage {
+    /// Creates a stage of small objects that are always verified completely.
+    const fn new(kind: ObjectKind) -> Self {
+        Self { kind, check: Check::Whole, inodes: |_| 2, members: &[], here: false, words: None }
+    }
+
+    /// Returns the names of all inputs of cells, in job order.
+    pub fn parts() -> Vec<Words> {
+        let mut parts: Vec<Words> = STAGES.iter().filter_map(|stage| stage.words).collect();
+        parts.sort_by_key(|words| words.group);
+        parts
+    }
+
+    /// Returns the stage of a kind.
+    ///
+    /// # Errors
+    /// Fails with kind `Job` if no stage makes such objects.
+    pub fn of(kind: ObjectKind) -> Result<&'static Self> {
+        STAGES.iter().find(|stage| stage.kind == kind).ok_or_else(|| {
+            Error::job("no stage creates objects of this kind")
+                .expected(KINDS.map(ObjectKind::name).join(", "))
+                .found(kind.name())
+                .hint("add its stage to `STAGES` (`src/pipeline/stage/mod.rs`)")
+        })
+    }
+
+    /// Returns whether an object is valid on one machine only.
+    pub fn is_here(key: &Key) -> bool {
+        Self::of(key.kind()).is_ok_and(|stage| stage.here)
+    }
+
+    /// Verifies the parts of an object that a run uses. `loaded` is whether an object derived from it is missing.
+    ///
+    /// # Errors
+    /// Fails if the object is damaged.
+    pub fn check(&self, object: &StoredObject, loaded: bool) -> Result<()> {
+        match self.check {
+            Check::Only(payload) if !loaded => object.read(payload).map(drop),
+            Check::Whole | Check::Only(_) => object.verify(),
+            Check::Never => Ok(()),
+        }
+    }
+}
+
+/// Objects with many members, of which it is not known in advance which will be made. The key of the family itself
+/// represents all members in the keys of derived objects; no object is stored under it.
+#[derive(Debug, Clone)]
+pub struct Family {
+    kind: ObjectKind,
+    identity: Value,
+    tokens: Arc<Key>,
+    backbone: String,
+}
+
+impl Family {
+    fn new(kind: ObjectKind, identity: Value, tokens: &Arc<Key>, backbone: BackboneKeyParts<'_>) -> Self {
+        Self { kind, identity, tokens: Arc::clone(tokens), backbone: backbone.name.to_owned() }
+    }
+
+    /// Returns the key that represents all members.
+    fn key(self) -> Key {
+        Key::new(self.kind, self.identity, [("tokens", self.tokens)]).named(&self.backbone)
+    }
+
+    /// Returns the key of the member with these fields, as declared in [`Member::Of`].
+    fn member<const N: usize>(mut self, fields: [(&str, Value); N]) -> Key {
+        fields.into_iter().for_each(|(name, value)| self.identity[name] = value);
+        self.key()
+    }
+}
+
+/// Serializes a payload as JSON.
+///
+/// # Errors
+/// Fails with kind `Job` if the value cannot be represented in JSON.
+fn to_json(value: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|error| Error::job("cannot write the artifact as JSON").found(error.to_string()))
+}
+
+/// Reads a JSON payload.
+///
+/// # Errors
+/// Fails if the payload is damaged.
+fn from_json<T: DeserializeOwned>(artifact: &StoredObject, name: &str) -> Result<T> {
+    serde_json::from_slice(&artifact.read(name)?).map_err(|error| {
+        Error::damaged("cannot read a stored artifact")
+            .at(artifact.folder().join(name).display().to_string())
+            .found(error.to_string())
+    })
+}
+
+/// Cost of objects that are made together.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Cost {
+    /// Floating-point operations if each object is made separately.
+    pub separate: f64,
+    /// Floating-point operations with shared work counted once.
+    pub shared: f64,
+    /// Part of `shared` that is not stored yet.
+    pub left: f64,
+    /// Bytes that will be written to the store.
+    pub disk: u64,
+    /// Number of additional files and folders, besides those of planned objects.
+    pub inodes: u64,
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Self) {
+        self.separate += other.separate;
+        self.shared += other.shared;
+        self.left += other.left;
+        self.disk += other.disk;
+        self.inodes += other.inodes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::calibrate::{HookPoint, Pair, SimilarityAxis};
+    use crate::criterion::TrialMetric;
+    use crate::evaluate::logit_distance::LogitDistance;
+    use crate::model::{CPU, Cut};
+    use crate::pipeline::env::backbone::ScoredExtent;
+    use ghostlab_store::Store;
+
+    #[test]
+    fn every_member_leads_back_to_its_family() {
+        let backbone =
+            BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
+        let tokens = Arc::new(Key::new(tokens::KIND, json!({"seed": 1}), []));
+        let pairs = BTreeSet::from([Pair { axis: SimilarityAxis::Token, from: 0, to: 2 }]);
+        let pass = activations::family(backbone, &tokens).key();
+        let members = [
+            (activations::rows(backbone, &tokens, HookPoint::Stream(2), &(0..4)), pass.clone()),
+            (activations::sums(backbone, &tokens, &pairs, &(4..8)), pass),
+            (
+                scores::trial(backbone, &tokens, TrialMetric::Perplexity, &Cut::layers([1, 2])),
+                scores::trials(backbone, &tokens).key(),
+            ),
+            (
+                scores::trial(backbone, &tokens, TrialMetric::Distance(LogitDistance::Angle), &Cut::layers([1])),
+                scores::trials(backbone, &tokens).key(),
+            ),
+            (teacher::shard(backbone, &tokens, &(0..4)), teacher::family(backbone, &tokens).key()),
+        ];
+        for (member, family) in members {
+            let folder = tempfile::tempdir().unwrap();
+            let store = Store::open(folder.path(), WORDS).unwrap();
+            store.put(&member, 1.0, &[("payload", b"1")]).unwrap();
+            let entries = store.entries();
+            let leads = |member: &Member| match member {
+                Member::Of(fields) => entries[0].hash_without(fields).is_some_and(|hash| hash == family.hash()),
+                Member::Toward(_) => false,
+            };
+            let ways = Stage::of(member.kind()).unwrap().members.iter().filter(|member| leads(member)).count();
+            assert_eq!(ways, 1, "{}", member.readable());
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_names_the_training_that_it_is_on_the_way_to() {
+        let trained = Arc::new(Key::new(distilled::KIND, json!({"seed": 1}), []));
+        let checkpoint = distilled::checkpoint(&trained, 7);
+        assert!(distilled::STAGE.members.iter().any(|member| match member {
+            Member::Toward(parent) => checkpoint.parents().any(|(name, key)| name == *parent && *key == trained),
+            Member::Of(_) => false,
+        }));
+    }
+
+    /// Includes scores with an operator solved before rounding, whose key is that of the stored weights.
+    #[test]
+    fn what_rounded_weights_score_has_keys_of_its_own() {
+        use crate::model::WeightType;
+        let whole = ScoredExtent::default();
+        let backbone =
+            BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
+        let [tokens, operator] = [tokens::KIND, operator::KIND].map(|kind| Arc::new(Key::new(kind, json!({}), [])));
+        let model =
+            json!({"model": {"content": "", "tokenizer": ""}, "engine": {"name": "", "dtype": "", "device": ""}});
+        let what = Arc::new(serde_json::from_value(model).unwrap());
+        for repair in [None, Some(&operator)] {
+            let hashes = [None, Some(WeightType::Q8_0), Some(WeightType::Q4_0)].map(|weights| {
+                let backbone = BackboneKeyParts { weights, ..backbone };
+                let scored = scores::key(scores::KIND, backbone, repair, &tokens, whole, &what).hash().to_owned();
+                [scored, scores::key(generations::KIND, backbone, repair, &tokens, whole, &what).hash().to_owned()]
+            });
+            assert_eq!(hashes.iter().flatten().collect::<BTreeSet<_>>().len(), 6, "{repair:?}");
+        }
+    }
+
+    #[test]
+    fn a_kind_that_no_stage_makes_is_an_error_that_names_it() {
+        let error = Stage::of(ObjectKind::new("rumours", 1)).map(|stage| stage.kind).unwrap_err();
+        assert_eq!(error.exit_code(), 4);
+        assert!(error.to_string().contains("rumours") && error.to_string().contains("STAGES"), "{error}");
+    }
+
+    #[test]
+    fn what_computes_counts_as_an_attempt_when_its_owner_dies() {
+        let backbone =
+            BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
+        let tokens = Arc::new(Key::new(tokens::KIND, json!({}), []));
+        let chunk = format!("{}-3", scores::journal(backbone, &tokens, ScoredExtent::default()));
+        let leases = [activations::lease_name(backbone, &tokens), chunk];
+        assert!(leases.iter().all(|lease_name| counts_death(lease_name)), "{leases:?}");
+        assert!(!["tokenising", "timing-1"].iter().any(|lease_name| counts_death(lease_name)));
+        assert!(!counts_death(&teacher::lease_name(backbone, &tokens, &(0..4))));
+    }
+}

@@ -1,0 +1,426 @@
+//! Operators of a variant in the store: their format, and the conversion to a program.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{BackboneKeyParts, Check, Cost, Stage, Words, activations, from_json, to_json};
+use crate::calibrate::{Activations, HookPoint, Pair};
+use crate::criterion::{Criterion, PruneSpec, Selection};
+use crate::error::{Error, Result};
+use crate::grid::Cell;
+use crate::iterative::{ShrinkingModel, SolvedSpan};
+use crate::model::{Config, Cut, Load, Operator, Program, Sublayer};
+use crate::pipeline::env::backbone::Variant;
+use crate::pipeline::env::context::CalibrationJob;
+use crate::pipeline::env::event::WorkKind;
+use crate::pipeline::identity::RepairId;
+use crate::recovery::{self, Boundary, F64_COST, Place, Recovery, Repair, RepairMetrics, Solution, Span, System};
+use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
+
+// Version 2: keys name the activations and contain every option. Version 3: the key gives the number of sequences for
+// solving, also if several layers form one block.
+pub const KIND: ObjectKind = ObjectKind::new("operator", 4);
+
+pub const STAGE: Stage = Stage {
+    check: Check::Only(FIGURES),
+    inodes: |small| if small { 2 } else { 6 },
+    words: Some(Words {
+        group: WorkKind::Calibrate,
+        part: "operator",
+        about: "What is put at the cut.",
+        what: "operator",
+        reads: |_, _, _| None,
+    }),
+    ..Stage::new(KIND)
+};
+
+/// Payload with the measurements of each boundary.
+pub(super) const FIGURES: &str = "figures.json";
+
+/// Returns the key of an operator. It depends on the selection, the activations, and the number of sequences on which
+/// the operator is solved.
+pub fn key(backbone: BackboneKeyParts<'_>, selection: &Arc<Key>, repair: &RepairId, tokens: &Arc<Key>) -> Key {
+    let RepairId { recovery, version, options, fitted, training: _ } = repair;
+    let identity = json!({
+        "recovery": recovery, "recovery_version": version, "options": options.value(), "sequences": fitted,
+    });
+    let activations = Arc::new(activations::family(backbone, tokens).key());
+    Key::new(KIND, identity, [("selection", Arc::clone(selection)), ("activations", activations)])
+}
+
+/// Returns all spans that a recovery may have to repair, over all possible selections of a criterion.
+fn possible_spans(criterion: &dyn Criterion, recovery: &dyn Recovery, cut: &PruneSpec<'_>) -> Vec<Span> {
+    if recovery.sublayer().is_some() {
+        return recovery::spans(recovery, &cut.unit.candidates(cut.layers).into_iter().collect());
+    }
+    let regions = criterion.regions(cut).into_iter().map(|(start, end)| Span::layers(start, end));
+    regions.flat_map(|region| recovery.spans(region)).collect()
+}
+
+/// Variant without stored operators.
+pub struct WantedRepair<'a> {
+    pub criterion: &'a dyn Criterion,
+    pub recovery: &'a dyn Recovery,
+    pub cut: PruneSpec<'a>,
+    /// Removed layers or sublayers; `None` until they are selected.
+    pub removed: Option<Cut>,
+}
+
+/// Inputs that some variants need from a shared calibration pass, before and after the selection of layers. Used by
+/// planning, cost estimation and runs.
+#[derive(Debug, Default)]
+pub struct Needs {
+    /// Sites whose activations the recoveries read, for the selected layers.
+    pub exact: BTreeSet<HookPoint>,
+    /// Sites whose activations the recoveries might read, over all possible selections.
+    pub perhaps: BTreeSet<HookPoint>,
+    /// Sites whose activations the criteria read.
+    pub looks: BTreeSet<HookPoint>,
+    pub pairs: BTreeSet<Pair>,
+}
+
+impl Needs {
+    pub fn of<'a>(group: impl IntoIterator<Item = WantedRepair<'a>>) -> Self {
+        let mut needs = Self::default();
+        for WantedRepair { criterion, recovery, cut, removed } in group {
+            match removed {
+                Some(removed) => {
+                    let spans = recovery::spans(recovery, &removed);
+                    needs.exact.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
+                }
+                None => {
+                    let spans = possible_spans(criterion, recovery, &cut);
+                    needs.perhaps.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
+                    needs.looks.extend(criterion.sites(&cut));
+                    needs.pairs.extend(criterion.pairs(&cut));
+                }
+            }
+        }
+        needs
+    }
+}
+
+/// Estimates the cost of repairing variants on one calibration: one pass, and solving. `all` has the cost of solving
+/// each variant, and `missing` that of each variant that is not stored.
+pub fn cost(config: &Config, pass: f64, all: &[f64], missing: &[f64]) -> Cost {
+    let [every, left] = [all, missing].map(|solves| solves.iter().sum::<f64>());
+    Cost {
+        separate: all.len() as f64 * pass + every,
+        shared: pass + every,
+        left: if missing.is_empty() { 0.0 } else { pass + left },
+        disk: missing.len() as u64 * matrix_bytes(config),
+        inodes: 0,
+    }
+}
+
+/// Estimates the cost of solving and measuring operators at `spans` spans, in floating-point operations. Each operator
+/// is solved on `fitted` sequences of `load`.
+pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted: usize, spans: usize) -> f64 {
+    let c = config.hidden as f64;
+    let tokens = load.tokens as f64;
+    let product = 2.0 * tokens * c * c * F64_COST;
+    let measured = MEASURED * tokens * c
+        + match recovery.place() {
+            Place::Nothing => 0.0,
+            Place::Branch | Place::Stream => product,
+            // The layer before the cut runs again.
+            Place::Rows => activations::pass_flops(config, load) / config.layers as f64,
+        };
+    spans as f64 * (recovery.operations(config.hidden, fitted * load.length) + measured)
+}
+
+/// Cost of measuring one value at the input of a region, in floating-point operations. Fitted to the solve times of 18
+/// operators.
+const MEASURED: f64 = 450.0;
+
+/// Returns the size of one C × C matrix in f32, in bytes.
+pub fn matrix_bytes(config: &Config) -> u64 {
+    4 * (config.hidden * config.hidden) as u64
+}
+
+/// Position of a repair in the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlacedRepair {
+    /// On the residual stream, in place of the removed layers.
+    Stream,
+    /// On the MLP branch of the layer before the cut.
+    Mlp,
+    /// On both branches of the layer before the cut.
+    AttentionAndMlp,
+    /// On the residual stream, in place of the removed attention of layer `region.0`.
+    Attention,
+}
+
+/// Result of repairing one span.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BoundaryResult {
+    /// Removed layers `[start, end)`. For a removed attention, `start` is its layer.
+    pub region: (usize, usize),
+    /// Content key of the operator; `None` if the layers were removed without a repair.
+    pub operator: Option<String>,
+    /// Position of the operator; `None` if there is no repair.
+    pub placed: Option<PlacedRepair>,
+    /// Remarks on the repair, shown to users.
+    pub notes: Vec<String>,
+    /// Whether the calibration data cannot determine a repair, so that the results are meaningless.
+    #[serde(default)]
+    pub undetermined: bool,
+    /// Rank of the least-squares matrix, if a least-squares problem was solved.
+    pub rank: Option<usize>,
+    /// Condition number of the least-squares matrix; `None` if it is infinite.
+    pub condition: Option<f64>,
+    /// Mean loss of each epoch, if the method is iterative.
+    pub losses: Vec<f64>,
+    /// Time for solving, without measuring.
+    pub solve_seconds: f64,
+    #[serde(flatten)]
+    pub numbers: RepairMetrics,
+}
+
+/// Encodes the operator at a boundary as payload name and bytes.
+///
+/// # Errors
+/// Propagates errors of [`Operator::parts`].
+pub fn payload(boundary: usize, operator: &Operator) -> Result<(String, Vec<u8>)> {
+    let (form, values) = operator.parts()?;
+    Ok((format!("{boundary:04}.{form}.f32"), values.iter().flat_map(|value| value.to_le_bytes()).collect()))
+}
+
+/// Stores a variant's operators, encoded by [`payload`].
+///
+/// # Errors
+/// Fails with kind `Job` if a figure is not finite. Also fails if the store cannot be written.
+pub fn store(
+    store: &Store,
+    key: &Key,
+    seconds: f64,
+    results: &[BoundaryResult],
+    operators: &[(String, Vec<u8>)],
+) -> Result<()> {
+    let figures = figures_payload(results)?;
+    let payloads = operators.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
+    let payloads: Vec<(&str, &[u8])> = payloads.chain([(FIGURES, figures.as_slice())]).collect();
+    store.put(key, seconds, &payloads).map(drop)
+}
+
+/// Encodes the results of the boundaries.
+///
+/// # Errors
+/// Fails with kind `Job` if a figure is not finite.
+pub(super) fn figures_payload(results: &[BoundaryResult]) -> Result<Vec<u8>> {
+    let figures = to_json(&results)?;
+    // JSON writes non-finite numbers as `null`, which cannot be read back.
+    match serde_json::from_slice::<Vec<BoundaryResult>>(&figures) {
+        Ok(_) => Ok(figures),
+        Err(_) => Err(Error::job("the repair's figures are not finite numbers")
+            .hint("the method diverged: use a smaller learning rate, or another method")),
+    }
+}
+
+/// Reads the results of a stored variant's boundaries.
+///
+/// # Errors
+/// Fails if the object is damaged.
+pub fn figures(artifact: &StoredObject) -> Result<Vec<BoundaryResult>> {
+    from_json(artifact, FIGURES)
+}
+
+/// Reads the operator of a variant's only boundary as a dense matrix.
+///
+/// # Errors
+/// Fails if the object is damaged.
+pub fn matrix(artifact: &StoredObject) -> Result<Vec<f32>> {
+    load(artifact, 0)?.to_dense()
+}
+
+/// Reads a stored variant as a program.
+///
+/// # Errors
+/// Fails if the object is damaged.
+pub fn program(artifact: &StoredObject, layers: usize, selection: &Selection) -> Result<Program> {
+    let misfit =
+        || Error::damaged("a stored operator does not match its record").at(artifact.folder().display().to_string());
+    let program = repaired(layers, &selection.removed, &figures(artifact)?, |index, key| {
+        let operator = load(artifact, index)?;
+        if operator.key() == key { Ok(operator) } else { Err(misfit()) }
+    });
+    program?.ok_or_else(misfit)
+}
+
+/// Builds the program of a repaired cut. `operator` returns the operator of a result, given its index and key. `None`
+/// if a repair of an MLP branch has no layer before it.
+///
+/// # Errors
+/// Propagates errors of `operator`.
+pub fn repaired(
+    layers: usize,
+    removed: &Cut,
+    results: &[BoundaryResult],
+    operator: impl Fn(usize, &str) -> Result<Arc<Operator>>,
+) -> Result<Option<Program>> {
+    let mut repaired = Vec::new();
+    for (index, result) in results.iter().enumerate() {
+        let (Some(placed), Some(key)) = (result.placed, &result.operator) else { continue };
+        let operator = operator(index, key)?;
+        let (start, end) = result.region;
+        let span = match placed {
+            PlacedRepair::Attention => Span::sublayer(start, Sublayer::Attention),
+            _ => Span::layers(start, end),
+        };
+        let repair = match placed {
+            PlacedRepair::Stream | PlacedRepair::Attention => Repair::Stream(operator),
+            PlacedRepair::Mlp => Repair::Branches { operator, attention: false },
+            PlacedRepair::AttentionAndMlp => Repair::Branches { operator, attention: true },
+        };
+        repaired.push((span, repair));
+    }
+    let repairs = recovery::placed(removed, &repaired)?;
+    Ok(repairs.map(|repairs| Program::repaired(layers, removed, &repairs)))
+}
+
+fn load(artifact: &StoredObject, index: usize) -> Result<Arc<Operator>> {
+    let prefix = format!("{index:04}.");
+    let name = artifact.payloads().find(|name| name.starts_with(&prefix)).unwrap_or(&prefix);
+    let values = artifact.read(name)?;
+    let values: Vec<f32> =
+        bytemuck::pod_collect_to_vec::<u8, u32>(&values).into_iter().map(|b| f32::from_bits(u32::from_le(b))).collect();
+    let form = name.split('.').nth(1).unwrap_or_default();
+    Operator::from_parts(form, values)
+}
+
+/// Returns the recovery of a pruned cell.
+pub(crate) fn recovery_of(cell: &Cell) -> Result<&dyn Recovery> {
+    let method = cell.recovery.as_ref().map(|recovery| &*recovery.rule);
+    method.ok_or_else(|| Error::job("the dense cell has no recovery").at(cell.to_string()))
+}
+
+/// Solves a variant's operators and stores them.
+///
+/// # Errors
+/// Fails with kind `Job` and a reason if the cell cannot be repaired.
+pub(crate) fn solve(
+    job: &CalibrationJob<'_>,
+    variant: &Variant,
+    selection: &Selection,
+    activations: &Activations,
+    key: &Key,
+) -> Result<()> {
+    let started = Instant::now();
+    let recovery = recovery_of(&job.run.grid.cells[variant.cell])?;
+    let mut results = SolvedCut::default();
+    let mut earlier = Vec::new();
+    for span in recovery::spans(recovery, &selection.removed) {
+        let boundary = Boundary {
+            backbone: &*job.engine,
+            activations,
+            span,
+            fitted: variant.fitted,
+            earlier: &earlier,
+            before: None,
+            starts: &job.windows.starts,
+        };
+        let began = Instant::now();
+        let solution =
+            recovery.solve(&boundary).map_err(|error| error.at(format!("boundary of layer {}", span.start)))?;
+        let seconds = began.elapsed().as_secs_f64();
+        let degenerate =
+            if solution.repair.operator().is_some() { recovery::degenerate(&boundary)? } else { Vec::new() };
+        let metrics = RepairMetrics::of(&boundary, &solution.repair)?;
+        earlier.push((span, solution.repair.clone()));
+        results.add(span, solution, metrics, degenerate, seconds)?;
+    }
+    results.keep(job, key, started)
+}
+
+/// Removes the layers of a selection one by one. After each removal, the operator is solved on the model pruned so far.
+/// Stores all operators.
+///
+/// # Errors
+/// Fails under the same conditions as [`solve`].
+pub(crate) fn solve_one_by_one(
+    job: &CalibrationJob<'_>,
+    variant: &Variant,
+    selection: &Selection,
+    key: &Key,
+) -> Result<()> {
+    let started = Instant::now();
+    let cell = &job.run.grid.cells[variant.cell];
+    let recovery = recovery_of(cell)?;
+    let batch = job.backbone.batch_tokens;
+    let progress = begin_passes(job, &format!("{}: repair one by one", job.label), selection.scores.len());
+    let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted);
+    let replayed = model.replay(cell.depth.unit, selection, &mut |tokens| job.run.advance(progress, tokens));
+    job.run.finish(progress);
+    replayed?;
+    let mut results = SolvedCut::default();
+    for solved in model.into_repairs() {
+        let SolvedSpan { span, solution, metrics, degenerate, seconds, .. } = solved;
+        results.add(span, solution, metrics, degenerate, seconds)?;
+    }
+    results.keep(job, key, started)
+}
+
+/// Reports the start of several passes over a calibration. Returns the number of the job.
+pub(crate) fn begin_passes(job: &CalibrationJob<'_>, label: &str, passes: usize) -> usize {
+    let tokens = job.shape.sequences * job.shape.length;
+    let load = Load::windows(tokens, job.shape.length);
+    let flops = passes as f64 * activations::pass_flops(&job.backbone.config, &load);
+    job.run.start(job.hold.name(), label, passes * tokens, 0, flops)
+}
+
+/// Operators of a cut, encoded for the store.
+#[derive(Default)]
+struct SolvedCut {
+    results: Vec<BoundaryResult>,
+    matrices: Vec<(String, Vec<u8>)>,
+}
+
+impl SolvedCut {
+    fn add(
+        &mut self,
+        span: Span,
+        solution: Solution,
+        numbers: RepairMetrics,
+        degenerate: Vec<String>,
+        solve_seconds: f64,
+    ) -> Result<()> {
+        let placed = match &solution.repair {
+            Repair::Cut => None,
+            Repair::Stream(_) if span.sublayer.is_some() => Some(PlacedRepair::Attention),
+            Repair::Stream(_) => Some(PlacedRepair::Stream),
+            Repair::Branches { attention: false, .. } => Some(PlacedRepair::Mlp),
+            Repair::Branches { attention: true, .. } => Some(PlacedRepair::AttentionAndMlp),
+        };
+        let operator = solution.repair.operator();
+        if let Some(operator) = operator {
+            self.matrices.push(payload(self.results.len(), operator)?);
+        }
+        let System { rank, condition } = solution.system.unwrap_or(System { rank: 0, condition: f64::INFINITY });
+        self.results.push(BoundaryResult {
+            region: (span.start, span.end),
+            operator: operator.map(|operator| operator.key()),
+            placed,
+            undetermined: !degenerate.is_empty(),
+            notes: degenerate.into_iter().chain(solution.notes).collect(),
+            rank: solution.system.map(|_| rank),
+            condition: condition.is_finite().then_some(condition),
+            losses: solution.losses,
+            solve_seconds,
+            numbers,
+        });
+        Ok(())
+    }
+
+    fn keep(&self, job: &CalibrationJob<'_>, key: &Key, started: Instant) -> Result<()> {
+        job.unchanged()?;
+        store(job.run.store, key, started.elapsed().as_secs_f64(), &self.results, &self.matrices)?;
+        job.run.kept();
+        job.hold.gone_on();
+        Ok(())
+    }
+}

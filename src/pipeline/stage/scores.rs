@@ -1,0 +1,227 @@
+//! Scores of variants on a text or task, and of leave-out trials on a calibration text: their format, and the names of
+//! journals and leases for partial results.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{BackboneKeyParts, Cost, Family, Member, Stage, Words};
+use crate::criterion::TrialMetric;
+use crate::error::{Error, Result};
+use crate::evaluate::damage::{Damages, WIDTH};
+use crate::evaluate::perplexity::Losses;
+use crate::evaluate::{EvalSet, choices};
+use crate::files::sha256;
+use crate::grid::Perplexity;
+use crate::metric::{Metric, Unit};
+use crate::model::trie::Cost as TrieCost;
+use crate::model::{Config, Cut, Load, Program, Trie};
+use crate::pipeline::env::backbone::ScoredExtent;
+use crate::pipeline::env::event::WorkKind;
+use crate::pipeline::identity::Identity;
+use crate::tasks::{Answered, Score, Solutions};
+use ghostlab_store::{JournalRecord, Key, ObjectKind, Store, StoredObject};
+
+// Version 2: the softmax divides last, which changes rounding. Version 3: multiplication of a single row changes
+// rounding. Version 4: candle does not round logits in half precision.
+pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
+
+/// Scores are packed into files of many.
+pub const STAGE: Stage = Stage {
+    inodes: |_| 0,
+    members: &[Member::Of(&[REMOVED]), Member::Of(&[REMOVED, DISTANCE])],
+    words: Some(WORDS),
+    ..Stage::new(KIND)
+};
+
+pub(super) const WORDS: Words = Words {
+    group: WorkKind::Score,
+    part: "scores",
+    about: "Its scores on a text or task.",
+    what: "scores on",
+    reads: |backbone, _, index| {
+        let evaluation = &backbone.evaluations[index];
+        Some((format!("tokens of {}", evaluation.subject), Arc::clone(&evaluation.tokens)))
+    },
+};
+
+/// Key field that distinguishes a trial from the dense backbone on the same tokens.
+const REMOVED: &str = "removed";
+/// Key field that distinguishes trials that measure logit distances from those that measure perplexities.
+const DISTANCE: &str = "distance";
+
+/// Key field for comparisons with the dense program of the same backbone.
+const COMPARED: &str = "dense";
+
+/// Payload with scores as little-endian `f64`: one or two values per window or choice, or those of [`Damages`] per
+/// window.
+pub(super) const VALUES: &str = "values.f64";
+
+fn dense(backbone: BackboneKeyParts<'_>) -> Value {
+    let mut identity = backbone.on_engine();
+    identity["batch"] = json!(backbone.batch_tokens);
+    identity
+}
+
+/// Returns the part of a key that describes the scored variant. The key of an operator includes its engine, unless the
+/// weights were rounded after solving.
+pub(super) fn scored(backbone: BackboneKeyParts<'_>, operator: Option<&Arc<Key>>) -> Value {
+    if operator.is_none() {
+        return dense(backbone);
+    }
+    let mut identity = json!({"batch": backbone.batch_tokens});
+    if let Some(weights) = backbone.weights {
+        identity["weights"] = json!(weights.name());
+    }
+    identity
+}
+
+/// Returns the key of a variant's scores on some tokens, or on a subset of them.
+pub fn key(
+    kind: ObjectKind,
+    backbone: BackboneKeyParts<'_>,
+    operator: Option<&Arc<Key>>,
+    tokens: &Arc<Key>,
+    extent: ScoredExtent,
+    what: &Arc<Identity>,
+) -> Key {
+    let mut identity = scored(backbone, operator);
+    if let Some(draw) = extent.draw {
+        identity["draw"] = json!(draw);
+    }
+    if extent.damage {
+        identity["compared"] = json!(COMPARED);
+    }
+    let operator = operator.map(|operator| ("operator", Arc::clone(operator)));
+    let parents = operator.into_iter().chain([("tokens", Arc::clone(tokens))]);
+    Key::new(kind, identity, parents).named(backbone.name).about(what)
+}
+
+/// Estimates the cost of scoring the `missing` variants of the trie `all`, compared with a reference program if there
+/// is one.
+pub fn cost(config: &Config, all: &Trie, reference: Option<&Program>, missing: &[Program], load: &Load) -> Cost {
+    let TrieCost { shared, separate } = all.flops(config, load);
+    let mut cost = Cost { separate, shared, ..Cost::default() };
+    if !missing.is_empty() {
+        let left = reference.map_or_else(|| Trie::scoring(missing), |reference| Trie::against(reference, missing));
+        cost.left = left.flops(config, load).shared;
+        let item_bytes = if reference.is_some() { 8 * WIDTH as u64 } else { 16 };
+        cost.disk = missing.len() as u64 * item_bytes * load.scored as u64 / load.length.max(1) as u64;
+        cost.inodes = files(missing.len());
+    }
+    cost
+}
+
+/// Returns the key family of leave-out trials on a calibration. The dense score represents the family.
+pub(super) fn trials(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
+    Family::new(KIND, dense(backbone), tokens, backbone)
+}
+
+/// Returns the key of a leave-out trial, which measures perplexity or logit distance without `removed`.
+pub fn trial(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, metric: TrialMetric, removed: &Cut) -> Key {
+    let removed = (REMOVED, json!(removed));
+    match metric {
+        TrialMetric::Perplexity => trials(backbone, tokens).member([removed]),
+        TrialMetric::Distance(distance) => trials(backbone, tokens).member([removed, (DISTANCE, json!(distance))]),
+    }
+}
+
+/// Estimates the cost of trials. A greedy search runs its steps in sequence, so the trials of each size are scored
+/// separately.
+pub fn trial_cost(config: &Config, sets: &[Cut], left: bool, load: &Load) -> Cost {
+    let mut cost = Cost::default();
+    for run in sets.chunk_by(|a, b| a.len() == b.len()) {
+        let programs: Vec<Program> = run.iter().map(|cut| Program::without(config.layers, cut)).collect();
+        let flops = Trie::new(&programs).flops(config, load).shared;
+        let (left, inodes) = if left { (flops, files(config.layers)) } else { (0.0, 0) };
+        cost += Cost { separate: flops, shared: flops, left, inodes, disk: 0 };
+    }
+    cost
+}
+
+/// Returns the name of the journal and the prefix of the leases for scoring on some tokens, or on a subset of them.
+pub fn journal(backbone: BackboneKeyParts<'_>, tokens: &Key, extent: ScoredExtent) -> String {
+    let BackboneKeyParts { content, batch_tokens, .. } = backbone;
+    let draw = extent.draw.map_or_else(String::new, |draw| format!(" {draw}"));
+    let compared = if extent.damage { format!(" compared with {COMPARED}") } else { String::new() };
+    sha256::of_bytes(format!("{content} {} {batch_tokens}{}{draw}{compared}", tokens.hash(), backbone.other_engine()))
+}
+
+/// Returns whether a lease is for a chunk: its name is that of a journal, followed by a number.
+pub(super) fn is_lease(name: &str) -> bool {
+    name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64)
+}
+
+/// Returns the number of pack files for `scores` scores.
+fn files(scores: usize) -> u64 {
+    scores.div_ceil(Store::TOGETHER) as u64
+}
+
+/// Reads stored scores.
+///
+/// # Errors
+/// Fails if the object is damaged.
+pub fn read(object: &StoredObject) -> Result<Vec<f64>> {
+    let bits = bytemuck::pod_collect_to_vec::<u8, u64>(&object.read(VALUES)?);
+    Ok(bits.into_iter().map(|bits| f64::from_bits(u64::from_le(bits))).collect())
+}
+
+/// Splits values into the losses of a text's windows and, if requested, their comparison with the dense model.
+///
+/// # Errors
+/// Fails with kind `Damaged` if the values do not form complete windows.
+pub(crate) fn window_scores(values: Vec<f64>, text: &Perplexity) -> Result<(Losses, Option<Damages>)> {
+    if !text.damage {
+        return Ok((Losses { windows: values }, None));
+    }
+    let count = values.len();
+    let damages = Damages::from_values(&values).ok_or_else(|| {
+        Error::damaged("stored scores contain an incomplete window")
+            .at(text.to_string())
+            .expected(format!("a multiple of {WIDTH} values"))
+            .found(count)
+    })?;
+    Ok((damages.losses.clone(), Some(damages)))
+}
+
+/// Encodes the payload for [`read`].
+pub(super) fn bytes(values: &[f64]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
+}
+
+/// Variant whose scores are being computed.
+pub(crate) struct ScoredVariant {
+    pub(crate) key: Arc<Key>,
+    /// Loaded when the first chunk is computed here, because operators are large.
+    pub(super) program: Option<Program>,
+    /// Values by chunk; `None` where missing.
+    pub(crate) chunks: Vec<Option<Vec<f64>>>,
+    pub(super) seconds: f64,
+    /// Whether the variant needs no more work: another process stored it, or it has no program.
+    pub(super) settled: bool,
+}
+
+impl ScoredVariant {
+    pub(super) fn lacks(&self, chunk: usize) -> bool {
+        !self.settled && self.chunks[chunk].is_none()
+    }
+
+    pub(super) fn take(&mut self, record: &JournalRecord, eval_set: &dyn EvalSet) {
+        if eval_set.fits(record.chunk, &record.values) && self.chunks[record.chunk].is_none() {
+            self.chunks[record.chunk] = Some(record.values.clone());
+            self.seconds += record.seconds;
+        }
+    }
+}
+
+/// Returns the display factor of a metric of a definition: proportions are shown in percent.
+pub(crate) fn scale(metric: &Metric) -> f64 {
+    if metric.unit == Unit::Percent { 100.0 } else { 1.0 }
+}
+
+/// Evaluates the answers to a task from the scores of its choices.
+pub(crate) fn answered(values: &[f64], solutions: &Arc<Solutions>) -> Result<Answered> {
+    let scored = choices::scored(values);
+    let scores = scored.iter().map(|entry| Score { log_likelihood: entry.log_likelihood, greedy: entry.greedy });
+    Answered::new(solutions, scores.collect())
+}

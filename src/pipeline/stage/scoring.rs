@@ -1,0 +1,179 @@
+//! Scores variants on a text or a task, and reports the results.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::chunks::ChunkRun;
+use super::group::{Group, JobContext, Order, Programs, ResumeState};
+use super::operator;
+use super::scores::{self, KIND, VALUES, answered, bytes, read, scale};
+use super::tokens::{self, AnswerKey};
+use crate::error::Result;
+use crate::metric::Metric;
+use crate::model::{CPU, Program};
+use crate::pipeline::env::backbone::{BackbonePlan, ScoredExtent, Subject, Variant};
+use crate::pipeline::env::context::RunContext;
+use crate::pipeline::env::event::{Event, WorkKind};
+use crate::pipeline::env::progress::JobStatus;
+use ghostlab_store::{Key, Lookup};
+
+/// Group of scoring jobs. Each scores all variants on one text or task, in one trie.
+pub(crate) const GROUP: Group = Group {
+    kind: WorkKind::Score,
+    places: |backbone| backbone.evaluations.len(),
+    label: |backbone, index| format!("{} on {}", backbone.name, backbone.evaluations[index].subject),
+    lease_name: |backbone, index| backbone.evaluations[index].journal.clone(),
+    on: |backbone, index| Some(backbone.evaluations[index].subject.to_string()),
+    made: |variant, index| variant.scores.get(index).into_iter().collect(),
+    // One operator per variant.
+    bytes: |backbone, variants| variants.len() as u64 * operator::matrix_bytes(&backbone.config),
+    order: Order::Then,
+    make,
+    tell,
+};
+
+/// Scores some variants on an evaluation. A variant without a program fails only its own cells.
+///
+/// # Errors
+/// Fails on errors that stop the run or concern all variants.
+fn make(
+    tools: &JobContext<'_>,
+    backbone: &BackbonePlan,
+    index: usize,
+    variants: &[&Variant],
+    going: &mut ResumeState,
+) -> Result<JobStatus> {
+    let JobContext { run, models, programs } = *tools;
+    let evaluation = &backbone.evaluations[index];
+    let variants: Vec<&Variant> = variants.iter().copied().filter(|variant| !run.failed(variant.cell)).collect();
+    let stored = || run.store_cache.all(run.store, variants.iter().map(|variant| &variant.scores[index]));
+    if going.is_none() {
+        // Skip reading the inputs if other processes have stored everything.
+        if stored() {
+            return Ok(JobStatus::Cached);
+        }
+        if take_over(run, backbone, index, &variants)? && stored() {
+            return Ok(JobStatus::Done);
+        }
+    }
+    let label = (GROUP.label)(backbone, index);
+    let program = |key: &Key| program(run, programs, backbone, &variants, key);
+    let (text, begun) = match going.take() {
+        Some((text, scoring)) => (text, Some(scoring)),
+        None => (tokens::text(run, backbone, &evaluation.subject, &evaluation.tokens)?, None),
+    };
+    let (step, scoring) = text.with_eval_set(backbone, &evaluation.subject, |eval_set| {
+        let journal = evaluation.journal.clone();
+        let label = &*label;
+        let program = &program;
+        let job = ChunkRun { run, models, backbone, eval_set, label, program, journal, within: None, sample: None };
+        let mut scoring = match begun {
+            Some(scoring) => scoring,
+            None => {
+                // Two cells may be the same variant and share a key. Score each key once.
+                let mut seen = BTreeSet::new();
+                let keys = variants.iter().map(|variant| &variant.scores[index]).filter(|key| seen.insert(key.hash()));
+                job.begin(keys.cloned().collect())?
+            }
+        };
+        Ok((job.go_on(&mut scoring)?, scoring))
+    })?;
+    if step == JobStatus::Contended {
+        *going = Some((text, scoring));
+    }
+    Ok(step)
+}
+
+/// Extracts the scores of a subset for variants that are already scored completely. On the CPU, scores do not depend on
+/// the batch. Returns whether there were any such variants.
+fn take_over(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) -> Result<bool> {
+    let evaluation = &backbone.evaluations[index];
+    let extent = evaluation.subject.extent();
+    let reusable = backbone.engine.id() == CPU && !extent.damage;
+    let Some(draw) = extent.draw.filter(|_| reusable) else { return Ok(false) };
+    let mut known = Vec::new();
+    for variant in variants {
+        let key = &variant.scores[index];
+        if run.store_cache.has(run.store, key) || known.iter().any(|(known, _): &(&Arc<Key>, _)| **known == *key) {
+            continue;
+        }
+        let full_key = scores::key(
+            KIND,
+            backbone.key_parts(),
+            variant.repair(),
+            &evaluation.tokens,
+            ScoredExtent::default(),
+            &variant.identity,
+        );
+        if let Lookup::Whole(object) = run.store.look(&full_key) {
+            known.push((key, read(&object)?));
+        }
+    }
+    if known.is_empty() {
+        return Ok(false);
+    }
+    let text = tokens::whole(run, backbone, &evaluation.subject, &evaluation.tokens)?;
+    let drawn = text.drawn_values(draw)?;
+    let known: Vec<(Arc<Key>, Vec<f64>)> = known
+        .into_iter()
+        .filter_map(|(key, values)| {
+            let parts: Option<Vec<&[f64]>> = drawn.iter().cloned().map(|at| values.get(at)).collect();
+            Some((Arc::clone(key), parts?.concat()))
+        })
+        .collect();
+    run.store.put_all(
+        known.iter().map(|(key, values)| run.store.packing(key, 0.0, &[(VALUES, &bytes(values))])).collect(),
+    )?;
+    known.iter().for_each(|(key, _)| run.stored_scores(key));
+    Ok(true)
+}
+
+/// Reports the scores computed here: perplexities, and accuracies in percent. Unreadable scores are ignored, because
+/// damage is reported when the results are read.
+fn tell(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) {
+    let evaluation = &backbone.evaluations[index];
+    let values = || -> Result<Vec<(usize, f64)>> {
+        let answer_key = AnswerKey::read(evaluation, run.store)?;
+        let mut values = Vec::new();
+        for (cell, key) in variants.iter().map(|variant| (variant.cell, &variant.scores[index])) {
+            let is_reported = !run.failed(cell) && run.tells_of(key);
+            let Some(Lookup::Whole(object)) = is_reported.then(|| run.store.look(key)) else { continue };
+            let value = match (&evaluation.subject, &answer_key) {
+                (Subject::Windows(text), _) => scores::window_scores(read(&object)?, text)?.0.perplexity(),
+                (Subject::Task(_), None) => continue,
+                (Subject::Task(_), Some(AnswerKey::Native(solutions))) => {
+                    100.0 * answered(&read(&object)?, solutions)?.result.column().value
+                }
+                (Subject::Task(task), Some(AnswerKey::Defined(documents))) => {
+                    let definition = run.grid.task(task).definition()?;
+                    let (answers, _) = documents.answered(definition, &object)?;
+                    let judged = documents.judge(definition, &answers, &|_, _| Ok(None))?;
+                    let Some(first) = judged.first() else { continue };
+                    first.score.score * scale(&Metric::defined("", &first.score.metric, &first.score.filter))
+                }
+            };
+            values.push((cell, value));
+        }
+        Ok(values)
+    };
+    for (cell, value) in values().unwrap_or_default() {
+        let cell = run.grid.cells[cell].to_string();
+        let on = evaluation.subject.to_string();
+        run.reporter.event(Event::Scored { cell, on, value });
+    }
+}
+
+/// Returns the program of the variant with a given score key, or records the failure of its cell.
+fn program(
+    run: &RunContext<'_>,
+    programs: &Programs,
+    backbone: &BackbonePlan,
+    variants: &[&Variant],
+    key: &Key,
+) -> Result<Option<Program>> {
+    let mut found = None;
+    for variant in variants.iter().filter(|variant| variant.scores.iter().any(|score| score.hash() == key.hash())) {
+        found = programs.or_failed(run, backbone, variant)?.or(found);
+    }
+    Ok(found)
+}

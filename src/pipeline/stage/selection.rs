@@ -1,0 +1,359 @@
+//! Layers selected by a criterion, with its scores, and the trials behind the selection: perplexities on the
+//! calibration windows without some layers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::json;
+
+use super::chunks::ChunkRun;
+use super::operator::{self, Needs, WantedRepair};
+use super::{BackboneKeyParts, Stage, Words, activations, from_json, scores, to_json};
+use crate::calibrate::{Activations, Similarities};
+use crate::criterion::{self, CalibrationStats, Criterion, Depth, PruneSpec, Selection, TrialMetric};
+use crate::error::{Error, ErrorKind, Result};
+use crate::evaluate::logit_distance::LogitDistance;
+use crate::evaluate::perplexity::{Losses, PerplexityEval};
+use crate::iterative::ShrinkingModel;
+use crate::model::{Cut, Program};
+use crate::pipeline::env::backbone::{ScoredExtent, Variant};
+use crate::pipeline::env::context::CalibrationJob;
+use crate::pipeline::env::event::WorkKind;
+use crate::pipeline::identity::CutId;
+use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
+
+// Version 3: keys name the inputs of the criterion and contain every option. Version 4: the bound of `cca` no longer
+// counts rounding errors as directions.
+pub const KIND: ObjectKind = ObjectKind::new("selection", 5);
+
+pub const STAGE: Stage = Stage {
+    words: Some(Words {
+        group: WorkKind::Calibrate,
+        part: "selection",
+        about: "The layers to remove.",
+        what: "selection",
+        reads: |backbone, _, index| {
+            let calibration = &backbone.calibrations[index];
+            Some((format!("calibration tokens: {}", calibration.calibration), Arc::clone(&calibration.tokens)))
+        },
+    }),
+    ..Stage::new(KIND)
+};
+
+/// Payload with layers and scores.
+const LAYERS: &str = "selection.json";
+/// Payload with warnings, if any.
+const NOTES: &str = "notes.json";
+
+/// Returns the key of a selection. It refers to families of similarities and trials, because the members that a
+/// criterion reads are not known in advance.
+pub fn key(
+    backbone: BackboneKeyParts<'_>,
+    cut: &CutId,
+    rule: (&dyn Criterion, &PruneSpec<'_>),
+    tokens: &Arc<Key>,
+) -> Key {
+    let CutId { criterion: name, version, options, depth, known, repaired } = cut;
+    let mut identity = json!({
+        "backbone": backbone.content, "criterion": name, "criterion_version": version, "options": options.value(),
+        "depth": depth,
+    });
+    if let Some(known) = known {
+        identity["known"] = known.value();
+    }
+    if let Some(repair) = repaired {
+        identity["repaired"] = json!(repair);
+    }
+    if let Some(weights) = backbone.weights {
+        identity["weights"] = json!(weights.name());
+    }
+    let (criterion, spec) = rule;
+    let looks = !criterion.pairs(spec).is_empty() || !criterion.sites(spec).is_empty();
+    let activations = looks.then(|| ("activations", activations::family(backbone, tokens).key()));
+    let scores = (!criterion.trials(spec).is_empty()).then(|| ("scores", scores::trials(backbone, tokens).key()));
+    let parents = activations.into_iter().chain(scores).map(|(name, key)| (name, Arc::new(key)));
+    Key::new(KIND, identity, parents).named(backbone.name)
+}
+
+/// Stores a selection with its notes.
+///
+/// # Errors
+/// Fails if the store cannot be written.
+pub fn store(store: &Store, key: &Key, seconds: f64, selection: &Selection, notes: &[String]) -> Result<()> {
+    let layers = to_json(selection)?;
+    let notes = (!notes.is_empty()).then(|| to_json(&notes)).transpose()?;
+    let payloads = [Some((LAYERS, layers.as_slice())), notes.as_deref().map(|notes| (NOTES, notes))];
+    store.put(key, seconds, &payloads.into_iter().flatten().collect::<Vec<_>>()).map(drop)
+}
+
+/// Reads a stored selection.
+///
+/// # Errors
+/// Fails if the object is damaged.
+pub fn read(object: &StoredObject) -> Result<Selection> {
+    from_json(object, LAYERS)
+}
+
+/// Returns the reasons why a selection is meaningless, if any.
+///
+/// # Errors
+/// Fails if the object is damaged.
+pub fn notes(object: &StoredObject) -> Result<Vec<String>> {
+    let noted = object.payloads().any(|name| name == NOTES);
+    if noted { from_json(object, NOTES) } else { Ok(Vec::new()) }
+}
+
+/// Selections of some variants. Each selection is made once.
+pub(crate) struct Selections<'a> {
+    by_key: BTreeMap<String, SelectionSlot<'a>>,
+}
+
+struct SelectionSlot<'a> {
+    key: Arc<Key>,
+    /// Criterion as written in the grid.
+    label: String,
+    cut: PruneSpec<'a>,
+    criterion: Arc<dyn Criterion>,
+    picked: Picked,
+}
+
+/// State of a selection.
+pub(crate) enum Picked {
+    Done(Selection),
+    Failed(String),
+    /// Needs similarities or activations from the pass.
+    Waiting,
+}
+
+impl<'a> Selections<'a> {
+    /// Reads the stored selections, and makes those that need no pass.
+    ///
+    /// # Errors
+    /// Fails if the run was stopped. A selection that fails by itself is recorded as failed.
+    pub(crate) fn before_pass(
+        job: &CalibrationJob<'a>,
+        variants: &[&Variant],
+        trials: &mut Trials<'_>,
+    ) -> Result<Self> {
+        let mut by_key = BTreeMap::new();
+        for variant in variants {
+            let cell = &job.run.grid.cells[variant.cell];
+            let (Some(key), Some(method)) = (&variant.selection, &cell.criterion) else { continue };
+            if by_key.contains_key(key.hash()) {
+                continue;
+            }
+            let started = Instant::now();
+            let stored = job.run.get(key).and_then(|artifact| self::read(&artifact).ok());
+            let mut slot = SelectionSlot {
+                key: Arc::clone(key),
+                label: method.to_string(),
+                cut: job.backbone.cut(cell.depth),
+                criterion: Arc::clone(&method.rule),
+                picked: stored.map_or(Picked::Waiting, Picked::Done),
+            };
+            let needs_pass = !slot.criterion.pairs(&slot.cut).is_empty() || !slot.criterion.sites(&slot.cut).is_empty();
+            if slot.waits() && slot.criterion.is_iterative() {
+                slot.pick_one_by_one(variant, job, started)?;
+            } else if slot.waits() && !needs_pass {
+                slot.pick(&Similarities::default(), None, trials, job, started)?;
+            }
+            by_key.insert(key.hash().to_string(), slot);
+        }
+        Ok(Self { by_key })
+    }
+
+    /// Returns the inputs that some variants need from the dense pass, given the selections so far. Variants with a
+    /// failed selection, and variants whose layers are removed one by one, need nothing.
+    pub(crate) fn needs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> Needs {
+        Needs::of(variants.iter().filter_map(|variant| {
+            let slot = self.slot(variant).filter(|slot| !slot.criterion.is_iterative())?;
+            let recovery = &job.run.grid.cells[variant.cell].recovery;
+            let removed = match &slot.picked {
+                Picked::Done(selection) => Some(selection.removed.clone()),
+                Picked::Failed(_) => return None,
+                Picked::Waiting => None,
+            };
+            let criterion = &*slot.criterion;
+            let recovery = &*recovery.as_ref()?.rule;
+            Some(WantedRepair { criterion, recovery, cut: slot.cut, removed })
+        }))
+    }
+
+    /// Makes the selections that waited for the pass.
+    pub(crate) fn after_pass(
+        &mut self,
+        similarities: &Similarities,
+        activations: Option<&Activations>,
+        trials: &mut Trials<'_>,
+        job: &CalibrationJob<'_>,
+    ) -> Result<()> {
+        let mut waiting = self.by_key.values_mut().filter(|slot| slot.waits());
+        waiting.try_for_each(|slot| slot.pick(similarities, activations, trials, job, Instant::now()))
+    }
+
+    pub(crate) fn picked(&self, variant: &Variant) -> Option<&Picked> {
+        self.slot(variant).map(|slot| &slot.picked)
+    }
+
+    fn slot(&self, variant: &Variant) -> Option<&SelectionSlot<'a>> {
+        self.by_key.get(variant.selection.as_ref()?.hash())
+    }
+}
+
+impl SelectionSlot<'_> {
+    fn waits(&self) -> bool {
+        matches!(self.picked, Picked::Waiting)
+    }
+
+    /// Makes and stores a selection. A failed selection is not stored, and the next run tries it again.
+    fn pick(
+        &mut self,
+        similarities: &Similarities,
+        activations: Option<&Activations>,
+        trials: &mut Trials<'_>,
+        job: &CalibrationJob<'_>,
+        started: Instant,
+    ) -> Result<()> {
+        // Selections may use trials only if the criterion declares them, because the selection's key then refers to
+        // them.
+        let announced = !self.criterion.trials(&self.cut).is_empty();
+        let mut measure = |metric: TrialMetric, cuts: &[Cut]| match announced {
+            true => trials.measure(&self.label, metric, cuts),
+            false => Err(Error::job("a criterion measures trials, but its `trials` is empty").at(&*self.label)),
+        };
+        let norms = |layer: usize| job.engine.stream_norm(layer);
+        let mut stats = CalibrationStats::new(similarities, activations, &mut measure).with_norms(&norms);
+        let selected = self.criterion.select(&self.cut, &mut stats);
+        self.keep(selected, job, started)
+    }
+
+    /// Selects layers by removing them one by one, each with the variant's repair.
+    fn pick_one_by_one(&mut self, variant: &Variant, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
+        let recovery = operator::recovery_of(&job.run.grid.cells[variant.cell])?;
+        let label =
+            format!("{}: remove {} one by one", job.label, Depth { count: self.cut.depth, unit: self.cut.unit });
+        let passes = self.cut.depth * if recovery.repairs() { 2 } else { 1 };
+        let progress = operator::begin_passes(job, &label, passes);
+        let batch = job.backbone.batch_tokens;
+        let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted);
+        let selected = model.select(&*self.criterion, &self.cut, &mut |tokens| job.run.advance(progress, tokens));
+        job.run.finish(progress);
+        job.unchanged()?;
+        self.keep(selected, job, started)
+    }
+
+    /// Stores a selection, or records the reason of a failure.
+    fn keep(&mut self, selected: Result<Selection>, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
+        self.picked = match selected {
+            Ok(selection) => {
+                let seconds = started.elapsed().as_secs_f64();
+                job.hold.check()?;
+                let channels = job.backbone.config.hidden;
+                let notes = criterion::degenerate(&*self.criterion, &self.cut, &selection, &job.windows, channels);
+                self::store(job.run.store, &self.key, seconds, &selection, &notes)?;
+                job.hold.gone_on();
+                Picked::Done(selection)
+            }
+            Err(error) if error.kind() == ErrorKind::Job => Picked::Failed(error.one_line()),
+            Err(error) => return Err(error),
+        };
+        Ok(())
+    }
+}
+
+/// Cache of trials. Several criteria or depths may request the same trial.
+pub(crate) struct Trials<'a> {
+    job: &'a CalibrationJob<'a>,
+    known: BTreeMap<(TrialMetric, Cut), f64>,
+}
+
+impl<'a> Trials<'a> {
+    pub(crate) fn new(job: &'a CalibrationJob<'a>) -> Self {
+        Self { job, known: BTreeMap::new() }
+    }
+
+    /// Returns the value of each trial. `label` names the criterion.
+    pub(crate) fn measure(&mut self, label: &str, metric: TrialMetric, cuts: &[Cut]) -> Result<Vec<f64>> {
+        let new: Vec<&Cut> = cuts.iter().filter(|cut| !self.known.contains_key(&(metric, (*cut).clone()))).collect();
+        if !new.is_empty() {
+            let measured = match metric {
+                TrialMetric::Perplexity => self.perplexities(label, &new)?,
+                TrialMetric::Distance(distance) => self.distances(distance, &new)?,
+            };
+            self.known.extend(new.into_iter().map(|cut| (metric, cut.clone())).zip(measured));
+        }
+        Ok(cuts.iter().map(|cut| self.known[&(metric, cut.clone())]).collect())
+    }
+
+    /// Returns the distances of the logits without each cut to those of the dense backbone. Missing distances are
+    /// measured in one trie and stored, so that a resumed run continues after the last complete step.
+    fn distances(&self, distance: LogitDistance, cuts: &[&Cut]) -> Result<Vec<f64>> {
+        let CalibrationJob { run, backbone, tokens, windows, engine, hold, .. } = self.job;
+        let metric = TrialMetric::Distance(distance);
+        let keys: Vec<_> =
+            cuts.iter().map(|cut| Arc::new(scores::trial(backbone.key_parts(), tokens, metric, cut))).collect();
+        let stored = |key: &Arc<Key>| run.get(key).and_then(|object| scores::read(&object).ok());
+        let mut values: Vec<Option<Vec<f64>>> = keys.iter().map(stored).collect();
+        let missing: Vec<usize> = (0..cuts.len()).filter(|&index| values[index].is_none()).collect();
+        if !missing.is_empty() {
+            let started = Instant::now();
+            let layers = backbone.config.layers;
+            let programs: Vec<Program> = missing.iter().map(|&index| Program::without(layers, cuts[index])).collect();
+            let measured = distance.by_window(&**engine, &programs, windows)?;
+            hold.check()?;
+            let seconds = started.elapsed().as_secs_f64() / missing.len() as f64;
+            for (index, of_windows) in missing.into_iter().zip(measured) {
+                run.store.put(&keys[index], seconds, &[(scores::VALUES, &scores::bytes(&of_windows))])?;
+                values[index] = Some(of_windows);
+            }
+            hold.gone_on();
+        }
+        let means = values.into_iter().flatten().map(|windows| windows.iter().sum::<f64>() / windows.len() as f64);
+        Ok(means.collect())
+    }
+
+    /// Measures the perplexities of all cuts in one trie, and stores each.
+    fn perplexities(&self, label: &str, cuts: &[&Cut]) -> Result<Vec<f64>> {
+        let CalibrationJob { run, models, backbone, tokens, windows, .. } = self.job;
+        let batch = backbone.batch_tokens;
+        let metric = TrialMetric::Perplexity;
+        let keys: Vec<_> =
+            cuts.iter().map(|cut| Arc::new(scores::trial(backbone.key_parts(), tokens, metric, cut))).collect();
+        let program = |key: &Key| {
+            let found = keys.iter().zip(cuts).find(|(candidate, _)| candidate.hash() == key.hash());
+            Ok(found.map(|(_, cut)| Program::without(backbone.config.layers, cut)))
+        };
+        let scoring = ChunkRun {
+            run,
+            models,
+            backbone,
+            eval_set: &PerplexityEval::new(windows, batch),
+            program: &program,
+            label: &format!("{label} for {} ({} trials)", backbone.name, cuts.len()),
+            journal: scores::journal(backbone.key_parts(), tokens, ScoredExtent::default()),
+            within: Some(self.job.hold),
+            sample: None,
+        };
+        let losses = scored(&scoring, &keys)?;
+        Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())
+    }
+}
+
+/// Returns the values of each variant, after scoring and storing missing ones.
+fn scored(run: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
+    let stored = |key: &&Arc<Key>| run.run.get(key).is_some_and(|object| scores::read(&object).is_ok());
+    let missing: Vec<_> = keys.iter().filter(|key| !stored(key)).cloned().collect();
+    if !missing.is_empty() {
+        run.finish(&mut run.begin(missing)?)?;
+    }
+    keys.iter()
+        .map(|key| {
+            scores::read(
+                &run.run
+                    .get(key)
+                    .ok_or_else(|| Error::job("scores are missing from the store").at(run.label.to_string()))?,
+            )
+        })
+        .collect()
+}

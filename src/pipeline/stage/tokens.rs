@@ -1,0 +1,364 @@
+//! Token ids in the store: the windows of a text, the requests of a task, and the prompts of generations.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Stage, from_json, to_json};
+use crate::corpus::{Start, Tokenizer, Windows};
+use crate::error::{Error, Result};
+use crate::evaluate::choices::{MultipleChoiceEval, TokenisedChoice};
+use crate::evaluate::damage::DamageEval;
+use crate::evaluate::generation::GenerationEval;
+use crate::evaluate::{EvalSet, perplexity};
+use crate::generate::{LogitsProcessors, Prompt, Sampling, Settings};
+use crate::grid::Draw;
+use crate::model::Load;
+use crate::pipeline::env::backbone::{BackbonePlan, Subject};
+use crate::pipeline::identity::TextId;
+use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
+
+mod answer_key;
+pub mod defined;
+mod make;
+
+pub use answer_key::{AnswerKey, Documents};
+pub(crate) use make::{text, tokenise_missing, whole, windows};
+
+// Version 2: keys name the file format. Version 3: windows record the bytes that they predict. Version 4: no change of
+// tokens; all kinds were incremented together when keys began to identify a backbone by the inputs of its forward pass,
+// a task by the backbone's files that it reads, and a method by its version.
+pub const KIND: ObjectKind = ObjectKind::new("tokens", 4);
+
+/// Verified completely, because results are evaluated with them.
+pub const STAGE: Stage = Stage { inodes: |_| 7, ..Stage::new(KIND) };
+
+const IDS: &str = "ids.u32";
+const WINDOWS: &str = "windows.json";
+const REQUESTS: &str = "requests.json";
+/// Payload with the amount of text.
+const LOAD: &str = "load.json";
+
+/// Returns the key of a text's windows. `corpus` is its name in the grid.
+pub fn of_windows(corpus: &str, text: &TextId, tokenizer: &str, windows: &Value) -> Key {
+    let TextId { bytes, format, column, rule, shards } = text;
+    let mut identity = json!({
+        "corpus": bytes, "format": format, "column": column, "rule": rule, "tokenizer": tokenizer, "windows": windows,
+    });
+    if let Some(shards) = shards {
+        identity["shards"] = json!(shards);
+    }
+    Key::new(KIND, identity, []).named(corpus)
+}
+
+/// Returns the key of a task's requests. `identity` contains all inputs of the requests, and `name` is the task's name
+/// in the grid.
+pub fn of_requests(name: &str, identity: Value) -> Key {
+    Key::new(KIND, identity, []).named(name)
+}
+
+/// Returns the amount of text in stored tokens.
+///
+/// # Errors
+/// Fails if the object is damaged.
+pub fn load(object: &StoredObject) -> Result<Load> {
+    let [tokens, scored, length] = from_json::<[usize; 3]>(object, LOAD)?;
+    Ok(Load { tokens, scored, length })
+}
+
+fn load_bytes(load: &Load) -> Vec<u8> {
+    json!([load.tokens, load.scored, load.length]).to_string().into_bytes()
+}
+
+#[derive(Serialize, Deserialize)]
+struct WindowsRecord {
+    length: usize,
+    corpus_tokens: usize,
+    /// Size in bytes of the text covered by the predicted tokens.
+    bytes: usize,
+    /// Document and token at which each window begins.
+    starts: Vec<(usize, usize)>,
+}
+
+fn id_bytes(ids: &[u32]) -> Vec<u8> {
+    ids.iter().flat_map(|id| id.to_le_bytes()).collect()
+}
+
+fn ids(artifact: &StoredObject) -> Result<Vec<u32>> {
+    Ok(bytemuck::pod_collect_to_vec::<u8, u32>(&artifact.read(IDS)?).into_iter().map(u32::from_le).collect())
+}
+
+/// Stores the windows of a text.
+pub fn store_windows(store: &Store, key: &Key, windows: &Windows, seconds: f64) -> Result<()> {
+    let starts = windows.starts.iter().map(|start| (start.document, start.token)).collect();
+    let record =
+        WindowsRecord { length: windows.length, corpus_tokens: windows.corpus_tokens, bytes: windows.bytes, starts };
+    let load = Load::windows(windows.ids.len(), windows.length);
+    let payloads = [(IDS, id_bytes(&windows.ids)), (WINDOWS, to_json(&record)?), (LOAD, load_bytes(&load))];
+    put(store, key, seconds, &payloads)
+}
+
+fn put(store: &Store, key: &Key, seconds: f64, payloads: &[(&str, Vec<u8>)]) -> Result<()> {
+    let payloads: Vec<(&str, &[u8])> = payloads.iter().map(|(name, bytes)| (*name, bytes.as_slice())).collect();
+    store.put(key, seconds, &payloads).map(drop)
+}
+
+/// Reads the windows of a stored text.
+///
+/// # Errors
+/// Fails if the object is damaged.
+pub fn read_windows(artifact: &StoredObject) -> Result<Windows> {
+    let WindowsRecord { length, corpus_tokens, bytes, starts } = from_json(artifact, WINDOWS)?;
+    let starts: Vec<Start> = starts.into_iter().map(|(document, token)| Start { document, token }).collect();
+    let windows = Windows { ids: ids(artifact)?, length, starts, corpus_tokens, bytes };
+    check(artifact, windows.length > 0 && windows.ids.len() == windows.length * windows.count())?;
+    Ok(windows)
+}
+
+/// Returns the numbers of windows, tokens and predicted bytes of a stored text.
+///
+/// # Errors
+/// Fails if the object is damaged.
+pub fn extent(artifact: &StoredObject) -> Result<(usize, usize, usize)> {
+    let WindowsRecord { corpus_tokens, starts, bytes, .. } = from_json(artifact, WINDOWS)?;
+    Ok((starts.len(), corpus_tokens, bytes))
+}
+
+fn check(artifact: &StoredObject, fits: bool) -> Result<()> {
+    if fits {
+        return Ok(());
+    }
+    Err(Error::damaged("stored tokens do not match their record").at(artifact.folder().display().to_string()))
+}
+
+/// Token ids of a task's requests.
+pub struct TaskTokens {
+    ids: Vec<u32>,
+    /// Ranges of the input and the continuation in `ids`, indexed by document and choice.
+    places: Vec<Vec<[Range<usize>; 2]>>,
+}
+
+/// Stores the requests of a task: token ids, lengths of input and continuation, and the named payload for evaluating
+/// the answers.
+fn store_requests(
+    to: defined::TokensTarget<'_>,
+    (ids, lengths): (Vec<u32>, &Vec<Vec<[usize; 2]>>),
+    judged_by: (&str, Vec<u8>),
+    seconds: f64,
+) -> Result<()> {
+    let tokens = TaskTokens { places: places(lengths), ids };
+    let choices = tokens.choices();
+    let eval_set = MultipleChoiceEval::new(&choices, &to.backbone.config, 1)?;
+    let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
+    let payloads = [(IDS, id_bytes(&tokens.ids)), (REQUESTS, to_json(lengths)?), judged_by, (LOAD, load_bytes(&load))];
+    put(to.store, to.key, seconds, &payloads)
+}
+
+fn places(lengths: &[Vec<[usize; 2]>]) -> Vec<Vec<[Range<usize>; 2]>> {
+    let mut at = 0;
+    let mut next = |length: usize| {
+        at += length;
+        at - length..at
+    };
+    lengths
+        .iter()
+        .map(|length| length.iter().map(|[input, continuation]| [next(*input), next(*continuation)]).collect())
+        .collect()
+}
+
+impl TaskTokens {
+    /// Reads the requests of a stored task.
+    ///
+    /// # Errors
+    /// Fails if the object is damaged.
+    pub fn read(artifact: &StoredObject) -> Result<Self> {
+        let lengths: Vec<Vec<[usize; 2]>> = from_json(artifact, REQUESTS)?;
+        let tokens = Self { ids: ids(artifact)?, places: places(&lengths) };
+        let end = tokens.places.iter().flatten().last().map_or(0, |[_, continuation]| continuation.end);
+        check(artifact, end == tokens.ids.len())?;
+        Ok(tokens)
+    }
+
+    /// Returns the choices of each document.
+    pub fn choices(&self) -> Vec<Vec<TokenisedChoice<'_>>> {
+        self.places
+            .iter()
+            .map(|spans| {
+                spans
+                    .iter()
+                    .map(|[input, continuation]| TokenisedChoice {
+                        input: &self.ids[input.clone()],
+                        continuation: &self.ids[continuation.clone()],
+                    })
+                    .collect()
+            })
+            .collect()
+    }
+}
+
+/// Creates the error for subsets of generated answers, which the grid rejects.
+fn undrawn() -> Error {
+    Error::job("generated answers cannot be sampled")
+}
+
+/// Stored tokens of a text, a task or a generation.
+pub enum Text {
+    Windows(Windows),
+    Task(TaskTokens),
+    Generation(Box<Prompts>),
+}
+
+impl Text {
+    /// Returns the number of windows or documents.
+    pub fn items(&self) -> usize {
+        match self {
+            Self::Windows(windows) => windows.count(),
+            Self::Task(tokens) => tokens.places.len(),
+            Self::Generation(prompts) => prompts.count(),
+        }
+    }
+
+    /// Returns the number of scored tokens of each choice of a task.
+    pub(crate) fn scored_tokens(&self) -> Vec<usize> {
+        match self {
+            Self::Task(tokens) => tokens.places.iter().flatten().map(|[_, continuation]| continuation.len()).collect(),
+            Self::Windows(_) | Self::Generation(_) => Vec::new(),
+        }
+    }
+
+    /// Returns the ranges of a subset's values among all values, by item. A window has one value, and a choice has two.
+    ///
+    /// # Errors
+    /// Propagates errors of [`Draw::of`].
+    pub(crate) fn drawn_values(&self, draw: Draw) -> Result<Vec<Range<usize>>> {
+        let mut at = 0;
+        let mut next = |count: usize| {
+            at += count;
+            at - count..at
+        };
+        let all: Vec<Range<usize>> = match self {
+            Self::Windows(windows) => (0..windows.count()).map(|_| next(1)).collect(),
+            Self::Task(tokens) => tokens.places.iter().map(|choices| next(2 * choices.len())).collect(),
+            Self::Generation(_) => return Err(undrawn()),
+        };
+        Ok(draw.of(all.len())?.into_iter().map(|item| all[item].clone()).collect())
+    }
+
+    /// Returns a subset, in the order of the draw.
+    ///
+    /// # Errors
+    /// Fails for generations, and propagates errors of [`Draw::of`].
+    pub fn drawn(self, draw: Draw) -> Result<Self> {
+        let drawn = draw.of(self.items())?;
+        Ok(match self {
+            Self::Windows(all) => Self::Windows(Windows {
+                ids: drawn.iter().flat_map(|&at| all.window(at)).copied().collect(),
+                starts: drawn.iter().map(|&at| all.starts[at]).collect(),
+                // The size in bytes is not needed for a subset.
+                bytes: 0,
+                ..all
+            }),
+            Self::Task(TaskTokens { ids, places }) => {
+                Self::Task(TaskTokens { ids, places: drawn.iter().map(|&at| places[at].clone()).collect() })
+            }
+            Self::Generation(_) => return Err(undrawn()),
+        })
+    }
+
+    /// Calls `with` with the evaluation set that these tokens form for a backbone, with the backbone's batch size.
+    pub(crate) fn with_eval_set<T>(
+        &self,
+        backbone: &BackbonePlan,
+        subject: &Subject,
+        with: impl FnOnce(&dyn EvalSet) -> Result<T>,
+    ) -> Result<T> {
+        let batch_tokens = backbone.batch_tokens;
+        match self {
+            Self::Windows(windows) => match subject.reference(backbone)? {
+                Some(dense) => with(&DamageEval::new(windows, batch_tokens, dense)),
+                None => with(&perplexity::PerplexityEval::new(windows, batch_tokens)),
+            },
+            Self::Task(tokens) => with(&MultipleChoiceEval::new(&tokens.choices(), &backbone.config, batch_tokens)?),
+            Self::Generation(prompts) => with(&prompts.eval_set()),
+        }
+    }
+}
+
+const PROMPTS: &str = "prompts.json";
+
+/// Prompts of a generation, with the tokenizer that decodes the answers.
+pub struct Prompts {
+    prompts: Vec<Prompt>,
+    settings: Settings,
+    tokenizer: Tokenizer,
+}
+
+/// Stored form of prompts, besides their token ids.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PromptsRecord {
+    /// Seed identity and number of tokens of each prompt.
+    prompts: Vec<(String, usize)>,
+    max_new_tokens: usize,
+    context: usize,
+    stops: Vec<String>,
+    end_of_text: Vec<u32>,
+    #[serde(default, skip_serializing_if = "LogitsProcessors::is_empty")]
+    processors: LogitsProcessors,
+    sampling: Option<Sampling>,
+}
+
+impl Prompts {
+    pub(super) fn new(prompts: Vec<Prompt>, settings: Settings, tokenizer: Tokenizer) -> Self {
+        Self { prompts, settings, tokenizer }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.prompts.len()
+    }
+
+    pub(crate) fn eval_set(&self) -> GenerationEval<'_> {
+        GenerationEval::new(&self.prompts, self.settings.clone(), &self.tokenizer)
+    }
+
+    /// Stores the prompts with additional payloads.
+    pub(super) fn store(&self, store: &Store, key: &Key, more: Vec<(&str, Vec<u8>)>, seconds: f64) -> Result<()> {
+        let Settings { max_new_tokens, context, stops, end_of_text, processors, sampling, .. } = &self.settings;
+        let record = PromptsRecord {
+            prompts: self.prompts.iter().map(|prompt| (prompt.identity.clone(), prompt.ids.len())).collect(),
+            max_new_tokens: *max_new_tokens,
+            context: *context,
+            stops: stops.clone(),
+            end_of_text: end_of_text.clone(),
+            processors: processors.clone(),
+            sampling: *sampling,
+        };
+        let all: Vec<u32> = self.prompts.iter().flat_map(|prompt| prompt.ids.iter().copied()).collect();
+        let eval_set = self.eval_set();
+        let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
+        let files = [(IDS, id_bytes(&all)), (PROMPTS, to_json(&record)?), (LOAD, load_bytes(&load))];
+        put(store, key, seconds, &files.into_iter().chain(more).collect::<Vec<_>>())
+    }
+
+    /// Reads stored prompts. The KV cache holds at most `cache_bytes` bytes.
+    ///
+    /// # Errors
+    /// Fails if the object is damaged.
+    pub(super) fn read(object: &StoredObject, tokenizer: Tokenizer, cache_bytes: u64) -> Result<Self> {
+        let PromptsRecord { prompts, max_new_tokens, context, stops, end_of_text, processors, sampling } =
+            from_json(object, PROMPTS)?;
+        let ids = ids(object)?;
+        check(object, ids.len() == prompts.iter().map(|(_, length)| length).sum::<usize>())?;
+        let mut rest = ids.as_slice();
+        let prompts = prompts.into_iter().map(|(identity, length)| {
+            let (head, later) = rest.split_at(length);
+            rest = later;
+            Prompt { identity, ids: head.to_vec() }
+        });
+        let prompts = prompts.collect();
+        let plain = Settings::greedy(max_new_tokens, context);
+        let settings = Settings { stops, end_of_text, processors, sampling, cache_bytes, ..plain };
+        Ok(Self { prompts, settings, tokenizer })
+    }
+}

@@ -1,0 +1,176 @@
+//! Data in stored tokens that the answers to a task are judged by.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ghostlab_definitions::metric::Output;
+use ghostlab_definitions::results::{Judged, StandardError, judged};
+use ghostlab_definitions::{Answer, Definition, Task, Value};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::evaluate::choices::scored;
+use crate::generate::End;
+use crate::pipeline::env::backbone::{Evaluation, Subject};
+use crate::pipeline::stage::{from_json, generations, scores};
+use crate::tasks::Solutions;
+use ghostlab_store::{Lookup, Store, StoredObject};
+
+/// Payload with the right choices of a built-in task.
+pub(super) const SHEET: &str = "sheet.json";
+/// Payload with the documents of a definition.
+pub(super) const DOCUMENTS: &str = "documents.json";
+
+/// Documents of a definition's task, and how many texts of each are scored.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Documents {
+    /// Number of documents before the limit is applied.
+    pub original: usize,
+    rows: Vec<Value>,
+    /// Number of scored texts per document.
+    counts: Vec<usize>,
+    /// Number of texts whose context was truncated.
+    pub truncated: usize,
+}
+
+/// Data that the answers to a stored task are judged by.
+pub enum AnswerKey {
+    /// Right choices of a built-in task, whose documents without a finite score count as wrong.
+    Native(Arc<Solutions>),
+    /// Documents that a definition judges.
+    Defined(Documents),
+}
+
+impl AnswerKey {
+    /// Reads the answer key of an evaluation. `None` for a text, or a task that is not stored.
+    ///
+    /// # Errors
+    /// Fails if the object is damaged.
+    pub(crate) fn read(evaluation: &Evaluation, store: &Store) -> Result<Option<Self>> {
+        let (Subject::Task(task), Lookup::Whole(object)) = (&evaluation.subject, store.look(&evaluation.tokens)) else {
+            return Ok(None);
+        };
+        if task.defined {
+            return Ok(Some(Self::Defined(from_json(&object, DOCUMENTS)?)));
+        }
+        let all: Solutions = from_json(&object, SHEET)?;
+        let solutions = match task.how.draw {
+            None => all,
+            Some(draw) => all.only(&draw.of(all.documents())?),
+        };
+        Ok(Some(Self::Native(Arc::new(solutions))))
+    }
+
+    /// Returns the number of scored documents, and of all documents of the split.
+    pub(crate) fn documents(&self) -> [usize; 2] {
+        match self {
+            Self::Native(solutions) => [solutions.documents(), solutions.original],
+            Self::Defined(documents) => [documents.len(), documents.original],
+        }
+    }
+}
+
+impl Documents {
+    pub(super) fn new(task: &Task, counts: Vec<usize>, truncated: usize) -> Self {
+        Self { original: task.original, rows: task.documents.clone(), counts, truncated }
+    }
+
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Returns the task with the stored documents.
+    ///
+    /// # Errors
+    /// Fails if the documents do not fit the definition.
+    pub fn task(&self, definition: &Definition) -> Result<Task> {
+        Task::with_documents(definition.clone(), self.rows.clone())
+    }
+
+    pub fn spans(&self) -> impl Iterator<Item = Range<usize>> {
+        self.counts.iter().scan(0, |at, count| {
+            *at += count;
+            Some(*at - count..*at)
+        })
+    }
+
+    /// Converts scores to answers by document.
+    ///
+    /// # Errors
+    /// Fails if the number of scores differs from the number of texts.
+    pub fn answers(&self, output: Output, values: &[f64]) -> Result<Vec<Vec<Answer>>> {
+        let scored = scored(values);
+        self.fits(scored.len(), "scores", Error::job("the answers do not match the questions"))?;
+        let each = self.spans().map(|span| match (output, &scored[span]) {
+            (Output::Rolling, scores) => vec![Answer::Rolling(scores.iter().map(|score| score.log_likelihood).sum())],
+            (_, scores) => {
+                scores.iter().map(|score| Answer::LogLikelihood(score.log_likelihood, score.greedy)).collect()
+            }
+        });
+        Ok(each.collect())
+    }
+
+    fn fits(&self, answers: usize, called: &str, error: Error) -> Result<()> {
+        let texts = self.counts.iter().sum::<usize>();
+        match answers == texts {
+            true => Ok(()),
+            false => Err(error.expected(format!("{texts} {called}")).found(answers.to_string())),
+        }
+    }
+
+    /// Reads a variant's answers, and counts the documents with a non-finite one.
+    ///
+    /// # Errors
+    /// Fails if the object is damaged or has a wrong number of answers.
+    pub fn answered(&self, definition: &Definition, object: &StoredObject) -> Result<(Vec<Vec<Answer>>, usize)> {
+        if definition.output != Output::Generate {
+            let answers = self.answers(definition.output, &scores::read(object)?)?;
+            let non_finite = answers.iter().filter(|answer| !answer.iter().all(finite)).count();
+            return Ok((answers, non_finite));
+        }
+        let texts = generations::read(object)?;
+        let damaged = Error::damaged("stored answers do not match their questions");
+        self.fits(texts.len(), "texts", damaged.at(object.folder().display().to_string()))?;
+        let non_finite = texts.iter().filter(|generated| generated.end == End::NotFinite).count();
+        let texts: Vec<&str> = texts.iter().map(|generated| generated.text.as_str()).collect();
+        Ok((self.generated(definition, &texts)?, non_finite))
+    }
+
+    /// Converts generated texts to answers by document.
+    ///
+    /// # Errors
+    /// Fails if the number of texts differs from the number of prompts.
+    pub fn generated(&self, definition: &Definition, texts: &[&str]) -> Result<Vec<Vec<Answer>>> {
+        self.fits(texts.len(), "texts", Error::job("the answers do not match the questions"))?;
+        let each = self.spans().map(|span| {
+            let count = definition.repeats.max(span.len());
+            vec![Answer::Texts(texts[span].iter().map(|text| (*text).to_owned()).cycle().take(count).collect())]
+        });
+        Ok(each.collect())
+    }
+
+    /// Judges answers by a definition, with standard errors by `error`.
+    ///
+    /// # Errors
+    /// Fails like [`judged`].
+    pub fn judge(
+        &self,
+        definition: &Definition,
+        answers: &[Vec<Answer>],
+        error: &StandardError<'_>,
+    ) -> Result<Vec<Judged>> {
+        judged(&self.task(definition)?, answers, error)
+    }
+}
+
+fn finite(answer: &Answer) -> bool {
+    match answer {
+        Answer::LogLikelihood(number, _) | Answer::Rolling(number) => number.is_finite(),
+        Answer::Texts(_) => true,
+    }
+}

@@ -1,0 +1,320 @@
+//! Tokenizes texts and tasks, and reads their tokens.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use rayon::prelude::*;
+
+use super::defined::{self, TokensTarget};
+use super::{Prompts, TaskTokens, Text, read_windows, store_windows};
+use crate::corpus::{self, Rule, Shards, Tokenizer, Windows};
+use crate::error::{Error, Result};
+use crate::files::limit::TextLimit;
+use crate::files::parts;
+use crate::grid::{Calibration, EvalTask};
+use crate::machine;
+use crate::pipeline::env::backbone::{BackbonePlan, Subject};
+use crate::pipeline::env::context::RunContext;
+use crate::pipeline::env::event::{Event, Reporter};
+use crate::pipeline::env::inputs::GridInputs;
+use crate::pipeline::env::progress;
+use crate::quantity::counted;
+use crate::sandbox;
+use ghostlab_store::{Key, Lookup, Store, StoredObject};
+
+/// Key of tokens to make for one backbone, and their source.
+type WantedTokens<'a> = (&'a Arc<Key>, What<'a>);
+
+#[derive(Clone, Copy)]
+enum What<'a> {
+    Calibration(&'a Calibration),
+    Evaluation(&'a Subject),
+}
+
+/// Tokenizes the missing or damaged texts of all backbones.
+///
+/// # Errors
+/// Fails if a corpus or task cannot be tokenized, or if `stop` is set.
+pub(crate) fn tokenise_missing(
+    given: GridInputs<'_>,
+    backbones: &[BackbonePlan],
+    store: &Store,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+) -> Result<()> {
+    let look = || -> Vec<(&BackbonePlan, Vec<WantedTokens<'_>>)> {
+        let all = backbones.iter().map(|backbone| (backbone, missing(backbone, store, reporter)));
+        all.filter(|(_, wanted)| !wanted.is_empty()).collect()
+    };
+    if look().is_empty() {
+        return Ok(());
+    }
+    // Use one lease for all texts. With one per text, a thread could deadlock with itself.
+    let _lease = progress::lease(store, "tokenising", "tokenising", reporter, stop)?;
+    // Another process may have made them in the meantime.
+    let missing = look();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let each = missing.iter().flat_map(|(backbone, wanted)| wanted.iter().map(|(_, what)| (*backbone, *what)));
+    let sources = Sources::read(given, each)?;
+    let wanted = missing.iter().flat_map(|(_, wanted)| wanted);
+    for text in sources.notes_of_single_rows(given, wanted)? {
+        reporter.event(Event::Note { text });
+    }
+    for text in sources.notes_of_unlabelled() {
+        reporter.event(Event::Note { text });
+    }
+    let count: usize = missing.iter().map(|(_, wanted)| wanted.len()).sum();
+    reporter.event(Event::Note { text: format!("tokenising {}", counted(count, "input")) });
+    for (backbone, wanted) in missing {
+        let tokenizer = tokenizer(given, backbone)?;
+        wanted.par_iter().try_for_each(|&(key, what)| {
+            progress::check_stop(stop)?;
+            let to = TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
+            if let Some(text) = tokenise(to, what, &sources)? {
+                reporter.event(Event::Note { text });
+            }
+            Ok::<_, Error>(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns the tokens of a text or task, or of its scored sample, remaking damaged ones.
+pub(crate) fn text(run: &RunContext<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
+    let full_tokens = whole(run, backbone, subject, key)?;
+    match subject.draw() {
+        None => Ok(full_tokens),
+        Some(draw) => full_tokens.drawn(draw),
+    }
+}
+
+/// Returns the tokens of a text or task, ignoring any sampling.
+pub(crate) fn whole(run: &RunContext<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
+    tokens(run, backbone, key, |artifact: &StoredObject| match subject {
+        Subject::Windows(_) => read_windows(artifact).map(Text::Windows),
+        Subject::Task(task) if run.grid.task(task).generates() => {
+            let tokenizer = tokenizer(GridInputs { grid: run.grid, inputs: run.inputs }, backbone)?;
+            Prompts::read(artifact, tokenizer, run.settings.cache_bytes())
+                .map(|prompts| Text::Generation(Box::new(prompts)))
+        }
+        Subject::Task(_) => TaskTokens::read(artifact).map(Text::Task),
+    })
+}
+
+pub(crate) fn windows(run: &RunContext<'_>, backbone: &BackbonePlan, key: &Key) -> Result<Windows> {
+    tokens(run, backbone, key, read_windows)
+}
+
+fn tokens<T>(
+    run: &RunContext<'_>,
+    backbone: &BackbonePlan,
+    key: &Key,
+    read: impl Fn(&StoredObject) -> Result<T>,
+) -> Result<T> {
+    if let Some(artifact) = run.get(key) {
+        return read(&artifact);
+    }
+    remake(GridInputs { grid: run.grid, inputs: run.inputs }, backbone, key, run.store)?;
+    match run.store.get(key) {
+        Lookup::Whole(artifact) => read(&artifact),
+        _ => Err(Error::job("tokens are missing from the store").at(key.short().to_string())),
+    }
+}
+
+/// Tokenizes a text or task again because its tokens are damaged.
+fn remake(given: GridInputs<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
+    let wanted: Vec<WantedTokens<'_>> =
+        all(backbone).into_iter().filter(|(wanted, _)| ***wanted == *key).take(1).collect();
+    let sources = Sources::read(given, wanted.iter().map(|(_, what)| (backbone, *what)))?;
+    let tokenizer = tokenizer(given, backbone)?;
+    let to = |key| TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
+    wanted.iter().try_for_each(|&(key, what)| tokenise(to(key), what, &sources).map(drop))
+}
+
+fn all(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
+    let calibrations = backbone.calibrations.iter().map(|c| (&c.tokens, What::Calibration(&c.calibration)));
+    let evaluations = backbone.evaluations.iter().map(|e| (&e.tokens, What::Evaluation(&e.subject)));
+    calibrations.chain(evaluations).collect()
+}
+
+fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Vec<WantedTokens<'a>> {
+    let mut missing: Vec<WantedTokens<'_>> = Vec::new();
+    for (key, what) in all(backbone) {
+        if !missing.iter().any(|(known, _)| *known == key) && !stored(key, store, reporter) {
+            missing.push((key, what));
+        }
+    }
+    missing
+}
+
+/// Returns whether all bytes of the tokens are intact, including the data for judging.
+fn stored(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
+    match store.get(key) {
+        Lookup::Absent => false,
+        Lookup::Damaged(error) => {
+            reporter.event(Event::Note { text: format!("tokens: {}; made again", error.one_line()) });
+            false
+        }
+        Lookup::Whole(_) => true,
+    }
+}
+
+fn tokenizer(given: GridInputs<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
+    let path = parts::tokenizer(&backbone.folder);
+    let files_beside = corpus::files_beside(&path);
+    let files: Vec<&Path> = [path.as_path()].into_iter().chain(files_beside.iter().map(PathBuf::as_path)).collect();
+    let tokenizer = given.inputs.guarded(&files, || Tokenizer::load(&path))?;
+    if tokenizer.vocab_size() > backbone.config.vocab {
+        return Err(Error::bad_input("the tokenizer's vocabulary exceeds the embedding")
+            .at(tokenizer.path().display().to_string())
+            .expected(format!("token ids below {}, the vocab_size of config.json", backbone.config.vocab))
+            .found(format!("ids up to {}", tokenizer.vocab_size() - 1))
+            .hint("tokenizer.json belongs to another model"));
+    }
+    Ok(tokenizer.within(backbone.config.vocab))
+}
+
+/// Corpora and tasks to tokenize, read once for all backbones.
+struct Sources {
+    rows: BTreeMap<String, Vec<String>>,
+    /// Documents of tasks, by task use.
+    tasks: BTreeMap<String, ghostlab_definitions::Task>,
+}
+
+impl Sources {
+    fn read<'a>(given: GridInputs<'_>, wanted: impl Iterator<Item = (&'a BackbonePlan, What<'a>)>) -> Result<Self> {
+        let mut sources = Self { rows: BTreeMap::new(), tasks: BTreeMap::new() };
+        for (backbone, what) in wanted {
+            let corpus = match what {
+                What::Calibration(calibration) => &calibration.corpus,
+                What::Evaluation(Subject::Windows(text)) => &text.corpus,
+                What::Evaluation(Subject::Task(task)) => {
+                    let entry = sources.tasks.entry(source_name(task));
+                    // The child process tries each chat template, and everything else once.
+                    if task.how.chat.is_some() || matches!(entry, Entry::Vacant(_)) {
+                        sandbox::check(given.grid.task(task).probe(&task.how, &backbone.folder)?)?;
+                    }
+                    if let Entry::Vacant(free) = entry {
+                        free.insert(defined::task(given, task)?);
+                    }
+                    continue;
+                }
+            };
+            let entry = &given.grid.corpora[corpus];
+            // Streams are read only as far as needed.
+            if entry.stream.is_some() {
+                continue;
+            }
+            if let Entry::Vacant(free) = sources.rows.entry(corpus.clone()) {
+                // Reject texts that exceed memory before the system kills the process.
+                let limit = TextLimit::current().within(machine::free_memory());
+                free.insert(given.inputs.guarded(&[&entry.path], || {
+                    corpus::read_rows_within(&entry.path, entry.column.as_deref(), limit)
+                })?);
+            }
+        }
+        Ok(sources)
+    }
+
+    fn notes_of_unlabelled(&self) -> Vec<String> {
+        self.tasks.iter().filter_map(|(name, task)| Some(format!("task {name}: {}", task.unlabelled()?))).collect()
+    }
+
+    /// Returns notes about texts with a single row whose rule joins rows, because published perplexities of WikiText-2 use
+    /// joined rows.
+    fn notes_of_single_rows<'a>(
+        &self,
+        given: GridInputs<'_>,
+        wanted: impl Iterator<Item = &'a WantedTokens<'a>>,
+    ) -> Result<Vec<String>> {
+        let mut notes = Vec::new();
+        for (_, what) in wanted {
+            let What::Evaluation(Subject::Windows(text)) = what else { continue };
+            let entry = &given.grid.corpora[&text.corpus];
+            let rule: Rule = entry.rule.parse()?;
+            let is_single = self.rows.get(&text.corpus).is_some_and(|rows| rows.len() == 1);
+            let note = format!(
+                "corpus `{}` is one row, so that `{}` joins nothing; for the published form of WikiText-2 write each row as a \
+                 line of a .jsonl: {{\"text\": \"…\"}}",
+                text.corpus,
+                rule.name()
+            );
+            if is_single && rule.joins_rows() && !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        Ok(notes)
+    }
+}
+
+/// Returns a name that distinguishes built-in tasks from tasks by definitions.
+fn source_name(task: &EvalTask) -> String {
+    format!("{task}{}", if task.defined { ", by its definition" } else { "" })
+}
+
+/// Tokenizes one text or task, and returns a note about it.
+fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<Option<String>> {
+    let TokensTarget { given, tokenizer, store, key, .. } = to;
+    let started = Instant::now();
+    let windows = |corpus: &str, length: usize, calibration: Option<(usize, u64)>| {
+        let entry = &given.grid.corpora[corpus];
+        let windows = || {
+            let Some(stream) = &entry.stream else {
+                let rule = entry.rule.parse()?;
+                let rows = &sources.rows[corpus];
+                return match calibration {
+                    Some((sequences, seed)) => corpus::calibration(rule, rows, tokenizer, sequences, length, seed),
+                    None => corpus::evaluation(rule, rows, tokenizer, length, entry.limit),
+                };
+            };
+            let open = |shard: usize| corpus::rows(&entry.shard(shard)?, entry.column.as_deref());
+            let shards = Shards { count: stream.count, order: stream.shards, open: &open };
+            let files = entry.files();
+            let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+            given.inputs.guarded(&files, || match calibration {
+                Some((sequences, seed)) => corpus::streamed_calibration(&shards, tokenizer, sequences, length, seed),
+                None => corpus::streamed_evaluation(&shards, tokenizer, length, entry.limit),
+            })
+        };
+        windows().map_err(|error| error.at(format!("corpus `{corpus}` ({})", entry.path.display())))
+    };
+    let windows = match what {
+        What::Calibration(c) => windows(&c.corpus, c.length, Some((c.sequences, c.seed)))?,
+        What::Evaluation(Subject::Windows(text)) => windows(&text.corpus, text.length, None)?,
+        What::Evaluation(Subject::Task(used)) => {
+            let task = &sources.tasks[&source_name(used)];
+            return defined::store(to, used, task, || seconds_since(&started)).map(|()| None);
+        }
+    };
+    store_windows(store, key, &windows, seconds_since(&started))?;
+    Ok(match what {
+        What::Calibration(calibration)
+            if given.grid.corpora[&calibration.corpus].rule.parse::<Rule>()?.joins_rows() =>
+        {
+            note_of_overlap(calibration, &windows)
+        }
+        What::Calibration(_) | What::Evaluation(_) => None,
+    })
+}
+
+fn seconds_since(started: &Instant) -> f64 {
+    started.elapsed().as_secs_f64()
+}
+
+fn note_of_overlap(calibration: &Calibration, windows: &Windows) -> Option<String> {
+    let Calibration { corpus, sequences, length, .. } = calibration;
+    let drawn = sequences.saturating_mul(*length);
+    let fold = drawn.checked_div(windows.corpus_tokens)?;
+    (fold > 1).then(|| {
+        format!(
+            "a calibration draws {drawn} tokens of the {} that corpus `{corpus}` has: its windows overlap {fold}-fold",
+            windows.corpus_tokens
+        )
+    })
+}

@@ -1,0 +1,239 @@
+//! Aggregation over calibration seeds: mean, standard deviation and number of seeds.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::equal_selections::equal_selections;
+use super::measurement::{CellSummary, Measurement, OfSeed, Results, Sample};
+use super::notes::drawn;
+use super::settings::SEED;
+use super::{MeasuredProgram, Settings, distinct};
+use crate::grid::Over;
+use crate::model::Cut;
+
+impl Results {
+    #[must_use]
+    pub fn over(&self, what: Option<Over>) -> Cow<'_, Self> {
+        match what {
+            Some(Over::Seed) => Cow::Owned(self.aggregate_seeds()),
+            None => Cow::Borrowed(self),
+        }
+    }
+
+    /// Returns the notes about these numbers: seeds, equal selections and dependent windows.
+    pub fn notes(&self) -> Vec<String> {
+        let numbers = || self.numbers().map(AsRef::as_ref);
+        seed_notes(numbers()).into_iter().chain(equal_selections(&self.cells)).chain(drawn(numbers())).collect()
+    }
+
+    /// Merges cells that differ only in calibration seed. The dense cell is unchanged.
+    #[must_use]
+    pub fn aggregate_seeds(&self) -> Self {
+        let mut cells: Vec<(Option<Settings>, Vec<&CellSummary>)> = Vec::new();
+        for cell in &self.cells {
+            let (key, _) = seedless(&cell.factors);
+            match cells.iter_mut().find(|(known, _)| key.is_some() && *known == key) {
+                Some((_, all)) => all.push(cell),
+                None => cells.push((key, vec![cell])),
+            }
+        }
+        Self { cells: cells.iter().map(|(_, all)| merged(all)).collect(), protocols: self.protocols.clone() }
+    }
+}
+
+/// Splits the seed from the settings, if there is one.
+fn seedless(factors: &Settings) -> (Option<Settings>, Option<u64>) {
+    let mut rest = factors.clone();
+    let seed = rest.remove(SEED).and_then(|seed| seed.as_u64());
+    (seed.map(|_| rest), seed)
+}
+
+/// Merges numbers that differ only in seed.
+fn over(group: &[&Arc<Measurement>]) -> Arc<Measurement> {
+    let first = group[0];
+    let (rest, _) = seedless(&first.setup.variant);
+    let Some(rest) = rest else { return Arc::clone(first) };
+    let seeds: Vec<OfSeed> = group
+        .iter()
+        .map(|number| OfSeed {
+            seed: seedless(&number.setup.variant).1.unwrap_or_default(),
+            cell: number.cell.clone(),
+            identity: number.setup.identity.clone(),
+            value: number.record.value.filter(|value| value.is_finite() && number.failure.is_none()),
+        })
+        .collect();
+    let values: Vec<f64> = seeds.iter().filter_map(|seed| seed.value).collect();
+    let mut number = Measurement::clone(first);
+    (number.record.value, number.record.error) = (mean(&values), deviation(&values));
+    number.setup.variant = Arc::new(rest);
+    number.setup.undetermined = group.iter().any(|group| group.setup.undetermined);
+    // Report a failure only if all seeds failed.
+    number.failure = if values.is_empty() { group.iter().find_map(|group| group.failure.clone()) } else { None };
+    number.sample = Sample::Seeds(seeds);
+    Arc::new(number)
+}
+
+pub fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// Computes the sample standard deviation. Returns `None` for fewer than two values.
+pub fn deviation(values: &[f64]) -> Option<f64> {
+    let mean = mean(values).filter(|_| values.len() > 1)?;
+    let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+    Some((squares / (values.len() - 1) as f64).sqrt())
+}
+
+/// Merges cells that differ only in seed.
+fn merged(all: &[&CellSummary]) -> CellSummary {
+    let first = all[0];
+    let (Some(rest), _) = seedless(&first.factors) else { return first.clone() };
+    let seeds = all.iter().map(seed).collect::<Vec<_>>().join(",");
+    let removed = distinct(all.iter().map(|cell| &cell.removed));
+    let mut notes = distinct(all.iter().flat_map(|cell| &cell.notes));
+    if removed.len() > 1 {
+        let each = all.iter().map(|cell| format!("{} under seed {}", cell.removed, seed(cell)));
+        notes.push(format!("layers removed differ: {}", each.collect::<Vec<_>>().join(", ")));
+    }
+    let failed = all.iter().filter_map(|cell| Some(format!("seed {}: {}", seed(cell), cell.failure.as_ref()?)));
+    let failed: Vec<String> = failed.collect();
+    let failure = (failed.len() == all.len()).then(|| failed.join("; "));
+    if failure.is_none() {
+        notes.extend(failed.into_iter().map(|reason| format!("failed under {reason}")));
+    }
+    let word = |name: &str| rest.get(name).map(|rest| rest.as_str().map_or_else(|| rest.to_string(), str::to_owned));
+    let [corpus, sequences, length] =
+        ["corpus", "sequences", "length"].map(|name| word(&format!("calibration.{name}")).unwrap_or_default());
+    // All questions, in order of first appearance.
+    let asked = distinct(all.iter().flat_map(|cell| &cell.numbers).map(|number| &number.asked));
+    CellSummary {
+        numbers: asked
+            .iter()
+            .map(|asked| over(&all.iter().filter_map(|cell| cell.number(asked)).collect::<Vec<_>>()))
+            .collect(),
+        calibration: Some(format!("{corpus}:{sequences}x{length}@{seeds}")),
+        removed: if removed.len() == 1 { first.removed.clone() } else { Cut::default() },
+        programs: merged_programs(all),
+        factors: Arc::new(rest),
+        seconds: all.iter().map(|cell| cell.seconds).sum(),
+        notes,
+        failure,
+        ..first.clone()
+    }
+}
+
+fn seed(cell: &&CellSummary) -> String {
+    seedless(&cell.factors).1.map_or(String::new(), |seed| seed.to_string())
+}
+
+/// Returns the programs of all seeds, or none if any of them is unknown.
+fn merged_programs(all: &[&CellSummary]) -> Vec<MeasuredProgram> {
+    let is_known = all.iter().all(|cell| !cell.programs.is_empty());
+    all.iter().filter(|_| is_known).flat_map(|cell| cell.programs.clone()).collect()
+}
+
+/// Formats the notes for a table over seeds.
+fn seed_notes<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Vec<String> {
+    let all: Vec<Vec<u64>> = distinct(
+        numbers
+            .into_iter()
+            .filter_map(|number| match &number.sample {
+                Sample::Seeds(seeds) => Some(seeds.iter().map(|seed| seed.seed).collect::<Vec<u64>>()),
+                _ => None,
+            })
+            .collect::<Vec<_>>()
+            .iter(),
+    );
+    all.iter()
+        .map(|seeds| {
+            let list = seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+            format!("Mean ± standard deviation over n = {} calibration seeds ({list}).", seeds.len())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::measurement::Setup;
+    use super::super::record::{Condition, Record};
+    use super::super::settings::below;
+    use super::*;
+    use crate::metric::Metric;
+    use crate::results::{MetricKey, PrintedNumber};
+
+    fn number(seed: Option<u64>, value: Option<f64>) -> Measurement {
+        let condition = Condition {
+            backbone: "llama".into(),
+            layers: 16,
+            depth: 4,
+            unit: crate::criterion::DepthUnit::Layers,
+            criterion: "sleb".into(),
+            recovery: "ghosted".into(),
+            finetuned: false,
+            calibration: "c4".into(),
+        };
+        let metric = Metric::task("rte");
+        let factors = match seed {
+            Some(seed) => below("", &json!({"recovery": "ghosted", "calibration": {"seed": seed}})),
+            None => Settings::new(),
+        };
+        Measurement {
+            cell: format!("cell@{seed:?}"),
+            asked: MetricKey::Besides("rte".into()),
+            record: Record { condition, metric: "rte".into(), value, error: Some(9.0) },
+            metric,
+            setup: Setup { variant: Arc::new(factors), ..Setup::default() },
+            sample: Sample::None,
+            failure: value.is_none().then(|| "it failed".to_owned()),
+        }
+    }
+
+    fn results(numbers: &[Measurement]) -> Results {
+        Results {
+            cells: numbers
+                .iter()
+                .map(|measurement| CellSummary {
+                    name: measurement.cell.clone(),
+                    factors: Arc::clone(&measurement.setup.variant),
+                    failure: measurement.failure.clone(),
+                    numbers: vec![Arc::new(measurement.clone())],
+                    ..CellSummary::default()
+                })
+                .collect(),
+            protocols: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn number_over_seeds_is_mean_with_sample_deviation() {
+        let over = results(&[
+            number(None, Some(70.0)),
+            number(Some(0), Some(50.0)),
+            number(Some(1), Some(53.0)),
+            number(Some(2), Some(56.0)),
+        ])
+        .aggregate_seeds();
+        assert_eq!((over.cells.len(), over.measurements().len()), (2, 2));
+        // The dense cell is unchanged.
+        assert_eq!((over.measurements()[0].record.value, over.measurements()[0].record.error), (Some(70.0), Some(9.0)));
+        let first = &over.cells[1].numbers[0];
+        // Variance: (3² + 0² + 3²) / 2 = 9.
+        assert_eq!((first.record.value, first.record.error), (Some(53.0), Some(3.0)));
+        assert_eq!(PrintedNumber::printed(first, 2, "failed").text, "53.00 ± 3.00");
+        let notes = seed_notes(over.numbers().map(AsRef::as_ref));
+        assert_eq!(notes, ["Mean ± standard deviation over n = 3 calibration seeds (0, 1, 2)."]);
+    }
+
+    #[test]
+    fn a_seed_that_failed_is_not_counted_and_that_is_said() {
+        let over = results(&[number(Some(0), Some(50.0)), number(Some(1), None), number(Some(2), Some(52.0))])
+            .aggregate_seeds();
+        assert_eq!(PrintedNumber::printed(&over.measurements()[0], 2, "failed").text, "51.00 ± 1.41 (n = 2)");
+        assert_eq!(over.cells[0].notes, ["failed under seed 1: it failed"]);
+        let over = results(&[number(Some(0), None), number(Some(1), None)]).aggregate_seeds();
+        assert_eq!(PrintedNumber::printed(&over.measurements()[0], 2, "failed").text, "failed");
+        assert_eq!(over.cells[0].failure.as_deref(), Some("seed 0: it failed; seed 1: it failed"));
+    }
+}

@@ -1,0 +1,227 @@
+//! Settings that distinguish the numbers of a run, by name. Labels made from them are for display only and never
+//! parsed. Values are ordered by first appearance.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::grid::{Calibration, Cell};
+use crate::{criterion, recovery};
+
+/// Settings by dotted name, such as `depth`, `recovery.solver` or `calibration.seed`.
+pub type Settings = BTreeMap<String, Value>;
+
+/// Number of removed layers.
+pub const DEPTH: &str = "depth";
+pub const SEED: &str = "calibration.seed";
+/// Number of sequences from which operators are computed.
+pub const OPERATOR_SEQUENCES: &str = "calibration.operator_sequences";
+
+pub const CORPUS: &str = "calibration.corpus";
+
+pub const OF_CALIBRATION: [&str; 5] = [CORPUS, "calibration.sequences", "calibration.length", SEED, OPERATOR_SEQUENCES];
+
+/// Returns the options that the grid sets explicitly.
+pub fn written(cell: &Cell) -> BTreeSet<String> {
+    let mut all = Settings::new();
+    let criterion = cell.criterion.iter().map(|method| ("criterion", &method.options));
+    for (axis, options) in criterion.chain(cell.recovery.iter().map(|method| ("recovery", &method.options))) {
+        options.iter().for_each(|(option, value)| leaves(&format!("{axis}.{option}"), value, &mut all));
+    }
+    all.into_keys().collect()
+}
+
+/// Returns the settings of a cell, including defaults.
+pub fn of_cell(cell: &Cell) -> Settings {
+    let depth: Value = match cell.depth.is_in_layers() {
+        true => cell.depth.count.into(),
+        false => cell.depth.to_string().into(),
+    };
+    let mut all = Settings::from([("backbone".to_owned(), cell.backbone.clone().into()), (DEPTH.to_owned(), depth)]);
+    let criterion = cell.criterion.iter().map(|method| ("criterion", &method.name, &method.resolved));
+    for (axis, name, resolved) in
+        criterion.chain(cell.recovery.iter().map(|method| ("recovery", &method.name, &method.resolved)))
+    {
+        all.insert(axis.to_owned(), name.clone().into());
+        resolved.iter().for_each(|(option, value)| leaves(&format!("{axis}.{option}"), value, &mut all));
+    }
+    cell.calibration.iter().for_each(|calibration| all.extend(calibrated(calibration)));
+    all
+}
+
+/// Returns whether a cell uses the repair that the paper proposes.
+pub(super) fn is_ours(factors: &Settings) -> bool {
+    factors.get("recovery").and_then(Value::as_str).is_some_and(recovery::is_ours)
+}
+
+fn calibrated(calibration: &Calibration) -> Settings {
+    let Calibration { corpus, sequences, length, seed, operator_sequences } = calibration;
+    Settings::from([
+        named("corpus", corpus.clone().into()),
+        named("sequences", (*sequences).into()),
+        named("length", (*length).into()),
+        named("seed", (*seed).into()),
+        named("operator_sequences", (*operator_sequences).into()),
+    ])
+}
+
+fn named(name: &str, value: Value) -> (String, Value) {
+    (format!("calibration.{name}"), value)
+}
+
+/// Flattens a value into settings with names below `name`.
+pub fn below(name: &str, value: &impl Serialize) -> Settings {
+    let mut all = Settings::new();
+    if let Ok(value) = serde_json::to_value(value) {
+        leaves(name, &value, &mut all);
+    }
+    all
+}
+
+fn leaves(path: &str, value: &Value, into: &mut Settings) {
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| {
+            leaves(&if path.is_empty() { name.clone() } else { format!("{path}.{name}") }, value, into);
+        }),
+        leaf => drop(into.insert(path.to_owned(), leaf.clone())),
+    }
+}
+
+/// Returns the smallest set of settings that distinguishes the rows as far as possible. Ties are resolved by name.
+pub fn fewest<'a>(rows: &[&'a Settings]) -> Vec<&'a str> {
+    let names: BTreeSet<&str> = rows.iter().flat_map(|row| row.keys().map(String::as_str)).collect();
+    let varying: Vec<&str> =
+        names.into_iter().filter(|name| rows.windows(2).any(|pair| pair[0].get(*name) != pair[1].get(*name))).collect();
+    let kinds = |columns: &[&str]| {
+        rows.iter()
+            .map(|row| columns.iter().map(|name| row.get(*name).map(ToString::to_string)).collect::<Vec<_>>())
+            .collect::<BTreeSet<_>>()
+            .len()
+    };
+    let all = kinds(&varying);
+    (0..=varying.len().min(MAX_SETTINGS))
+        .find_map(|count| chosen(&varying, count, &|names| kinds(names) == all))
+        .unwrap_or(varying)
+}
+
+/// Maximum number of settings to search for; beyond it, all varying settings are shown.
+const MAX_SETTINGS: usize = 3;
+
+/// Returns the first combination of `count` settings that satisfies `will_do`.
+fn chosen<'a>(candidates: &[&'a str], count: usize, will_do: &dyn Fn(&[&str]) -> bool) -> Option<Vec<&'a str>> {
+    fn extended<'a>(
+        known: &mut Vec<&'a str>,
+        candidates: &[&'a str],
+        count: usize,
+        will_do: &dyn Fn(&[&str]) -> bool,
+    ) -> bool {
+        if known.len() == count {
+            return will_do(known);
+        }
+        (0..candidates.len()).any(|at| {
+            known.push(candidates[at]);
+            let found = extended(known, &candidates[at + 1..], count, will_do);
+            if !found {
+                known.pop();
+            }
+            found
+        })
+    }
+    let mut known = Vec::new();
+    extended(&mut known, candidates, count, will_do).then_some(known)
+}
+
+/// Formats a setting for a label, such as `seed 1`, `operators from 16 sequences` or `solver svd`.
+pub fn words(name: &str, value: &Value) -> String {
+    let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    match name {
+        "backbone" | "calibration.corpus" => value,
+        "criterion" => criterion::label(&value).to_owned(),
+        "recovery" => recovery::label(&value).to_owned(),
+        "calibration.sequences" => format!("{value} sequences"),
+        "calibration.length" => format!("sequences of {value} tokens"),
+        OPERATOR_SEQUENCES => format!("operators from {value} sequences"),
+        _ => {
+            let short = ["criterion.", "recovery.", "calibration."].iter().find_map(|axis| name.strip_prefix(axis));
+            format!("{} {value}", short.unwrap_or(name))
+        }
+    }
+}
+
+/// Returns suffixes that distinguish rows with equal names. Empty for unique names.
+pub fn besides<N: Clone + PartialEq>(called: &[N], rows: &[&Settings]) -> Vec<String> {
+    let mut words = vec![String::new(); called.len()];
+    for name in distinct(called) {
+        let alike: Vec<usize> = (0..called.len()).filter(|&at| called[at] == name).collect();
+        let differing = told_apart(&alike.iter().map(|&at| rows[at]).collect::<Vec<_>>());
+        alike.into_iter().zip(differing).for_each(|(at, text)| words[at] = text);
+    }
+    words
+}
+
+/// Returns labels that distinguish the rows.
+fn told_apart(rows: &[&Settings]) -> Vec<String> {
+    let names = fewest(rows);
+    rows.iter()
+        .map(|row| {
+            let words = names.iter().filter_map(|name| Some(words(name, row.get(*name)?)));
+            words.collect::<Vec<_>>().join(", ")
+        })
+        .collect()
+}
+
+/// Groups values by key, in order of first appearance.
+pub fn grouped<K: PartialEq, V>(values: impl IntoIterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+    let mut groups: Vec<(K, Vec<V>)> = Vec::new();
+    for (key, value) in values {
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, all)) => all.push(value),
+            None => groups.push((key, vec![value])),
+        }
+    }
+    groups
+}
+
+/// Returns the distinct values in order of first appearance.
+pub fn distinct<'a, T: Clone + PartialEq + 'a>(values: impl IntoIterator<Item = &'a T>) -> Vec<T> {
+    let mut all: Vec<T> = Vec::new();
+    for value in values {
+        if !all.contains(value) {
+            all.push(value.clone());
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn row(options: &Value) -> Settings {
+        below("", options)
+    }
+
+    #[test]
+    fn rows_are_told_apart_by_the_fewest_settings() {
+        let (a, b, c) = (
+            row(&json!({"depth": 4, "calibration": {"seed": 0, "length": 64}})),
+            row(&json!({"depth": 4, "calibration": {"seed": 1, "length": 64}})),
+            row(&json!({"depth": 4, "calibration": {"seed": 1, "length": 32}})),
+        );
+        assert_eq!(told_apart(&[&a, &b]), ["seed 0", "seed 1"]);
+        assert_eq!(fewest(&[&a, &b, &c]), ["calibration.length", "calibration.seed"]);
+        assert_eq!(told_apart(&[&a]), [""]);
+        assert_eq!(told_apart(&[&a, &a]), ["", ""], "equal values cannot be distinguished");
+    }
+
+    #[test]
+    fn what_only_one_row_has_tells_it_from_the_others() {
+        let plain = row(&json!({"recovery": "ghosted"}));
+        let trained =
+            Settings::from([("recovery".into(), json!("ghosted")), ("recovery.finetune.sequences".into(), json!(8))]);
+        assert_eq!(told_apart(&[&plain, &trained]), ["", "finetune.sequences 8"]);
+    }
+}

@@ -1,0 +1,311 @@
+//! Environment of a search: grid runner, timing grids, objectives with their items, and the schedule of rounds.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
+use super::Score;
+use crate::error::{Error, Result};
+use crate::grid::{Asking, Cell, Draw, EvalTask, Evaluate, Grid, Perplexity, Search};
+use crate::latency::LatencyResult;
+use crate::model::{Config, EngineChoice};
+use crate::pipeline::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, Where};
+use crate::pipeline::plan::{Plan, Subject};
+use crate::significance::stratified::Stratified;
+use ghostlab_store::Store;
+
+pub struct SearchEnv<'a> {
+    pub store: &'a Store,
+    pub settings: RunSettings,
+    pub reporter: &'a dyn Reporter,
+    pub stop: &'a AtomicBool,
+    /// Runs a grid to completion, alone or together with workers.
+    pub run: &'a dyn Fn(&Grid) -> Result<GridOutcome>,
+    /// Whether latencies may be measured here. Stored latencies are used in any case.
+    pub times: bool,
+}
+
+impl SearchEnv<'_> {
+    pub(super) fn plan<'g>(&self, grid: &'g Grid) -> Result<Plan<'g>> {
+        Plan::new(grid, self.store, self.settings.engine, self.settings.batch_tokens)
+    }
+}
+
+pub(super) fn backbone(grid: &Grid, lab: &SearchEnv<'_>) -> Result<(Config, EngineChoice)> {
+    let bare = Grid { cells: dense(grid), ..bare(grid) };
+    let plan = lab.plan(&bare)?;
+    let backbone = plan.backbones.first().ok_or_else(|| Error::bad_input("the search has no backbone"))?;
+    Ok((backbone.config.clone(), backbone.engine))
+}
+
+pub(super) fn bare(grid: &Grid) -> Grid {
+    Grid { evaluate: Evaluate::default(), ..grid.clone() }
+}
+
+pub(super) fn dense(grid: &Grid) -> Vec<Cell> {
+    grid.cells.iter().filter(|cell| cell.is_dense()).cloned().collect()
+}
+
+/// Returns the dense backbone's latency in milliseconds.
+pub(super) fn dense_time(grid: &Grid, spec: &Search, lab: &SearchEnv<'_>) -> Result<f64> {
+    let timed = Grid { cells: dense(grid), name: format!("{}.dense", grid.name), ..timed(grid, spec) };
+    let outcome = times(&timed, lab)?;
+    let time = outcome.cells.first().and_then(|cell| milliseconds(cell, spec));
+    time.ok_or_else(|| Error::job("no latency was measured for the dense backbone").at(grid.backbone.join(", ")))
+}
+
+/// Returns the grid with the prompt's latency as its only evaluation.
+pub(super) fn timed(grid: &Grid, spec: &Search) -> Grid {
+    Grid { evaluate: Evaluate { latency: vec![spec.prompt], ..Evaluate::default() }, ..grid.clone() }
+}
+
+/// Runs a timing grid, or reads stored latencies if none may be measured.
+pub(super) fn times(grid: &Grid, lab: &SearchEnv<'_>) -> Result<GridOutcome> {
+    if lab.times {
+        return (lab.run)(grid);
+    }
+    let outcome = exec::stored(grid, lab.settings, lab.store, &())?;
+    match outcome.cells.iter().find(|cell| cell.missing.is_some() && cell.failure.is_none()) {
+        None => Ok(outcome),
+        Some(result) => Err(Error::missing("the search has a time budget, but workers do not measure latencies")
+            .at(result.cell.to_string())
+            .hint("run `ghostlab search` with the same file, during or after the workers")),
+    }
+}
+
+pub(super) fn milliseconds(result: &CellResult, spec: &Search) -> Option<f64> {
+    Some(took(result.prompt(&spec.prompt)?.sample.as_ref()?)?.0)
+}
+
+/// Returns the mean latency for prompt and decoding in milliseconds, and the speedup if the dense backbone was timed
+/// too.
+pub fn took(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
+    let read = timed.spread()?.mean;
+    let faster = timed.speedup().map(|speedup| speedup.ratio);
+    let Some(decode) = &timed.decode else { return Some((read, faster)) };
+    let new = decode.spread()?.mean;
+    let dense = faster.zip(decode.speedup()).map(|(of_prompt, of_new)| of_prompt * read + of_new.ratio * new);
+    Some((read + new, dense.map(|dense| dense / (read + new))))
+}
+
+/// Number of documents in the first round, over all tasks.
+pub const FIRST_DOCUMENTS: usize = 64;
+/// Number of windows in the first round, over all texts.
+pub const FIRST_WINDOWS: usize = 16;
+
+/// Share of each stratum that is held out for the final evaluation.
+pub const JUDGED: f64 = 0.2;
+
+pub fn judged(items: usize) -> usize {
+    (items as f64 * JUDGED).round() as usize
+}
+
+/// Schedule of the rounds for one objective.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Schedule {
+    /// Number of items per stratum (task or text) that the race may use.
+    strata: Vec<usize>,
+    /// Number of items per stratum in the first round.
+    each: usize,
+}
+
+impl Schedule {
+    /// Creates a schedule with about `first` items in the first round. The number per stratum is rounded up to a power
+    /// of two, so that searches of different sizes share item ranges.
+    pub fn new(strata: Vec<usize>, first: usize) -> Self {
+        let each = first.div_ceil(strata.len().max(1)).next_power_of_two();
+        Self { strata, each }
+    }
+
+    pub fn rounds(&self) -> usize {
+        let most = self.strata.iter().copied().max().unwrap_or(0);
+        (0..).find(|&round| self.reach(round) >= most).map_or(1, |round| round + 1)
+    }
+
+    /// Returns the number of items per stratum seen after a round (counted from 0).
+    pub fn seen(&self, round: usize) -> Vec<usize> {
+        self.strata.iter().map(|&items| items.min(self.reach(round))).collect()
+    }
+
+    /// Returns the item ranges of a stratum that are new in a round. Ranges end at powers of two.
+    pub fn new_in(&self, round: usize, stratum: usize) -> Vec<(usize, usize)> {
+        let items = self.strata[stratum];
+        let first = if round == 0 { 0 } else { self.reach(round - 1) };
+        let mut from = first.min(items);
+        let end = self.reach(round).min(items);
+        let mut stretches = Vec::new();
+        while from < end {
+            let to = if from == 0 { MIN_STRETCH } else { 2 * from };
+            stretches.push((from, to.min(end)));
+            from = to;
+        }
+        stretches
+    }
+
+    fn reach(&self, round: usize) -> usize {
+        u32::try_from(round).ok().and_then(|round| self.each.checked_shl(round)).unwrap_or(usize::MAX).max(self.each)
+    }
+}
+
+/// Length of the first range of a stratum.
+const MIN_STRETCH: usize = 4;
+
+/// Task or text, with the number of its items.
+pub(super) struct Stratum {
+    pub(super) on: Subject,
+    /// Total number of items.
+    pub(super) all: usize,
+    /// Number of items that the search may use, including those held out for the final evaluation.
+    pub(super) used: usize,
+}
+
+/// Objective with its strata and schedule.
+pub(super) struct Track {
+    pub(super) name: &'static str,
+    pub(super) strata: Vec<Stratum>,
+    pub(super) schedule: Schedule,
+    /// Factor to convert gains to the displayed unit.
+    pub(super) scale: f64,
+}
+
+/// Gains of a candidate by stratum and item. Larger is better.
+pub(super) type Gains = Vec<Vec<f64>>;
+
+impl Stratum {
+    pub(super) fn judged(&self) -> usize {
+        judged(self.used)
+    }
+}
+
+/// Returns the objectives with their strata. Tokenizes all texts and tasks to count items.
+pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &SearchEnv<'_>) -> Result<Vec<Track>> {
+    let dense_grid = Grid { cells: dense(grid), ..grid.clone() };
+    let plan = lab.plan(&dense_grid)?;
+    exec::preflight(&plan, &lab.settings, Where::Here, lab.store, lab.reporter, lab.stop)?;
+    let outcome = GridOutcome::read(&plan, lab.store, &BTreeMap::new())?;
+    let tasks = grid.evaluate.tasks.iter().map(|used| (Subject::Task(used.clone()), document_count(&outcome, used)));
+    let texts =
+        grid.evaluate.perplexity.iter().map(|text| (Subject::Windows(text.clone()), window_count(&outcome, text)));
+    let tracks = [
+        track(spec, "accuracy", tasks.collect(), FIRST_DOCUMENTS, 100.0),
+        track(spec, "loss", texts.collect(), FIRST_WINDOWS, -1.0),
+    ];
+    let tracks: Vec<Track> = tracks.into_iter().filter(|track| !track.strata.is_empty()).collect();
+    match tracks.iter().flat_map(|track| &track.strata).find(|stratum| stratum.judged() == 0) {
+        None => Ok(tracks),
+        Some(stratum) => Err(Error::bad_input("no held-out items")
+            .at(stratum.on.to_string())
+            .expected("3 or more items of each task and text, because a fifth is held out from the race")
+            .found(format!("{} of {}", stratum.used, stratum.all))
+            .hint("use more --items, or fewer tasks and texts")),
+    }
+}
+
+/// Schedules the items of strata, of which the race uses at most as many as the search allows.
+fn track(spec: &Search, name: &'static str, strata: Vec<(Subject, usize)>, first: usize, scale: f64) -> Track {
+    let share = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
+    let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(share) });
+    let strata: Vec<Stratum> = strata.collect();
+    let sizes = strata.iter().map(|stratum| stratum.used - stratum.judged()).collect();
+    Track { name, strata, schedule: Schedule::new(sizes, first), scale }
+}
+
+fn document_count(outcome: &GridOutcome, used: &EvalTask) -> usize {
+    outcome.task(used).map_or(0, |task| task.documents)
+}
+
+fn window_count(outcome: &GridOutcome, text: &Perplexity) -> usize {
+    outcome.text_reads(text).next().map_or(0, |text| text.windows)
+}
+
+pub(super) type Stretches<'a> = dyn Fn(&Track, usize) -> Vec<(usize, usize)> + 'a;
+
+pub(super) fn no_gains(tracks: &[Track]) -> Vec<Gains> {
+    tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect()
+}
+
+pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -> Evaluate {
+    let mut perplexity = Vec::new();
+    let mut tasks = Vec::new();
+    for track in tracks {
+        for (at, stratum) in track.strata.iter().enumerate() {
+            for (from, to) in draws(track, at) {
+                let draw = Some(Draw { seed: spec.seed, from, to });
+                match &stratum.on {
+                    Subject::Task(task) => tasks.push(drawn_task(task, draw)),
+                    Subject::Windows(text) => perplexity.push(Perplexity { draw, ..text.clone() }),
+                }
+            }
+        }
+    }
+    Evaluate { perplexity, tasks, ..Evaluate::default() }
+}
+
+fn drawn_task(task: &EvalTask, draw: Option<Draw>) -> EvalTask {
+    EvalTask { how: Asking { draw, ..task.how.clone() }, ..task.clone() }
+}
+
+/// Appends the new gains of a candidate.
+pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, result: &CellResult) -> Result<()> {
+    for (track, gains) in tracks.iter().zip(gains) {
+        for (stratum, gains) in track.strata.iter().zip(gains) {
+            match &stratum.on {
+                Subject::Task(task) => {
+                    for drawn in evaluate.tasks.iter().filter(|drawn| drawn_task(drawn, None) == *task) {
+                        let answered = result.task(drawn).and_then(|task| task.sample.as_ref()?.answers.native());
+                        let answered = answered.ok_or_else(|| missing_scores(&result.cell, &drawn.to_string()))?;
+                        let column = answered.result.task.column;
+                        gains.extend(answered.documents().map(|document| f64::from(u8::from(document.right(column)))));
+                    }
+                }
+                Subject::Windows(text_use) => {
+                    let drawn = evaluate
+                        .perplexity
+                        .iter()
+                        .filter(|text| Perplexity { draw: None, ..(*text).clone() } == *text_use);
+                    for text in drawn {
+                        let losses = result.text(text).and_then(|scores| scores.sample.as_ref());
+                        let losses = losses.ok_or_else(|| missing_scores(&result.cell, &text.to_string()))?;
+                        gains.extend(losses.windows.iter().map(|loss| -loss));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn missing_scores(cell: &Cell, on: &str) -> Error {
+    Error::job("a candidate has no scores").at(format!("{cell} on {on}"))
+}
+
+pub(super) fn score(stratified: Option<Stratified>, mean: f64, track: &Track) -> Score {
+    Score {
+        mean: track.scale * mean,
+        half: stratified.map(|stratified| track.scale.abs() * stratified.half_width(0.95)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_double_until_every_stratum_has_ended() {
+        let schedule = Schedule::new(vec![100, 30], 16);
+        assert_eq!(schedule.rounds(), 5);
+        let seen: Vec<Vec<usize>> = (0..5).map(|round| schedule.seen(round)).collect();
+        assert_eq!(seen, [vec![8, 8], vec![16, 16], vec![32, 30], vec![64, 30], vec![100, 30]]);
+        assert_eq!(Schedule::new(vec![5], 64).rounds(), 1);
+    }
+
+    #[test]
+    fn stretches_meet_and_are_the_same_however_many_tasks_there_are() {
+        let schedule = Schedule::new(vec![100, 30], 16);
+        assert_eq!(schedule.new_in(0, 0), [(0, 4), (4, 8)]);
+        assert_eq!(schedule.new_in(2, 1), [(16, 30)]);
+        assert_eq!(schedule.new_in(3, 1), []);
+        assert_eq!(schedule.new_in(4, 0), [(64, 100)]);
+        // A single task gets all items of the first round.
+        assert_eq!(Schedule::new(vec![100], 16).new_in(0, 0), [(0, 4), (4, 8), (8, 16)]);
+    }
+}

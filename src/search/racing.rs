@@ -1,0 +1,308 @@
+//! Main procedure of a search: select candidates, race them, time the survivors, and evaluate the winner on held-out
+//! items.
+
+use super::candidates::{Racer, candidates, none_meets, solved, winner};
+use super::env::{
+    Gains, SearchEnv, Stratum, Stretches, Track, backbone, dense, dense_time, evaluate, no_gains, score, take, timed,
+    times, took, tracks,
+};
+use super::program_path::{layers, path};
+use super::race::{judge, mean_of_means};
+use super::{Elimination, Found, HeldOutScore, Lead, Objective, Round, Spent, lead};
+use crate::error::{Error, Result};
+use crate::grid::{Cell, Grid, Method, Search};
+use crate::model::Program;
+use crate::pipeline::exec::Event;
+use crate::results::distinct;
+use crate::significance::stratified::Stratified;
+
+/// Runs the search of one grid from [`parts`](super::parts).
+///
+/// # Errors
+/// Fails with exit code 2 before any computation if no candidate meets the budget or no item remains for the final
+/// evaluation. Fails if a run fails or is interrupted.
+pub fn search(grid: &Grid, lab: &SearchEnv<'_>) -> Result<Found> {
+    let spec = grid.search.as_ref().ok_or_else(|| Error::bad_input("the grid has no `search`"))?;
+    // Impossible cuts are reported once, by the search.
+    let selectable = Search { unselectable: Vec::new(), ..spec.clone() };
+    let bare = Grid { search: Some(selectable), ..grid.clone() };
+    let (config, engine) = backbone(&bare, lab)?;
+    // Candidates violating bounds that need no timing are reported before anything runs.
+    let (mut cells, mut left_out) = candidates(grid, &config, engine, None)?;
+    let chosen_from = grid;
+    let grid = &bare;
+    let tracks = tracks(grid, spec, lab)?;
+    let dense_time = spec.budget.latency.map(|_| dense_time(grid, spec, lab)).transpose()?;
+    if dense_time.is_some() {
+        (cells, left_out) = candidates(chosen_from, &config, engine, dense_time)?;
+    }
+    let mut racers = solved(grid, spec, lab, cells, dense_time, &mut left_out)?;
+    if racers.is_empty() {
+        let reasons: Vec<String> =
+            left_out.iter().take(3).map(|entry| format!("{}: {}", entry.cell, entry.reason)).collect();
+        return Err(none_meets(
+            "no candidate meets the budget after recovery",
+            grid,
+            &spec.budget,
+            &reasons.join("; "),
+        ));
+    }
+    racers.iter_mut().for_each(|racer| racer.gains = no_gains(&tracks));
+    let (rounds, mut spent) = race(grid, spec, lab, &tracks, &mut racers)?;
+    measure(grid, spec, lab, &mut racers)?;
+    let best = winner(&racers);
+    for at in 0..racers.len() {
+        racers[at].beyond = lead::in_race(&tracks, &racers, at, best);
+    }
+    let (judged, leads) = match best {
+        Some(best) => judgement(grid, spec, lab, &tracks, &racers, best, &mut spent)?,
+        None => (Vec::new(), Vec::new()),
+    };
+    let winner = best.map(|best| racers[best].cell.name.clone());
+    let (mut survivors, others): (Vec<Racer>, Vec<Racer>) =
+        racers.into_iter().partition(|racer| racer.fate == Elimination::Survived);
+    survivors.extend(others);
+    Ok(Found {
+        backbone: grid.backbone.first().cloned().unwrap_or_default(),
+        layers: config.layers,
+        budget: spec.budget.to_string(),
+        alpha: spec.alpha,
+        seed: spec.seed,
+        prompt: spec.prompt.to_string(),
+        objectives: tracks
+            .iter()
+            .map(|track| Objective {
+                name: track.name.to_owned(),
+                on: track.strata.iter().map(|stratum| stratum.on.to_string()).collect(),
+                items: track.strata.iter().map(|stratum| stratum.used - stratum.judged()).sum(),
+                kept: track.strata.iter().map(Stratum::judged).sum(),
+            })
+            .collect(),
+        rounds,
+        candidates: survivors.into_iter().map(|survivor| survivor.told(&tracks, &spec.budget)).collect(),
+        left_out,
+        winner,
+        judged,
+        leads,
+        spent,
+    })
+}
+
+/// Runs rounds until one candidate or no item is left. Returns the rounds and their costs.
+fn race(
+    grid: &Grid,
+    spec: &Search,
+    lab: &SearchEnv<'_>,
+    tracks: &[Track],
+    racers: &mut [Racer],
+) -> Result<(Vec<Round>, Spent)> {
+    let count = tracks.iter().map(|track| track.schedule.rounds()).max().unwrap_or(1);
+    let all: usize = tracks.iter().flat_map(|track| &track.strata).map(|stratum| stratum.used).sum();
+    let everyone = layers(racers.iter().map(|racer| &racer.path));
+    let all_items = (all * racers.len()) as f64;
+    let all_layers = all as f64 * everyone;
+    let mut spent = Spent { all_items, all_layers, ..Spent::default() };
+    let mut rounds = Vec::new();
+    let mut before = 0;
+    for round in 0..count {
+        let alive: Vec<usize> =
+            (0..racers.len()).filter(|&racer| racers[racer].fate == Elimination::Survived).collect();
+        if round > 0 && alive.len() < 2 {
+            break;
+        }
+        let cells = alive.iter().map(|&racer| racers[racer].cell.clone()).collect();
+        let name = format!("{}.round-{}", grid.name, round + 1);
+        let evaluate = evaluate(spec, tracks, &|track: &Track, stratum: usize| track.schedule.new_in(round, stratum));
+        let round_grid = Grid { cells, name, evaluate, ..grid.clone() };
+        let seen: usize = tracks.iter().flat_map(|track| track.schedule.seen(round)).sum();
+        let outcome = (lab.run)(&round_grid)?;
+        spent.items += ((seen - before) * alive.len()) as f64;
+        spent.layers += (seen - before) as f64 * layers(alive.iter().map(|&racer| &racers[racer].path));
+        before = seen;
+        for (&index, result) in alive.iter().zip(&outcome.cells) {
+            let racer = &mut racers[index];
+            match result.failure.as_ref().or(result.missing.as_ref()) {
+                Some(reason) => racer.fate = Elimination::Failed { reason: reason.clone() },
+                None => take(&mut racer.gains, tracks, &round_grid.evaluate, result)?,
+            }
+        }
+        let running: Vec<usize> =
+            alive.iter().copied().filter(|&racer| racers[racer].fate == Elimination::Survived).collect();
+        let gains: Vec<Vec<Gains>> =
+            (0..tracks.len()).map(|at| racers.iter().map(|racer| racer.gains[at].clone()).collect()).collect();
+        let verdict = judge(&running, &gains, spec.alpha / count as f64);
+        let out = verdict.map_or_else(Vec::new, |verdict| verdict.out);
+        for exit in &out {
+            let rival = racers[exit.rival].cell.name.clone();
+            racers[exit.candidate].fate = Elimination::Out { round: round + 1, rival, p: exit.p };
+        }
+        rounds.push(Round { items: seen, alive: alive.len(), left: alive.len() - running.len() + out.len() });
+        let text = format!("round {}: {seen} items, {} of {} left", round + 1, running.len() - out.len(), racers.len());
+        lab.reporter.event(Event::Note { text });
+    }
+    Ok((rounds, spent))
+}
+
+/// Measures the latency of the survivors if the budget bounds it, and marks those that exceed the bound as slow.
+fn measure(grid: &Grid, spec: &Search, lab: &SearchEnv<'_>, racers: &mut [Racer]) -> Result<()> {
+    if spec.budget.speedup.is_none() && spec.budget.latency.is_none() {
+        return Ok(());
+    }
+    let cells: Vec<Cell> = dense(grid)
+        .into_iter()
+        .chain(racers.iter().filter(|racer| racer.fate == Elimination::Survived).map(|racer| racer.cell.clone()))
+        .collect();
+    let outcome = times(&Grid { cells, name: format!("{}.times", grid.name), ..timed(grid, spec) }, lab)?;
+    for result in outcome.cells.iter().filter(|cell| !cell.cell.is_dense()) {
+        let Some(racer) = racers.iter_mut().find(|racer| racer.cell == result.cell) else { continue };
+        let Some((time, speedup)) = result.prompt(&spec.prompt).and_then(|prompt| took(prompt.sample.as_ref()?)) else {
+            let reason =
+                format!("no time was measured over {}: out of memory, or its engine does not decode", spec.prompt);
+            racer.fate = Elimination::Slow { reason };
+            continue;
+        };
+        racer.milliseconds = Some(time);
+        let slow = spec.budget.speedup.zip(speedup).filter(|(wanted, found)| found < wanted);
+        let slow = slow.map(|(wanted, found)| format!("measured {found:.3} times as fast, not {wanted}"));
+        let late =
+            spec.budget.latency.filter(|most| time > *most).map(|most| format!("measured {time:.2} ms, not {most}"));
+        if let Some(reason) = slow.or(late) {
+            racer.fate = Elimination::Slow { reason };
+        }
+    }
+    Ok(())
+}
+
+/// Scores the winner, the runner-up, plain removal and the dense backbone on held-out items. Also scores plain removal
+/// on the items of the race, to compute the winner's lead on both.
+pub(super) fn judgement(
+    grid: &Grid,
+    spec: &Search,
+    lab: &SearchEnv<'_>,
+    tracks: &[Track],
+    racers: &[Racer],
+    best: usize,
+    spent: &mut Spent,
+) -> Result<(Vec<HeldOutScore>, Vec<Lead>)> {
+    let winner = &racers[best];
+    let plain = plain_removal(grid, winner)?;
+    let mut roles = vec![("winner", winner.cell.clone())];
+    roles.extend(second(racers, best).map(|second| ("runner-up", racers[second].cell.clone())));
+    if winner.cell != plain {
+        roles.push(("plain", plain.clone()));
+    }
+    roles.extend(dense(grid).into_iter().map(|cell| ("dense", cell)));
+    let cells = distinct(roles.iter().map(|(_, cell)| cell));
+    let scored = scored(grid, spec, lab, tracks, ("judgement", cells), &|track: &Track, stratum: usize| {
+        let first = &track.strata[stratum];
+        vec![(first.all - first.judged(), first.all)]
+    })?;
+    let items: usize = tracks.iter().flat_map(|track| &track.strata).map(Stratum::judged).sum();
+    spent.judged_items = (items * scored.len()) as f64;
+    spent.judged_layers = items as f64 * layers(scored.iter().map(|entry| &entry.path));
+    let gains_of = |cell: &Cell| scored.iter().find(|entry| entry.cell == *cell).map(|entry| entry.gains.as_slice());
+    let Some(won) = gains_of(&winner.cell) else { return Ok((Vec::new(), Vec::new())) };
+    let judged = roles
+        .into_iter()
+        .filter_map(|(role, cell): (&str, Cell)| -> Option<HeldOutScore> {
+            let gains = gains_of(&cell)?;
+            let scores = tracks
+                .iter()
+                .zip(gains)
+                .map(|(track, gains_of)| score(Stratified::of(gains_of), mean_of_means(gains_of), track));
+            let beyond = if role == "winner" { Vec::new() } else { lead::beyond(tracks, gains, won) };
+            Some(HeldOutScore { role: role.to_owned(), cell: cell.name, scores: scores.collect(), beyond })
+        })
+        .collect();
+    let leads = match gains_of(&plain).filter(|_| winner.cell != plain) {
+        None => Vec::new(),
+        Some(held_out) => {
+            let raced = raced_plain(grid, spec, lab, tracks, racers, (winner, &plain), spent)?;
+            lead::leads(tracks, (&winner.gains, &raced), (won, held_out))
+        }
+    };
+    Ok((judged, leads))
+}
+
+/// Returns the runner-up: survivors come first, then candidates that saw more items, then those with a better first
+/// objective. Ties go to the first.
+fn second(racers: &[Racer], best: usize) -> Option<usize> {
+    let others =
+        (0..racers.len()).filter(|&racer| racer != best && !matches!(racers[racer].fate, Elimination::Failed { .. }));
+    others.rev().max_by(|&a, &b| {
+        let [a, b] = [&racers[a], &racers[b]];
+        a.rank().cmp(&b.rank()).then(a.merit().total_cmp(&b.merit()))
+    })
+}
+
+/// Returns the cell that removes the winner's layers without recovery. Uses the grid's own cell if it has one.
+fn plain_removal(grid: &Grid, winner: &Racer) -> Result<Cell> {
+    let plain = Cell { recovery: Some(Method::new("none", &Default::default())?), ..winner.cell.clone() };
+    let known = grid.cells.iter().find(|cell| Cell { name: plain.name.clone(), ..(*cell).clone() } == plain);
+    Ok(known.cloned().unwrap_or(Cell { name: format!("{}.plain", winner.cell.name), ..plain }))
+}
+
+/// Scores plain removal on the winner's race items. Plain removal may not have been a candidate, or may have been
+/// eliminated early.
+fn raced_plain(
+    grid: &Grid,
+    spec: &Search,
+    lab: &SearchEnv<'_>,
+    tracks: &[Track],
+    racers: &[Racer],
+    (winner, plain): (&Racer, &Cell),
+    spent: &mut Spent,
+) -> Result<Vec<Gains>> {
+    // The winner saw complete ranges of each stratum.
+    let raced = |track: &Track, stratum: usize| -> Vec<(usize, usize)> {
+        let rounds = 0..track.schedule.rounds();
+        let stretches = rounds.flat_map(|round| track.schedule.new_in(round, stratum));
+        let at = tracks.iter().position(|other| other.name == track.name).unwrap_or_default();
+        let winner_saw = winner.gains[at][stratum].len();
+        stretches.filter(|(from, _)| *from < winner_saw).collect()
+    };
+    let mut scored = scored(grid, spec, lab, tracks, ("plain", vec![plain.clone()]), &raced)?;
+    let plain_scored = scored.pop().ok_or_else(|| Error::job("plain removal has no scores").at(plain.to_string()))?;
+    let known = racers.iter().find(|racer| racer.cell == *plain || racer.same.contains(&plain.name));
+    let new = seen_items(&plain_scored.gains).saturating_sub(known.map_or(0, |known| seen_items(&known.gains))) as f64;
+    spent.judged_items += new;
+    spent.judged_layers += new * layers([&plain_scored.path]);
+    Ok(plain_scored.gains)
+}
+
+fn seen_items(gains: &[Gains]) -> usize {
+    gains.iter().flatten().map(Vec::len).sum()
+}
+
+/// Cell with its gains on some item ranges.
+struct Scored {
+    cell: Cell,
+    path: Program,
+    gains: Vec<Gains>,
+}
+
+/// Scores cells on the given item ranges of every stratum, as a separate grid.
+fn scored(
+    grid: &Grid,
+    spec: &Search,
+    lab: &SearchEnv<'_>,
+    tracks: &[Track],
+    (name, cells): (&str, Vec<Cell>),
+    draws: &Stretches<'_>,
+) -> Result<Vec<Scored>> {
+    let name = format!("{}.{name}", grid.name);
+    let evaluate = evaluate(spec, tracks, draws);
+    let judged_grid = Grid { cells, name, evaluate, ..grid.clone() };
+    let outcome = (lab.run)(&judged_grid)?;
+    outcome
+        .cells
+        .iter()
+        .map(|result| {
+            result.ok()?;
+            let mut gains = no_gains(tracks);
+            take(&mut gains, tracks, &judged_grid.evaluate, result)?;
+            let path = path(result.layers, &result.removed, &result.boundaries)?;
+            Ok(Scored { cell: result.cell.clone(), path, gains })
+        })
+        .collect()
+}

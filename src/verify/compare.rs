@@ -1,0 +1,318 @@
+//! Comparison of recomputed values with the record. Cells are matched by identity, items by index.
+
+use std::sync::Arc;
+
+use super::finding::{Check, CheckKind};
+use super::metrics::{ROUNDING, is_defined, metric_of};
+use super::record::{RecordedDocument, ReferenceRun, RunBoundary};
+use crate::evaluate::damage::Damage;
+use crate::grid::Grid;
+use crate::metric::Of;
+use crate::model::Tolerance;
+use crate::pipeline::exec::{DefinedItems, DocumentLoss, SampledCell, SampledItems, SampledScores};
+use crate::pipeline::identity::{ComputeId, Identity};
+use crate::pipeline::stage::operator::BoundaryResult;
+use crate::results::StoredNumber;
+use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
+
+/// Checks of one results folder.
+pub(super) struct Checks {
+    pub(super) inputs: Check,
+    windows: Check,
+    documents: Check,
+    choices: Check,
+    selections: Check,
+    operators: Check,
+}
+
+impl Checks {
+    /// Creates empty checks, next to the finished check of the inputs.
+    pub(super) fn new(inputs: Check) -> Self {
+        use CheckKind::{Documents, LogLikelihoods, Operators, Selections, Windows};
+        let [windows, documents, choices, selections, operators] =
+            [Windows, Documents, LogLikelihoods, Selections, Operators].map(Check::new);
+        Self { inputs, windows, documents, choices, selections, operators }
+    }
+
+    /// Compares a cell with its record.
+    pub(super) fn compare(&mut self, recorded: &ReferenceRun, engine: &ComputeId, grid: &Grid, cell: &SampledCell) {
+        // The engine may differ from that of the record. Everything else must be equal.
+        let own_engine = *cell.identity.engine == *engine;
+        let coarser = if engine.dtype == "f32" { &cell.identity.engine.dtype } else { &engine.dtype };
+        let tolerance = Tolerance::of(coarser);
+        let identity = Identity { engine: Arc::new(engine.clone()), ..(*cell.identity).clone() };
+        let identities = &recorded.numbers.identities;
+        let Some((name, _)) = identities.iter().find(|(_, entry)| **entry == identity) else {
+            let name = grid.cells[cell.cell].to_string();
+            self.inputs.lack(name, format!("a number of that identity; {} wrote the record", recorded.numbers.program));
+            return;
+        };
+        let cell_numbers: Vec<&StoredNumber> =
+            recorded.numbers.numbers.iter().filter(|number| number.cell == *name).collect();
+        if let Some(failure) = &cell.failure {
+            match cell_numbers.iter().any(|number| number.failure.is_some()) {
+                true => self.operators.agree(0.0),
+                false => self.operators.lack(name, format!("a result: {failure}")),
+            }
+            return;
+        }
+        if let Some(run) = recorded.run_cell(name) {
+            if let Some(selection) = &cell.selection {
+                let layers = [&run.removed, &selection.removed].map(ToString::to_string);
+                self.selections.same(|| format!("{name}, removed layers"), layers);
+            }
+            boundaries(name, &run.boundaries, &cell.boundaries, tolerance, &mut self.operators);
+        } else if cell.selection.is_some() {
+            self.selections.lack(name, "the cell in run.json");
+        }
+        let how = (tolerance, own_engine);
+        for scores in &cell.scores {
+            // A definition has several metrics, and so several numbers.
+            let numbers: Vec<&&StoredNumber> = cell_numbers
+                .iter()
+                .filter(|number| {
+                    let items = number.losses.is_some() || number.right.is_some();
+                    items && recorded.measure(number) == Some(&*scores.measure)
+                })
+                .collect();
+            let none = matches!(&scores.items, SampledItems::Defined(all) if all.is_empty());
+            if numbers.is_empty() && !none && cell_numbers.iter().all(|number| number.failure.is_none()) {
+                self.inputs.lack(format!("{name} on {}", scores.label), "items of that measure in the record");
+            }
+            numbers.into_iter().for_each(|number| self.items(recorded, number, scores, how));
+        }
+    }
+
+    fn items(
+        &mut self,
+        recorded: &ReferenceRun,
+        number: &StoredNumber,
+        scores: &SampledScores,
+        how: (Tolerance, bool),
+    ) {
+        let (recorded_number, own_engine) = how;
+        // A relative tolerance of the perplexity is an absolute tolerance of the loss in nats per token.
+        let per_token = recorded_number.perplexity.ln_1p();
+        let at = |what: String| format!("{}, {}, {what}", number.cell, number.column);
+        match &scores.items {
+            SampledItems::Windows(windows) => {
+                let losses = number.losses.as_deref().unwrap_or_default();
+                let column = match metric_of(number).of {
+                    // Another engine may break the tie between two equally likely tokens differently.
+                    Of::Damage(Damage::SameTop, _) if !own_engine => return,
+                    Of::Damage(damage, stretch) => damage.column(stretch),
+                    _ => 0,
+                };
+                for (index, values) in windows {
+                    let (index, found) = (*index, values.get(column).copied().unwrap_or(f64::NAN));
+                    let at = || at(format!("window {index}"));
+                    match losses.get(index) {
+                        Some(&loss) => self.windows.number(at, loss, found, per_token),
+                        None => self.windows.lack(at(), "its loss in the record"),
+                    }
+                }
+            }
+            SampledItems::Defined(of_metrics) => {
+                let metric = number.record.metric.rsplit('/').next().unwrap_or_default();
+                match of_metrics.get(metric) {
+                    Some(DefinedItems::Right(made)) => right(number, made, own_engine, &mut self.documents),
+                    Some(DefinedItems::Losses { items, aggregation, units }) => {
+                        losses(number, items, per_token, &mut self.choices);
+                        let recorded = number.losses.as_deref().unwrap_or_default();
+                        if let (Some(value), true) = (number.record.value, recorded.len() == scores.all) {
+                            let of_items = aggregation.of_loss(recorded.iter().sum::<f64>() / units);
+                            self.choices.number(
+                                || at("by its documents' log-likelihoods".to_owned()),
+                                value,
+                                of_items,
+                                ROUNDING * of_items.abs(),
+                            );
+                        }
+                    }
+                    None => {}
+                }
+            }
+            SampledItems::Documents(documents, kind) => {
+                // Flips follow from the answers, which are compared as separate numbers.
+                if matches!(metric_of(number).of, Of::Flips(_)) {
+                    return;
+                }
+                let right: Vec<char> = number.right.as_deref().unwrap_or_default().chars().collect();
+                let losses =
+                    recorded.documents.as_ref().and_then(|all| all.get(&(number.cell.clone(), number.column.clone())));
+                for &(index, ref document) in documents {
+                    let found = document.right(*kind);
+                    match right.get(index) {
+                        Some(&bit) if (bit == '1') == found || is_tie(document, *kind, per_token) => {
+                            self.documents.agree(0.0);
+                        }
+                        Some(&bit) => {
+                            let at = at(format!("document {index} of those that are scored"));
+                            self.documents.differ(at, [word(bit == '1'), word(found)], None);
+                        }
+                        None => self.documents.lack(at(format!("document {index}")), "its answer in the record"),
+                    }
+                    if let Some(known) = losses.and_then(|losses| losses.get(index)) {
+                        choices(known, document, per_token, &|what| at(what), &mut self.choices);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns all checks, with the number of recorded values of each kind.
+    pub(super) fn all(self, recorded: &ReferenceRun) -> Vec<Check> {
+        let numbers = &recorded.numbers.numbers;
+        let losses = |defined: bool| -> usize {
+            let defined_numbers = numbers.iter().filter(|number| is_defined(recorded, number) == defined);
+            defined_numbers.filter_map(|number| Some(number.losses.as_ref()?.len())).sum()
+        };
+        let windows = losses(false);
+        let documents = numbers
+            .iter()
+            .filter_map(|number| number.right.as_ref().filter(|right| !right.contains(',')).map(String::len))
+            .sum();
+        let of_tasks = recorded.documents.iter().flat_map(|all| all.values().flatten());
+        let choices = of_tasks.map(|of_tasks| of_tasks.choices.len()).sum::<usize>() + losses(true);
+        let pruned = recorded.cells.iter().filter(|cell| !cell.removed.is_empty()).count();
+        let boundaries = recorded.cells.iter().map(|cell| cell.boundaries.len()).sum();
+        let counts = [self.inputs.compared(), windows, documents, choices, pruned, boundaries];
+        let checks = [self.inputs, self.windows, self.documents, self.choices, self.selections, self.operators];
+        checks.into_iter().zip(counts).map(|(check, count)| check.of(count)).collect()
+    }
+}
+
+fn boundaries(name: &str, recorded: &[RunBoundary], made: &[BoundaryResult], tolerance: Tolerance, check: &mut Check) {
+    if recorded.len() != made.len() {
+        let counts = [recorded.len(), made.len()].map(|count| format!("{count} boundaries"));
+        check.differ(name, counts, None);
+        return;
+    }
+    for (one, two) in recorded.iter().zip(made) {
+        let at = |what: &str| format!("{name}, boundary of layer {}, {what}", one.region.0);
+        if one.region != two.region {
+            check.differ(at("region"), [format!("{:?}", one.region), format!("{:?}", two.region)], None);
+            continue;
+        }
+        // Rounding errors in the solution grow with the condition number, while the error of its outputs hardly grows.
+        let enlarged = tolerance.activations * one.condition.unwrap_or(0.0);
+        let solved = tolerance.perplexity.max(enlarged.min(1.0));
+        let numbers = &two.numbers;
+        let figures = [
+            ("mean absolute error", one.boundary_mae, numbers.boundary_mae, tolerance.perplexity),
+            ("norm of the change", one.delta_norm, numbers.delta_norm, tolerance.perplexity),
+            ("norm of M", one.m_norm, numbers.m_norm, solved),
+            ("norm of M's symmetric part", one.m_symmetric_norm, numbers.m_symmetric_norm, solved),
+            ("norm of M's antisymmetric part", one.m_antisymmetric_norm, numbers.m_antisymmetric_norm, solved),
+        ];
+        let scale =
+            |what: &str, reference: f64| if what.starts_with("norm of M") { one.m_norm.abs() } else { reference.abs() };
+        let far = figures.iter().find(|(what, one, two, part)| {
+            let by = (one - two).abs();
+            !(by <= part * scale(what, *one) || one.to_bits() == two.to_bits())
+        });
+        match far {
+            None => check.agree((one.boundary_mae - numbers.boundary_mae).abs()),
+            Some((what, one, two, _)) => {
+                check.differ(at(what), [one.to_string(), two.to_string()], Some((one - two).abs()));
+            }
+        }
+    }
+}
+
+fn word(right: bool) -> &'static str {
+    if right { "right" } else { "wrong" }
+}
+
+fn document(number: &StoredNumber, position: usize) -> String {
+    format!("{}, {}, document {position}", number.cell, number.column)
+}
+
+/// Compares the correctness of generated answers. On another engine, texts may diverge at any near tie, and so may the
+/// answers.
+fn right(number: &StoredNumber, made: &[(usize, bool)], own_engine: bool, check: &mut Check) {
+    let bits = number.right.as_deref().unwrap_or_default();
+    for (index, made) in made {
+        match bits.chars().nth(*index).map(|bit| bit == '1') {
+            Some(bit) if bit == *made => check.agree(0.0),
+            Some(bit) if own_engine => check.differ(document_label(number, index), [word(bit), word(*made)], None),
+            Some(bit) => {
+                check.lack(
+                    document_label(number, index),
+                    format!("its engine: {} there, {} here", word(bit), word(*made)),
+                );
+            }
+            // Only means of zeros and ones are recorded with items.
+            None if bits.is_empty() => {}
+            None => check.lack(document_label(number, index), "its answer in the record"),
+        }
+    }
+}
+
+fn document_label(number: &StoredNumber, index: &usize) -> String {
+    document(number, *index)
+}
+
+fn losses(number: &StoredNumber, made: &[DocumentLoss], per_token: f64, check: &mut Check) {
+    let losses = number.losses.as_deref().unwrap_or_default();
+    for DocumentLoss { index, nats, tokens } in made {
+        match losses.get(*index) {
+            Some(loss) => check.number(|| loss_label(number, index), *loss, *nats, per_token * *tokens as f64),
+            None => check.lack(loss_label(number, index), "its log-likelihood in the record"),
+        }
+    }
+}
+
+fn loss_label(number: &StoredNumber, index: &usize) -> String {
+    document(number, *index)
+}
+
+fn choices(
+    recorded: &RecordedDocument,
+    found: &DocumentResult,
+    per_token: f64,
+    at: &dyn Fn(String) -> String,
+    check: &mut Check,
+) {
+    if (recorded.id, recorded.gold, recorded.choices.len()) != (found.id, found.gold, found.choices.len()) {
+        let one = describe(recorded.id, recorded.gold, recorded.choices.len());
+        let two = describe(found.id, found.gold, found.choices.len());
+        check.differ(at(format!("document {}", found.id)), [one, two], None);
+        return;
+    }
+    for (index, (one, two)) in recorded.choices.iter().zip(&found.choices).enumerate() {
+        check.number(
+            || at(format!("document {}, choice {index}", found.id)),
+            one.log_likelihood,
+            two.log_likelihood,
+            per_token * two.tokens as f64,
+        );
+    }
+}
+
+fn describe(id: usize, gold: i64, choices: usize) -> String {
+    format!("document {id}, right is {gold} of {choices}")
+}
+
+/// Returns whether rounding errors could change the best choice.
+fn is_tie(document: &DocumentResult, kind: AccuracyKind, per_token: f64) -> bool {
+    let mut all: Vec<(f64, f64)> = document
+        .choices
+        .iter()
+        .map(|choice| {
+            (
+                choice.log_likelihood / tie_part(&kind, choice),
+                per_token * choice.tokens as f64 / tie_part(&kind, choice),
+            )
+        })
+        .collect();
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    matches!(all.as_slice(), [first, second, ..] if first.0 - second.0 <= first.1 + second.1)
+}
+
+fn tie_part(kind: &AccuracyKind, choice: &ChoiceResult) -> f64 {
+    match kind {
+        AccuracyKind::Acc => 1.0,
+        AccuracyKind::AccNorm => choice.characters.max(1) as f64,
+    }
+}

@@ -1,0 +1,246 @@
+//! Check of numbers against their items in the results folder, which needs no model.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::finding::{Check, CheckKind};
+use super::record::ReferenceRun;
+use crate::criterion::DENSE;
+use crate::error::Result;
+use crate::evaluate::perplexity::Losses;
+use crate::metric::{BOUNDARY_ERROR, Metric, Of, PERPLEXITY, TASK, TEXT, TextSample};
+use crate::pipeline::identity::MeasureId;
+use crate::results::{CHANNELS, StoredNumber, mean, read_frame};
+use crate::tasks::{DocumentResult, Flip, Task};
+
+/// Maximum relative difference between two f64 computations of the same number.
+pub(super) const ROUNDING: f64 = 1e-9;
+
+/// Recomputes all numbers from their items and compares them.
+///
+/// # Errors
+/// Fails if a table cannot be read.
+pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
+    let mut check = Check::new(CheckKind::Items);
+    for number in &recorded.numbers.numbers {
+        let Some(value) = number.record.value else { continue };
+        if let Some(made) = of_items(recorded, number) {
+            check.number(|| item_label(number), value, made, ROUNDING * made.abs());
+        }
+        if let Some(bits) = answered(recorded, number) {
+            let right = number.right.as_deref().unwrap_or_default();
+            match bits == right {
+                true => check.agree(0.0),
+                false => {
+                    let first = bits.chars().zip(right.chars()).position(|(a, b)| a != b).unwrap_or_default();
+                    let at = format!(
+                        "{}, document {first} of those that are scored, by its log-likelihoods",
+                        item_label(number)
+                    );
+                    check.differ(at, [describe_bit(first, right), describe_bit(first, &bits)], None);
+                }
+            }
+        }
+    }
+    flips(recorded, &mut check);
+    channels(folder, recorded, &mut check)?;
+    let all = check.compared();
+    Ok(check.of(all))
+}
+
+fn item_label(number: &StoredNumber) -> String {
+    format!("{}, {}", number.cell, number.column)
+}
+
+fn describe_bit(first: usize, bits: &str) -> &str {
+    if bits.chars().nth(first) == Some('1') { "right" } else { "wrong" }
+}
+
+/// Recomputes a number from its items. Returns `None` if it has none.
+fn of_items(recorded: &ReferenceRun, number: &StoredNumber) -> Option<f64> {
+    match (&number.right, &number.losses) {
+        (Some(tasks), _) => {
+            let each: Vec<f64> = tasks
+                .split(',')
+                .map(|bits| {
+                    let values: Vec<f64> = bits.chars().map(|bit| if bit == '1' { 100.0 } else { 0.0 }).collect();
+                    mean(&values)
+                })
+                .collect::<Option<_>>()?;
+            mean(&each)
+        }
+        // The record contains neither the words nor the bytes of a definition's texts, so only token perplexities are
+        // recomputed.
+        (_, Some(losses)) if is_defined(recorded, number) => {
+            let (_, name) = number.record.metric.rsplit_once('/')?;
+            mean(losses).filter(|_| name.split(',').next() == Some("perplexity")).map(f64::exp)
+        }
+        (_, Some(losses)) => {
+            let metric = metric_of(number);
+            if let Of::Damage(damage, _) = metric.of {
+                return damage.estimate(losses).map(|estimate| estimate.value);
+            }
+            // The record does not contain the number of bytes of the text.
+            let losses = Losses { windows: losses.clone() };
+            let sample = TextSample { losses: &losses, length: 0, bytes: None, damages: None };
+            sample.estimate(&metric).map(|estimate| estimate.value)
+        }
+        _ if number.record.metric == PERPLEXITY.id => {
+            let parts = recorded
+                .numbers
+                .numbers
+                .iter()
+                .filter(|part| part.cell == number.cell && *metric_of(part).entry() == TEXT);
+            let each: Vec<f64> = parts.map(|part| of_items(recorded, part)).collect::<Option<_>>()?;
+            mean(&each)
+        }
+        _ if number.record.metric == BOUNDARY_ERROR.id => {
+            let cell = recorded.run_cell(&number.cell)?;
+            let each: Vec<f64> = cell.boundaries.iter().map(|boundary| boundary.boundary_mae).collect();
+            mean(&each)
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn metric_of(number: &StoredNumber) -> Metric {
+    Metric::find(&number.record.metric).unwrap_or_else(|_| Metric::task(&number.record.metric))
+}
+
+/// Returns whether a number belongs to a task with a definition.
+pub(super) fn is_defined(recorded: &ReferenceRun, number: &StoredNumber) -> bool {
+    matches!(recorded.measure(number), Some(MeasureId::Defined { .. }))
+}
+
+/// Returns the columns of defined tasks without recorded items, such as metrics that compare generated texts with
+/// references.
+pub(super) fn without_items(recorded: &ReferenceRun) -> BTreeSet<&str> {
+    let bare_numbers = recorded
+        .numbers
+        .numbers
+        .iter()
+        .filter(|number| number.record.value.is_some() && number.right.is_none() && number.losses.is_none())
+        .filter(|number| is_defined(recorded, number));
+    bare_numbers.map(|number| number.column.as_str()).collect()
+}
+
+/// Returns which documents are answered correctly by their log-likelihoods, or `None` if these are not recorded.
+fn answered(recorded: &ReferenceRun, number: &StoredNumber) -> Option<String> {
+    let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
+    let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
+    let column = Task::find(task).ok()?.column;
+    let right = |document: &super::record::RecordedDocument| {
+        DocumentResult::new(document.id, document.gold, document.choices.clone()).right(column)
+    };
+    Some(documents.iter().map(|document| if right(document) { '1' } else { '0' }).collect())
+}
+
+/// Checks the flips against the answers of the dense model and the variant.
+fn flips(recorded: &ReferenceRun, check: &mut Check) {
+    for number in &recorded.numbers.numbers {
+        let metric = metric_of(number);
+        let (Of::Flips(flip), Some(bits)) = (metric.of, &number.right) else { continue };
+        let same_task: Vec<&StoredNumber> = recorded
+            .numbers
+            .numbers
+            .iter()
+            .filter(|other| *metric_of(other).entry() == TASK && recorded.measure(other) == recorded.measure(number))
+            .collect();
+        let backbone = &number.record.condition.backbone;
+        let dense = same_task.iter().find(|other| {
+            other.record.condition.criterion == DENSE.name && other.record.condition.backbone == *backbone
+        });
+        let variant = same_task.iter().find(|other| other.cell == number.cell);
+        let (Some(dense), Some(variant)) = (dense, variant) else {
+            check.lack(item_label(number), "the answers of the dense model and the variant in the record");
+            continue;
+        };
+        let expected = flipped(recorded, flip, dense, variant);
+        let first =
+            bits.chars().zip(&expected).position(|(bit, expected)| expected.is_some_and(|flips| flips != (bit == '1')));
+        match first {
+            None if bits.len() == expected.len() => check.agree(0.0),
+            None => check.differ(
+                item_label(number),
+                [bits.len(), expected.len()].map(|count| format!("{count} documents")),
+                None,
+            ),
+            Some(index) => {
+                let at = format!("{}, document {index} of those that are scored", item_label(number));
+                let words = if bits.chars().nth(index) == Some('1') {
+                    ["flips", "does not"]
+                } else {
+                    ["does not flip", "flips"]
+                };
+                check.differ(at, words, None);
+            }
+        }
+    }
+}
+
+/// Returns whether each document's answer flips between two cells. An entry is `None` if both answers are wrong and no
+/// log-likelihoods show whether they are equal.
+fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &StoredNumber, variant: &StoredNumber) -> Vec<Option<bool>> {
+    let [dense_right, variant_right] =
+        [dense, variant].map(|number| number.right.as_deref().unwrap_or_default().chars().map(|bit| bit == '1'));
+    let [dense_chosen, variant_chosen] = [dense, variant].map(|number| chosen(recorded, number));
+    dense_right
+        .zip(variant_right)
+        .enumerate()
+        .map(|(index, (dense, variant))| match flip {
+            Flip::RightToWrong => Some(dense && !variant),
+            Flip::WrongToRight => Some(!dense && variant),
+            Flip::Changed if dense || variant => Some(dense != variant),
+            Flip::Changed => Some(dense_chosen.as_ref()?.get(index)? != variant_chosen.as_ref()?.get(index)?),
+        })
+        .collect()
+}
+
+/// Returns the chosen answer of each document by its log-likelihoods, or `None` if these are not recorded.
+fn chosen(recorded: &ReferenceRun, number: &StoredNumber) -> Option<Vec<Option<usize>>> {
+    let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
+    let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
+    let column = Task::find(task).ok()?.column;
+    let judged = documents
+        .iter()
+        .map(|document| DocumentResult::new(document.id, document.gold, document.choices.clone()).chosen(column));
+    Some(judged.collect())
+}
+
+/// Checks the channel errors against the recorded boundary errors.
+fn channels(folder: &Path, recorded: &ReferenceRun, check: &mut Check) -> Result<()> {
+    let path = folder.join(CHANNELS);
+    if !path.exists() {
+        return Ok(());
+    }
+    let frame = read_frame(&path)?;
+    let columns = (frame.column("cell"), frame.column("boundary"), frame.column("error"));
+    let (Ok(cells), Ok(starts), Ok(errors)) = columns else {
+        check.differ(CHANNELS, ["the columns cell, boundary and error", "others"], None);
+        return Ok(());
+    };
+    let (Ok(cells), Ok(starts), Ok(errors)) = (cells.str(), starts.u64(), errors.f64()) else {
+        check.differ(CHANNELS, ["texts, counts and numbers", "others"], None);
+        return Ok(());
+    };
+    let mut sums: std::collections::BTreeMap<(&str, u64), (f64, f64)> = std::collections::BTreeMap::new();
+    for row in 0..frame.height() {
+        let (Some(cell), Some(start), Some(error)) = (cells.get(row), starts.get(row), errors.get(row)) else {
+            continue;
+        };
+        let (sum, count) = sums.entry((cell, start)).or_default();
+        *sum += error;
+        *count += 1.0;
+    }
+    for ((cell, start), (sum, count)) in sums {
+        let run_cell = recorded.run_cell(cell);
+        let boundary =
+            run_cell.and_then(|cell| cell.boundaries.iter().find(|boundary| boundary.region.0 as u64 == start));
+        if let Some(boundary) = boundary {
+            // Both are means of f32 errors, summed in different orders.
+            let at = || format!("{CHANNELS}: {cell}, boundary {start}");
+            check.number(at, boundary.boundary_mae, sum / count, 1e-6 * boundary.boundary_mae.abs());
+        }
+    }
+    Ok(())
+}

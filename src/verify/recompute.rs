@@ -1,0 +1,331 @@
+//! Recomputes a sample of a folder's numbers and compares it with the record.
+//!
+//! The sample depends only on the seed and the items, so it is the same on every machine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use super::VerifyRequest;
+use super::compare::Checks;
+use super::finding::{Check, CheckKind, Work};
+use super::inputs::Finder;
+use super::record::ReferenceRun;
+use crate::error::{ErrorKind, Result};
+use crate::files::sha256;
+use crate::grid::{Cell, Grid};
+use crate::model::{EngineChoice, EngineRequest, KernelFamily};
+use crate::pipeline::exec::{RunSettings, sample, sample_cost};
+use crate::pipeline::identity::{ComputeId, MeasureId};
+use crate::pipeline::plan::{BackbonePlan, Evaluation};
+
+pub(super) struct DrawnPart {
+    /// Sampled cells, by engine.
+    parts: Vec<EngineGrid>,
+    /// Share of the chunks to recompute.
+    share: f64,
+    inputs: Check,
+}
+
+/// Cells that run on one engine.
+#[derive(Clone)]
+struct EngineGrid {
+    grid: Grid,
+    settings: RunSettings,
+    engine: ComputeId,
+}
+
+/// Runs each calibration of the sampled cells once for all folders.
+///
+/// # Errors
+/// Fails if the user interrupts. Other failures are reported by the checks of the folders that need the result.
+pub(super) fn calibrate(all: &[&DrawnPart], request: &VerifyRequest<'_>) -> Result<()> {
+    let mut joined: Vec<EngineGrid> = Vec::new();
+    for part in all.iter().flat_map(|drawn| &drawn.parts) {
+        match joined.iter_mut().find(|group| group.takes(part)) {
+            Some(group) => group.join(part),
+            None => joined.push(part.without_evaluations()),
+        }
+    }
+    for EngineGrid { grid, settings, .. } in &joined {
+        let VerifyRequest { store, reporter, stop, .. } = *request;
+        let made = sample(grid, *settings, store, reporter, stop, &|_: &BackbonePlan, _: &Evaluation, _| Vec::new());
+        made.err().filter(|error| error.kind() == ErrorKind::Interrupted).map_or(Ok(()), Err)?;
+    }
+    Ok(())
+}
+
+impl EngineGrid {
+    fn without_evaluations(&self) -> Self {
+        let mut part = self.clone();
+        part.grid.evaluate.perplexity.clear();
+        part.grid.evaluate.tasks.clear();
+        part
+    }
+
+    /// Returns whether both grids use the same engine and define shared names equally.
+    fn takes(&self, other: &Self) -> bool {
+        let grid = &self.grid;
+        let two = &other.grid;
+        let backbones =
+            grid.backbones.iter().all(|(name, backbone)| two.backbones.get(name).is_none_or(|two| two == backbone));
+        let corpora = grid.corpora.iter().all(|(name, corpus)| two.corpora.get(name).is_none_or(|two| two == corpus));
+        backbones && corpora && self.engine == other.engine && self.settings.batch_tokens == other.settings.batch_tokens
+    }
+
+    fn join(&mut self, other: &Self) {
+        let known: BTreeSet<usize> = (0..other.grid.cells.len())
+            .filter(|&at| self.grid.cells.iter().any(|cell| without_name(cell) == without_name(&other.grid.cells[at])))
+            .collect();
+        let new_cells = other.grid.cells.iter().enumerate().filter(|(at, _)| !known.contains(at));
+        self.grid.cells.extend(new_cells.map(|(_, cell)| cell.clone()));
+        self.grid.cells.sort_by(|one, two| one.backbone.cmp(&two.backbone));
+        self.grid.backbones.extend(other.grid.backbones.clone());
+        self.grid.corpora.extend(other.grid.corpora.clone());
+    }
+}
+
+fn without_name(cell: &Cell) -> Cell {
+    Cell { name: String::new(), ..cell.clone() }
+}
+
+/// Samples cells, and finds their inputs on this machine.
+pub(super) fn draw(
+    recorded: &ReferenceRun,
+    request: &VerifyRequest<'_>,
+    finder: &Finder,
+    notes: &mut Vec<String>,
+) -> DrawnPart {
+    let mut drawn = DrawnPart { parts: Vec::new(), share: request.share, inputs: Check::new(CheckKind::Inputs) };
+    let grid = match Grid::thawed(&recorded.numbers.settings) {
+        Ok(grid) => grid,
+        Err(error) => {
+            drawn.inputs.lack("the grid of the run", error.one_line());
+            return drawn;
+        }
+    };
+    // A dense cell joins the group of the backbone's first calibrated cell.
+    let of_dense = |cell: &Cell| {
+        let mut group_cells =
+            grid.cells.iter().filter(|member| member.backbone == cell.backbone && member.calibration.is_some());
+        group_cells.next().map_or_else(|| cell.backbone.clone(), calibration_group)
+    };
+    let groups =
+        grid.cells.iter().map(|cell| if cell.calibration.is_some() { calibration_group(cell) } else { of_dense(cell) });
+    let names: Vec<String> = grid.cells.iter().map(ToString::to_string).collect();
+    let (places, share) = drawn_cells(request.seed, &groups.collect::<Vec<_>>(), &names, request.share);
+    drawn.share = share;
+    let mut cut = grid.clone();
+    cut.cells = places.iter().map(|&at| grid.cells[at].clone()).collect();
+    cut.evaluate.latency.clear();
+    found(&mut cut, recorded, finder, &mut drawn.inputs);
+    let engines: BTreeSet<ComputeId> = cut.cells.iter().map(|cell| recorded.numbers.engine(&cell.backbone)).collect();
+    for engine in engines {
+        let mut subset = cut.clone();
+        subset.cells.retain(|cell| recorded.numbers.engine(&cell.backbone) == engine);
+        let Some(backbone) = subset.cells.first().map(|cell| cell.backbone.clone()) else { continue };
+        subset.backbones.retain(|name, _| subset.cells.iter().any(|cell| cell.backbone == *name));
+        let (asked, note) = asked(&engine, &subset, &backbone);
+        notes.extend(note);
+        let base = request.settings;
+        let measured = subset.backbones.keys().filter_map(|name| recorded.numbers.measured.get(name));
+        let batch = measured.flat_map(BTreeMap::values).flatten().find_map(batch);
+        let settings = RunSettings { engine: asked, batch_tokens: batch.or(base.batch_tokens), ..base };
+        drawn.parts.push(EngineGrid { grid: subset, settings, engine });
+    }
+    drawn
+}
+
+fn calibration_group(cell: &Cell) -> String {
+    match &cell.calibration {
+        Some(calibration) => format!("{} {}", cell.backbone, serde_json::to_string(calibration).unwrap_or_default()),
+        None => String::new(),
+    }
+}
+
+fn batch(id: &MeasureId) -> Option<usize> {
+    match id {
+        MeasureId::Windows { batch, .. } | MeasureId::Task { batch, .. } | MeasureId::Defined { batch, .. } => {
+            Some(*batch)
+        }
+        _ => None,
+    }
+}
+
+impl DrawnPart {
+    /// Returns a function that samples chunks. The sample depends on the measurement, not on names in the grid.
+    fn chunks(&self, request: &VerifyRequest<'_>) -> impl Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + use<> {
+        let seed = request.seed;
+        let share = self.share;
+        move |backbone, variants, chunks| {
+            let measure = serde_json::to_string(&*variants.measure).unwrap_or_default();
+            drawn(seed, &format!("{}/{measure}", backbone.content), chunks, share)
+        }
+    }
+
+    /// Estimates the work to recompute the sample.
+    ///
+    /// # Errors
+    /// Fails if the user interrupts. Other failures are reported when the sample is computed.
+    pub(super) fn work(&self, request: &VerifyRequest<'_>) -> Result<Work> {
+        let mut work = Work::default();
+        for EngineGrid { grid, settings, .. } in &self.parts {
+            work.cells += grid.cells.len();
+            work.backbones.extend(grid.backbones.values().map(|backbone| backbone.path.display().to_string()));
+            let draw = self.chunks(request);
+            match sample_cost(grid, *settings, request.store, request.reporter, request.stop, &draw) {
+                Ok(cost) => {
+                    work.calibrations += cost.calibrations;
+                    work.chunks += cost.chunks;
+                    work.flop += cost.flops;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(work)
+    }
+
+    /// Recomputes the sample and compares it with the record.
+    ///
+    /// # Errors
+    /// Fails if the user interrupts.
+    pub(super) fn check(self, recorded: &ReferenceRun, request: &VerifyRequest<'_>) -> Result<Vec<Check>> {
+        let draw = self.chunks(request);
+        let mut checks = Checks::new(self.inputs);
+        for EngineGrid { grid, settings, engine } in &self.parts {
+            match sample(grid, *settings, request.store, request.reporter, request.stop, &draw) {
+                Ok(cells) => cells.iter().for_each(|cell| checks.compare(recorded, engine, grid, cell)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
+                Err(error) => checks.inputs.lack(format!("the kernels that {engine} used"), error.one_line()),
+            }
+        }
+        Ok(checks.all(recorded))
+    }
+}
+
+/// Returns the recorded engine, or the closest one available here with a note that explains why.
+fn asked(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<String>) {
+    let Some((request, backbone)) = id.request().zip(grid.backbones.get(backbone)) else {
+        return (EngineRequest::default(), is_elsewhere(id));
+    };
+    match request.choose(&backbone.path).map(EngineChoice::check) {
+        Ok(Ok(())) => (request, None),
+        Ok(Err(error)) => {
+            let portable = EngineRequest { kernels: Some(KernelFamily::Portable), ..request };
+            let note = format!("{id} does not run here, so portable kernels recompute it: {}", error.one_line());
+            (portable, Some(note))
+        }
+        Err(_) => (EngineRequest::default(), is_elsewhere(id)),
+    }
+}
+
+fn is_elsewhere(id: &ComputeId) -> Option<String> {
+    Some(format!("{id} is not available on this machine: computed with available kernels"))
+}
+
+/// Removes cells and evaluations whose inputs are not on this machine from a grid.
+fn found(grid: &mut Grid, recorded: &ReferenceRun, finder: &Finder, check: &mut Check) {
+    let inputs = &recorded.numbers.inputs;
+    grid.backbones.retain(|name, _| grid.cells.iter().any(|cell| cell.backbone == *name));
+    let mut is_here = |what: &str, name: &str, path: &mut PathBuf| {
+        let here = finder.find(&format!("{what} {name}"), path, inputs, check);
+        here.map(|here| *path = here).is_some()
+    };
+    grid.backbones.retain(|name, backbone| is_here("backbone", name, &mut backbone.path));
+    grid.corpora.retain(|name, corpus| is_here("text", name, &mut corpus.path));
+    for (what, tasks) in [("task", &mut grid.tasks), ("rows of the task", &mut grid.definitions)] {
+        tasks.retain(|name, task| {
+            task.paths_mut().into_iter().fold(true, |here, path| here & is_here(what, name, path))
+        });
+    }
+    let Grid { backbones, corpora, tasks, definitions, cells, evaluate, .. } = grid;
+    cells.retain(|cell| {
+        let text = cell.calibration.as_ref().is_none_or(|calibration| corpora.contains_key(&calibration.corpus));
+        backbones.contains_key(&cell.backbone) && text
+    });
+    evaluate.perplexity.retain(|text| corpora.contains_key(&text.corpus));
+    evaluate.tasks.retain(|task| match task.defined {
+        true => definitions.contains_key(&task.name),
+        false => tasks.contains_key(&task.name),
+    });
+    evaluate.groups.clear();
+}
+
+/// Samples a share of indices, at least one, in ascending order.
+pub(super) fn drawn(seed: u64, what: &str, all: usize, share: f64) -> Vec<usize> {
+    let names: Vec<String> = (0..all).map(|at| format!("{what}/{at}")).collect();
+    let chosen = ranked(seed, &names.iter().collect::<Vec<_>>(), share);
+    (0..all).filter(|&at| chosen.contains(names[at].as_str())).collect()
+}
+
+/// Samples cells. Also returns the share of chunks to sample from each.
+///
+/// Groups (calibrations) are sampled first, then cells, then chunks: calibrations are expensive, and a cell that is
+/// wrong as a whole is found even with few chunks. The sample does not depend on the folder, so that shared work is
+/// done once.
+pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share: f64) -> (Vec<usize>, f64) {
+    let kinds: Vec<&String> = groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
+    let chosen = ranked(seed, &kinds, share.sqrt());
+    let among: Vec<usize> = (0..groups.len()).filter(|&at| chosen.contains(&groups[at].as_str())).collect();
+    let group_names: Vec<&String> = among.iter().map(|&at| &names[at]).collect();
+    let part = (share * groups.len() as f64 / among.len().max(1) as f64).min(1.0);
+    let chosen = ranked(seed, &group_names, part.sqrt());
+    let cells: Vec<usize> = among.into_iter().filter(|&at| chosen.contains(&names[at].as_str())).collect();
+    let part = (share * groups.len() as f64 / cells.len().max(1) as f64).min(1.0);
+    (cells, part)
+}
+
+/// Samples a share of names, at least one, ranked by a hash of seed and name.
+fn ranked<'a>(seed: u64, names: &[&'a String], part: f64) -> BTreeSet<&'a str> {
+    // Rounding may push a product such as 0.05 × 100 above 5.
+    let count = ((part * names.len() as f64 - 1e-9).ceil().max(1.0) as usize).min(names.len());
+    let mut all: Vec<(String, &str)> =
+        names.iter().map(|text| (sha256::of_bytes(format!("{seed}/{text}")), text.as_str())).collect();
+    all.sort_unstable();
+    all.into_iter().take(count).map(|(_, text)| text).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_rounded_up_and_another_seed_draws_others() {
+        assert_eq!(drawn(0, "a", 100, 0.05).len(), 5);
+        assert_eq!(drawn(0, "a", 7, 0.01).len(), 1);
+        assert_eq!(drawn(0, "a", 7, 1.0), [0, 1, 2, 3, 4, 5, 6]);
+        assert!(drawn(0, "a", 0, 1.0).is_empty());
+        assert_eq!(drawn(3, "a", 100, 0.1), drawn(3, "a", 100, 0.1));
+        assert_ne!(drawn(3, "a", 100, 0.1), drawn(4, "a", 100, 0.1));
+        assert_ne!(drawn(3, "a", 100, 0.1), drawn(3, "b", 100, 0.1));
+    }
+
+    #[test]
+    fn sample_has_the_share_with_few_calibrations() {
+        for (share, count) in [(0.05, 66), (0.02, 57), (1.0, 5), (0.5, 1), (0.02, 2)] {
+            let (groups, names) = groups_and_names(count);
+            let (drawn, chunks) = drawn_cells(7, &groups, &names, share);
+            assert!(!drawn.is_empty() && drawn.len() <= count);
+            let made = drawn.len() as f64 * chunks / count as f64;
+            assert!((made - share).abs() < 1e-9, "{share} {count} {drawn:?} {chunks}");
+            let kinds: BTreeSet<&String> = drawn.iter().map(|&at| &groups[at]).collect();
+            assert!(share > 0.1 || kinds.len() <= 2, "{kinds:?}");
+        }
+        // The sample does not depend on the order of the cells.
+        let (groups, names) = groups_and_names(57);
+        let (first, _) = drawn_cells(7, &groups, &names, 0.02);
+        let (again, _) = drawn_cells(7, &reversed(&groups), &reversed(&names), 0.02);
+        let mut again: Vec<usize> = again.iter().map(|at| 56 - at).collect();
+        again.sort_unstable();
+        assert_eq!(first, again);
+        assert_ne!(first, drawn_cells(8, &groups, &names, 0.02).0);
+    }
+
+    fn groups_and_names(count: usize) -> (Vec<String>, Vec<String>) {
+        (0..count).map(|at| (format!("backbone {}", at % 3), format!("cell {at}"))).unzip()
+    }
+
+    fn reversed(names: &[String]) -> Vec<String> {
+        names.iter().rev().cloned().collect::<Vec<_>>()
+    }
+}
