@@ -128,8 +128,8 @@ fn race_and_held_out_items_are_disjoint() {
 }
 
 fn losses_of(results: &StoredResults, cell: &str) -> Vec<f64> {
-    let number = results.numbers.iter().find(|number| number.cell == cell && number.losses.is_some());
-    number.unwrap().losses.clone().unwrap()
+    let number = results.numbers.iter().find(|number| number.cell == cell && number.losses().is_some());
+    number.unwrap().losses().unwrap().to_vec()
 }
 
 fn mean(values: &[f64]) -> f64 {

@@ -18,8 +18,8 @@ use crate::grid::ListEntry;
 use crate::metric::Metric;
 use crate::results::record::{Condition, Record};
 use crate::results::{
-    Measurement, MetricKey, RowHeader, Sample, Setup, StoredResults, Table, TableRow, latex, latex_notes, screen,
-    settings,
+    Measurement, MetricKey, ResultRow, RowHeader, Sample, Setup, StoredResults, Table, TableRow, latex, latex_notes,
+    screen, settings,
 };
 
 /// Layout facts of a paper table, one per line.
@@ -222,7 +222,9 @@ fn measured(record: Record) -> Arc<Measurement> {
     }
     let cell = String::new();
     let asked = MetricKey::besides(&metric);
-    Arc::new(Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None })
+    let column = asked.to_string();
+    let row = ResultRow { record, cell, column, failure: None, sample: Sample::None };
+    Arc::new(Measurement { row, asked, metric, setup })
 }
 
 /// Returns the LaTeX variants of a paper table. `more` adds numbers that the paper does not have.

@@ -12,7 +12,7 @@ use crate::model::Tolerance;
 use crate::pipeline::exec::{DefinedItems, DocumentLoss, SampledCell, SampledItems, SampledScores};
 use crate::pipeline::identity::{ComputeId, Identity};
 use crate::pipeline::stage::operator::BoundaryResult;
-use crate::results::StoredNumber;
+use crate::results::ResultRow;
 use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
 
 /// Checks of one results folder.
@@ -47,7 +47,7 @@ impl Checks {
             self.inputs.lack(name, format!("a number of that identity; {} wrote the record", recorded.numbers.program));
             return;
         };
-        let cell_numbers: Vec<&StoredNumber> =
+        let cell_numbers: Vec<&ResultRow> =
             recorded.numbers.numbers.iter().filter(|number| number.cell == *name).collect();
         if let Some(failure) = &cell.failure {
             match cell_numbers.iter().any(|number| number.failure.is_some()) {
@@ -68,10 +68,10 @@ impl Checks {
         let how = (tolerance, own_engine);
         for scores in &cell.scores {
             // A definition has several metrics, and so several numbers.
-            let numbers: Vec<&&StoredNumber> = cell_numbers
+            let numbers: Vec<&&ResultRow> = cell_numbers
                 .iter()
                 .filter(|number| {
-                    let items = number.losses.is_some() || number.right.is_some();
+                    let items = number.losses().is_some() || number.answers().is_some();
                     items && recorded.measure(number) == Some(&*scores.measure)
                 })
                 .collect();
@@ -83,20 +83,14 @@ impl Checks {
         }
     }
 
-    fn items(
-        &mut self,
-        recorded: &ReferenceRun,
-        number: &StoredNumber,
-        scores: &SampledScores,
-        how: (Tolerance, bool),
-    ) {
+    fn items(&mut self, recorded: &ReferenceRun, number: &ResultRow, scores: &SampledScores, how: (Tolerance, bool)) {
         let (recorded_number, own_engine) = how;
         // A relative tolerance of the perplexity is an absolute tolerance of the loss in nats per token.
         let per_token = recorded_number.perplexity.ln_1p();
         let at = |what: String| format!("{}, {}, {what}", number.cell, number.column);
         match &scores.items {
             SampledItems::Windows(windows) => {
-                let losses = number.losses.as_deref().unwrap_or_default();
+                let losses = number.losses().unwrap_or_default();
                 let column = match metric_of(number).of {
                     // Another engine may break the tie between two equally likely tokens differently.
                     Of::Damage(Damage::SameTop, _) if !own_engine => return,
@@ -118,7 +112,7 @@ impl Checks {
                     Some(DefinedItems::Right(made)) => right(number, made, own_engine, &mut self.documents),
                     Some(DefinedItems::Losses { items, aggregation, units }) => {
                         losses(number, items, per_token, &mut self.choices);
-                        let recorded = number.losses.as_deref().unwrap_or_default();
+                        let recorded = number.losses().unwrap_or_default();
                         if let (Some(value), true) = (number.record.value, recorded.len() == scores.all) {
                             let of_items = aggregation.of_loss(recorded.iter().sum::<f64>() / units);
                             self.choices.number(
@@ -137,18 +131,18 @@ impl Checks {
                 if matches!(metric_of(number).of, Of::Flips(_)) {
                     return;
                 }
-                let right: Vec<char> = number.right.as_deref().unwrap_or_default().chars().collect();
+                let right = number.task_answers().unwrap_or_default();
                 let losses =
                     recorded.documents.as_ref().and_then(|all| all.get(&(number.cell.clone(), number.column.clone())));
                 for &(index, ref document) in documents {
                     let found = document.right(*kind);
                     match right.get(index) {
-                        Some(&bit) if (bit == '1') == found || is_tie(document, *kind, per_token) => {
+                        Some(&recorded) if recorded == found || is_tie(document, *kind, per_token) => {
                             self.documents.agree(0.0);
                         }
-                        Some(&bit) => {
+                        Some(&recorded) => {
                             let at = at(format!("document {index} of those that are scored"));
-                            self.documents.differ(at, [word(bit == '1'), word(found)], None);
+                            self.documents.differ(at, [word(recorded), word(found)], None);
                         }
                         None => self.documents.lack(at(format!("document {index}")), "its answer in the record"),
                     }
@@ -165,13 +159,10 @@ impl Checks {
         let numbers = &recorded.numbers.numbers;
         let losses = |defined: bool| -> usize {
             let defined_numbers = numbers.iter().filter(|number| is_defined(recorded, number) == defined);
-            defined_numbers.filter_map(|number| Some(number.losses.as_ref()?.len())).sum()
+            defined_numbers.filter_map(|number| Some(number.losses()?.len())).sum()
         };
         let windows = losses(false);
-        let documents = numbers
-            .iter()
-            .filter_map(|number| number.right.as_ref().filter(|right| !right.contains(',')).map(String::len))
-            .sum();
+        let documents = numbers.iter().filter_map(|number| number.task_answers().map(<[bool]>::len)).sum();
         let of_tasks = recorded.documents.iter().flat_map(|all| all.values().flatten());
         let choices = of_tasks.map(|of_tasks| of_tasks.choices.len()).sum::<usize>() + losses(true);
         let pruned = recorded.cells.iter().filter(|cell| !cell.removed.is_empty()).count();
@@ -224,16 +215,16 @@ fn word(right: bool) -> &'static str {
     if right { "right" } else { "wrong" }
 }
 
-fn document(number: &StoredNumber, position: usize) -> String {
+fn document(number: &ResultRow, position: usize) -> String {
     format!("{}, {}, document {position}", number.cell, number.column)
 }
 
 /// Compares the correctness of generated answers. On another engine, texts may diverge at any near tie, and so may the
 /// answers.
-fn right(number: &StoredNumber, made: &[(usize, bool)], own_engine: bool, check: &mut Check) {
-    let bits = number.right.as_deref().unwrap_or_default();
+fn right(number: &ResultRow, made: &[(usize, bool)], own_engine: bool, check: &mut Check) {
+    let recorded = number.task_answers().unwrap_or_default();
     for (index, made) in made {
-        match bits.chars().nth(*index).map(|bit| bit == '1') {
+        match recorded.get(*index).copied() {
             Some(bit) if bit == *made => check.agree(0.0),
             Some(bit) if own_engine => check.differ(document_label(number, index), [word(bit), word(*made)], None),
             Some(bit) => {
@@ -243,18 +234,18 @@ fn right(number: &StoredNumber, made: &[(usize, bool)], own_engine: bool, check:
                 );
             }
             // Only means of zeros and ones are recorded with items.
-            None if bits.is_empty() => {}
+            None if recorded.is_empty() => {}
             None => check.lack(document_label(number, index), "its answer in the record"),
         }
     }
 }
 
-fn document_label(number: &StoredNumber, index: &usize) -> String {
+fn document_label(number: &ResultRow, index: &usize) -> String {
     document(number, *index)
 }
 
-fn losses(number: &StoredNumber, made: &[DocumentLoss], per_token: f64, check: &mut Check) {
-    let losses = number.losses.as_deref().unwrap_or_default();
+fn losses(number: &ResultRow, made: &[DocumentLoss], per_token: f64, check: &mut Check) {
+    let losses = number.losses().unwrap_or_default();
     for DocumentLoss { index, nats, tokens } in made {
         match losses.get(*index) {
             Some(loss) => check.number(|| loss_label(number, index), *loss, *nats, per_token * *tokens as f64),
@@ -263,7 +254,7 @@ fn losses(number: &StoredNumber, made: &[DocumentLoss], per_token: f64, check: &
     }
 }
 
-fn loss_label(number: &StoredNumber, index: &usize) -> String {
+fn loss_label(number: &ResultRow, index: &usize) -> String {
     document(number, *index)
 }
 

@@ -10,7 +10,7 @@ use ghostlab::corpus::PythonRandom;
 use ghostlab::error::Result;
 use ghostlab::model::{Cut, Program};
 use ghostlab::pipeline::stage::operator::BoundaryResult;
-use ghostlab::results::StoredResults;
+use ghostlab::results::{Sample, StoredResults};
 use ghostlab::search::{Schedule, front, judge, judged, layers, mean_of_means, path};
 use serde_json::Value;
 
@@ -58,11 +58,11 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [G
         let mut of_tasks = Vec::new();
         let mut of_texts = Vec::new();
         for number in numbers {
-            match (&number.right, &number.losses) {
-                (Some(right), _) if !right.contains(',') => {
-                    of_tasks.push(right.chars().map(|c| f64::from(u8::from(c == '1'))).collect::<Vec<f64>>());
+            match &number.sample {
+                Sample::Right(right) => {
+                    of_tasks.push(right.iter().map(|&right| f64::from(u8::from(right))).collect::<Vec<f64>>());
                 }
-                (_, Some(losses)) => of_texts.push(losses.iter().map(|loss| -loss).collect()),
+                Sample::Losses(losses) => of_texts.push(losses.iter().map(|loss| -loss).collect()),
                 _ => {}
             }
         }

@@ -189,7 +189,8 @@ fn judged_real(root: &Path) -> Vec<JudgedClaim<'static>> {
 /// Formats the real model's table 2, with the number of claims that hold and fail.
 fn real_part(judged: &[JudgedClaim<'_>], real: &StoredResults, seeds: &StoredResults) -> String {
     let (_, counts) = headline(real, Some(seeds)).unwrap();
-    let [hold, fail] = [Judgement::Holds, Judgement::Fails].map(|verdict| plain_claims(judged, verdict).lines().count());
+    let [hold, fail] =
+        [Judgement::Holds, Judgement::Fails].map(|verdict| plain_claims(judged, verdict).lines().count());
     format!(
         "SmolLM2-135M, a real language model, over six tasks:\n\n{}\n{}Of the paper's claims that it can test, {hold} hold \
          and {fail} fail ([list](docs/paper.md#claims-on-smollm2)).\n",
