@@ -108,99 +108,90 @@ fn compared(
     compare(&number(record("sleb", calibration, metric, value)), paper, tolerance)
 }
 
+type Change = fn(&mut Setup);
+
+fn calibrated(setup: &mut Setup) -> &mut Calibrated {
+    setup.calibration.as_mut().unwrap()
+}
+
+/// Changes the training of a setup that otherwise follows the paper.
+fn trained(setup: &mut Setup, change: fn(&mut Finetune)) {
+    let mut training = Finetune { sequences: 5000, length: 2048, seed: 0 };
+    change(&mut training);
+    calibrated(setup).finetune = Some(training);
+}
+
+/// Changes of the protocol by metric, with the difference that is reported.
+const OTHER_PROTOCOLS: [(&str, Change, &str); 18] = [
+    ("ppl_c4", |setup| setup.scored = vec![text(256, 256)], "windows of 256 tokens, not 2048"),
+    ("ppl_c4", |setup| setup.scored = vec![text(2048, 32)], "32 of 256 windows of c4"),
+    ("rte", |setup| setup.scored = vec![task("rte", 100)], "rte: 100 of 277 documents"),
+    (
+        "rte",
+        |setup| {
+            let Protocol::MultipleChoice { bos, .. } = &mut setup.scored[0] else { return };
+            *bos = Bos::Never;
+        },
+        "BOS never",
+    ),
+    (
+        "rte",
+        |setup| {
+            let Protocol::MultipleChoice { generated, .. } = &mut setup.scored[0] else { return };
+            *generated = true;
+        },
+        "rte: generated documents",
+    ),
+    ("rte", |setup| calibrated(setup).calibration.sequences = 64, "64 calibration sequences, not 128"),
+    ("rte", |setup| calibrated(setup).calibration.length = 512, "calibration sequences of 512 tokens, not 2048"),
+    ("rte", |setup| calibrated(setup).calibration.operator_sequences = 128, "operators from 128 sequences, not 32"),
+    ("rte", |setup| calibrated(setup).generated = true, "calibrated on generated text (c4-train)"),
+    ("rte", |setup| trained(setup, |training| training.sequences = 64), "trained on 64 sequences, not 5000"),
+    ("rte", |setup| trained(setup, |training| training.length = 256), "trained on sequences of 256 tokens, not 2048"),
+    ("rte", |setup| trained(setup, |training| training.seed = 3), "trained with seed 3, not 0"),
+    ("rte", |setup| calibrated(setup).rule = "ptb".into(), "c4-train cut by the rule ptb"),
+    ("rte", |setup| calibrated(setup).calibration.seed = 7, "calibration seed 7, not 0"),
+    ("rte", |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU }), "computed in bf16, not in float16 or f32"),
+    ("rte", |setup| setup.variant = with("solver", "svd"), "ghosted with solver svd, not solver normal"),
+    // LinearPatch's loader differs from the paper's.
+    ("rte", |setup| calibrated(setup).rule = "c4".into(), "c4-train cut by the rule c4"),
+    (
+        "ppl_c4",
+        |setup| {
+            let Protocol::Windows { rule, .. } = &mut setup.scored[0] else { return };
+            *rule = "c4".into();
+        },
+        "c4 cut by the rule c4",
+    ),
+];
+
 #[test]
 fn number_of_another_protocol_gets_no_verdict() {
     let paper = [record("sleb", "c4", "ppl_c4", 100.0), record("sleb", "c4", "rte", 60.0)];
-    let calibrated =
-        |change: fn(&mut Calibrated)| move |setup: &mut Setup| setup.calibration.iter_mut().for_each(change);
-    assert_eq!(ours(&paper, "ppl_c4", &|_| {}), "");
-    assert_eq!(ours(&paper, "rte", &|_| {}), "");
-    for (metric, change, differs) in [
-        (
-            "ppl_c4",
-            &(|setup: &mut Setup| setup.scored = vec![text(256, 256)]) as &dyn Fn(&mut Setup),
-            "windows of 256 tokens, not 2048",
-        ),
-        ("ppl_c4", &|setup| setup.scored = vec![text(2048, 32)], "32 of 256 windows of c4"),
-        ("rte", &|setup| setup.scored = vec![task("rte", 100)], "rte: 100 of 277 documents"),
-        (
-            "rte",
-            &|setup| {
-                let Protocol::MultipleChoice { bos, .. } = &mut setup.scored[0] else { return };
-                *bos = Bos::Never;
-            },
-            "BOS never",
-        ),
-        (
-            "rte",
-            &|setup| {
-                let Protocol::MultipleChoice { generated, .. } = &mut setup.scored[0] else { return };
-                *generated = true;
-            },
-            "rte: generated documents",
-        ),
-        ("rte", &calibrated(|setup| setup.calibration.sequences = 64), "64 calibration sequences, not 128"),
-        ("rte", &calibrated(|setup| setup.calibration.length = 512), "calibration sequences of 512 tokens, not 2048"),
-        (
-            "rte",
-            &calibrated(|setup| setup.calibration.operator_sequences = 128),
-            "operators from 128 sequences, not 32",
-        ),
-        ("rte", &calibrated(|setup| setup.generated = true), "calibrated on generated text (c4-train)"),
-        (
-            "rte",
-            &calibrated(|setup| setup.finetune = Some(Finetune { sequences: 64, length: 2048, seed: 0 })),
-            "trained on 64 sequences, not 5000",
-        ),
-        (
-            "rte",
-            &calibrated(|setup| setup.finetune = Some(Finetune { sequences: 5000, length: 256, seed: 0 })),
-            "trained on sequences of 256 tokens, not 2048",
-        ),
-        (
-            "rte",
-            &calibrated(|setup| setup.finetune = Some(Finetune { sequences: 5000, length: 2048, seed: 3 })),
-            "trained with seed 3, not 0",
-        ),
-        ("rte", &calibrated(|setup| setup.rule = "ptb".into()), "c4-train cut by the rule ptb"),
-        ("rte", &calibrated(|setup| setup.calibration.seed = 7), "calibration seed 7, not 0"),
-        (
-            "rte",
-            &|setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU }),
-            "computed in bf16, not in float16 or f32",
-        ),
-        ("rte", &|setup| setup.variant = with("solver", "svd"), "ghosted with solver svd, not solver normal"),
-        // LinearPatch's loader differs from the paper's.
-        ("rte", &calibrated(|setup| setup.rule = "c4".into()), "c4-train cut by the rule c4"),
-        (
-            "ppl_c4",
-            &|setup| {
-                let Protocol::Windows { rule, .. } = &mut setup.scored[0] else { return };
-                *rule = "c4".into();
-            },
-            "c4 cut by the rule c4",
-        ),
-    ] {
+    assert_eq!(ours(&paper, "ppl_c4", |_| {}), "");
+    assert_eq!(ours(&paper, "rte", |_| {}), "");
+    for (metric, change, differs) in OTHER_PROTOCOLS {
         assert_eq!(ours(&paper, metric, change), differs);
     }
     // Settings in our condition must be in the paper's too. Settings that the paper leaves open may have any value.
-    assert_eq!(
-        ours(&paper, "rte", &|setup: &mut Setup| {
-            setup.variant = with("solver", "svd");
-            setup.named_settings = Arc::new(["recovery.solver".to_owned()].into());
-        }),
-        ""
-    );
-    assert_eq!(ours(&paper, "rte", &|setup| setup.variant = with("boundary", "layer")), "");
+    let named: Change = |setup| {
+        setup.variant = with("solver", "svd");
+        setup.named_settings = Arc::new(["recovery.solver".to_owned()].into());
+    };
+    assert_eq!(ours(&paper, "rte", named), "");
+    assert_eq!(ours(&paper, "rte", |setup| setup.variant = with("boundary", "layer")), "");
     for dtype in ["f16", "f32"] {
-        assert_eq!(ours(&paper, "rte", &|setup| setup.engine = Some(EngineId { dtype, ..CPU })), "");
+        assert_eq!(ours(&paper, "rte", |setup| setup.engine = Some(EngineId { dtype, ..CPU })), "");
     }
     // Without a repair, the operator sequences have no effect.
-    let pruned = calibrated(|setup| (setup.repaired, setup.calibration.operator_sequences) = (false, 128));
-    assert_eq!(ours(&paper, "rte", &pruned), "");
+    let pruned: Change = |setup| {
+        calibrated(setup).repaired = false;
+        calibrated(setup).calibration.operator_sequences = 128;
+    };
+    assert_eq!(ours(&paper, "rte", pruned), "");
 }
 
-fn ours(paper: &[Record; 2], metric: &str, change: &dyn Fn(&mut Setup)) -> String {
+fn ours(paper: &[Record; 2], metric: &str, change: impl Fn(&mut Setup)) -> String {
     let mut ours = number(record("sleb", "c4", metric, 100.0));
     change(&mut ours.setup);
     let comparison = compare(&ours, paper, &Tolerance::default()).unwrap();
@@ -265,71 +256,61 @@ const OPEN: [(&str, &str); 50] = [
     ("measure", "what is below it is"),
 ];
 
+/// Changes of a setup that the comparison reports, by setting.
+const JUDGED: [(&str, Change); 21] = [
+    ("model.content", |setup| setup.unidentified = Some("another backbone".into())),
+    ("model.tokenizer", |setup| setup.unidentified = Some("another backbone".into())),
+    ("engine.dtype", |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU })),
+    ("cut.options", |setup| {
+        let options = [("criterion", "llm-streamline"), ("criterion.cosine", "token")];
+        setup.variant = Arc::new(options.map(|(name, value)| (name.to_owned(), value.into())).into());
+    }),
+    ("repair.options", |setup| setup.variant = with("solver", "svd")),
+    ("repair.fitted", |setup| calibrated(setup).calibration.operator_sequences = 16),
+    ("repair.training.sequences", |setup| trained(setup, |training| training.sequences = 64)),
+    ("repair.training.length", |setup| trained(setup, |training| training.length = 64)),
+    ("repair.training.seed", |setup| trained(setup, |training| training.seed = 1)),
+    ("calibration.text.rule", |setup| calibrated(setup).rule = "ptb".into()),
+    ("calibration.sequences", |setup| calibrated(setup).calibration.sequences = 64),
+    ("calibration.length", |setup| calibrated(setup).calibration.length = 64),
+    ("calibration.seed", |setup| calibrated(setup).calibration.seed = 1),
+    ("measure.windows.text.rule", |setup| {
+        let Protocol::Windows { rule, .. } = &mut setup.scored[0] else { return };
+        *rule = "c4".into();
+    }),
+    ("measure.windows.length", |setup| setup.scored = vec![text(256, 256)]),
+    ("measure.windows.limit", |setup| setup.scored = vec![text(2048, 32)]),
+    ("measure.task.rows", |setup| setup.scored = vec![task("rte", 300)]),
+    ("measure.task.limit", |setup| setup.scored = vec![task("rte", 100)]),
+    ("measure.task.bos", |setup| {
+        let mut protocol = task("rte", 277);
+        let Protocol::MultipleChoice { bos, .. } = &mut protocol else { return };
+        *bos = Bos::Never;
+        setup.scored = vec![protocol];
+    }),
+    ("measure.task.max_length", |setup| {
+        let mut protocol = task("rte", 277);
+        let Protocol::MultipleChoice { max_length, .. } = &mut protocol else { return };
+        *max_length = Some(64);
+        setup.scored = vec![protocol];
+    }),
+    ("measure.prefill.machine", |setup| {
+        setup.scored = vec![Protocol::Latency {
+            metric: &metric::PREFILL,
+            length: 16,
+            batch: 1,
+            decode: None,
+            several: false,
+            warmups: 1,
+            rounds: 1,
+            machine: "another".into(),
+        }];
+    }),
+];
+
 #[test]
 fn a_verdict_looks_at_every_aspect_or_says_why_not() {
-    type Change = fn(&mut Setup);
-    fn calibrated(setup: &mut Setup) -> &mut Calibrated {
-        setup.calibration.as_mut().unwrap()
-    }
-    fn trained(setup: &mut Setup, change: fn(&mut Finetune)) {
-        let mut training = Finetune { sequences: 5000, length: 2048, seed: 0 };
-        change(&mut training);
-        calibrated(setup).finetune = Some(training);
-    }
-    let judged: [(&str, Change); 19] = [
-        ("model.content", |setup| setup.unidentified = Some("another backbone".into())),
-        ("model.tokenizer", |setup| setup.unidentified = Some("another backbone".into())),
-        ("engine.dtype", |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU })),
-        ("cut.options", |setup| {
-            let options = [("criterion", "llm-streamline"), ("criterion.cosine", "token")];
-            setup.variant = Arc::new(options.map(|(name, value)| (name.to_owned(), value.into())).into());
-        }),
-        ("repair.options", |setup| setup.variant = with("solver", "svd")),
-        ("repair.fitted", |setup| calibrated(setup).calibration.operator_sequences = 16),
-        ("repair.training.sequences", |setup| trained(setup, |training| training.sequences = 64)),
-        ("repair.training.length", |setup| trained(setup, |training| training.length = 64)),
-        ("repair.training.seed", |setup| trained(setup, |training| training.seed = 1)),
-        ("calibration.text.rule", |setup| calibrated(setup).rule = "ptb".into()),
-        ("calibration.sequences", |setup| calibrated(setup).calibration.sequences = 64),
-        ("calibration.length", |setup| calibrated(setup).calibration.length = 64),
-        ("calibration.seed", |setup| calibrated(setup).calibration.seed = 1),
-        ("measure.windows.text.rule", |setup| {
-            let Protocol::Windows { rule, .. } = &mut setup.scored[0] else { return };
-            *rule = "c4".into();
-        }),
-        ("measure.windows.length", |setup| setup.scored = vec![text(256, 256)]),
-        ("measure.windows.limit", |setup| setup.scored = vec![text(2048, 32)]),
-        ("measure.task.rows", |setup| setup.scored = vec![task("rte", 300)]),
-        ("measure.task.limit", |setup| setup.scored = vec![task("rte", 100)]),
-        ("measure.task.bos", |setup| {
-            let mut asked = task("rte", 277);
-            let Protocol::MultipleChoice { bos, .. } = &mut asked else { return };
-            *bos = Bos::Never;
-            setup.scored = vec![asked];
-        }),
-    ];
-    let more: [(&str, Change); 2] = [
-        ("measure.task.max_length", |setup| {
-            let mut asked = task("rte", 277);
-            let Protocol::MultipleChoice { max_length, .. } = &mut asked else { return };
-            *max_length = Some(64);
-            setup.scored = vec![asked];
-        }),
-        ("measure.prefill.machine", |setup| {
-            setup.scored = vec![Protocol::Latency {
-                metric: &metric::PREFILL,
-                length: 16,
-                batch: 1,
-                decode: None,
-                several: false,
-                warmups: 1,
-                rounds: 1,
-                machine: "another".into(),
-            }];
-        }),
-    ];
-    let judged: Vec<(&str, Change)> = judged.into_iter().chain(more).collect();
-    for (aspect, change) in &judged {
+    for (aspect, change) in &JUDGED {
         let mut ours = number(record("sleb", "c4", "ppl_c4", 100.0));
         assert_eq!(differences(&ours), Vec::<String>::new());
         change(&mut ours.setup);
@@ -337,7 +318,7 @@ fn a_verdict_looks_at_every_aspect_or_says_why_not() {
     }
     let aspects = crate::pipeline::identity::setting_paths();
     for aspect in &aspects {
-        let judged = judged.iter().any(|(name, _)| aspect.is_of(name));
+        let judged = JUDGED.iter().any(|(name, _)| aspect.is_of(name));
         let open = OPEN.iter().any(|(name, _)| *name == aspect.as_str()) || aspect.is_of("measure.defined");
         assert!(judged != open, "{aspect}: a verdict either judges by it or says here why not");
     }

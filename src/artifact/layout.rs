@@ -7,7 +7,7 @@ use super::comparison::compare;
 use crate::artifact::paper::backbone_label;
 use crate::criterion::Depth;
 use crate::error::{Error, Result};
-use crate::grid::{Description, Highlight, RowHeader, TableEntry};
+use crate::grid::{Description, Highlight, RowEntry, RowHeader, TableEntry};
 use crate::metric::{Metric, Of};
 use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{
@@ -28,72 +28,20 @@ pub(super) fn layout(
 ) -> Result<Table> {
     let backbones = distinct(numbers.iter().map(|number| &number.record.condition.backbone));
     let depths: Vec<Vec<Depth>> = backbones.iter().map(|backbone| depths_of(numbers, backbone)).collect();
-    let places = if table.across_depths { Some(places(&depths)) } else { None };
+    let depth_groups = if table.across_depths { Some(depth_groups(&depths)) } else { None };
     let (columns, over) = columns_of(table, numbers)?;
-    let (mut groups, columns) = heads(columns, places.as_deref());
+    let (mut groups, columns) = heads(columns, depth_groups.as_deref());
     if groups.is_empty() && over.iter().any(|(head, _)| !head.is_empty()) {
         groups = over;
     }
-    let (mut rows, mut block): (Vec<Laid>, usize) = (Vec::new(), 0);
+    let mut builder =
+        RowsBuilder { table, columns: &columns, depth_groups: depth_groups.as_deref(), rows: Vec::new(), block: 0 };
     for (index, backbone) in backbones.iter().enumerate() {
-        let (dense, pruned): (Vec<_>, Vec<_>) = numbers
-            .iter()
-            .filter(|number| number.record.condition.backbone == *backbone)
-            .partition(|number| number.record.condition.criterion == DENSE);
-        let mut add = |dense: bool, at: &[&Arc<Measurement>], block: usize| -> Result<()> {
-            let cells = columns
-                .iter()
-                .map(|column| find(at, column, column.group.and_then(|group| places.as_ref()?[group][index]), dense));
-            let cells = cells.collect::<Result<Vec<_>>>()?;
-            let (Some(first), false) = (at.first(), cells.iter().all(Option::is_none)) else { return Ok(()) };
-            let ours = recovery::is_ours(&first.record.condition.recovery);
-            let lead = table.lead.iter().map(|lead| lead_text(*lead, first, table)).collect();
-            let cells = cells.into_iter().map(|number| number.map(|number| shown(number, table))).collect();
-            let shaded = match (table.print.shade_sequences, table.print.shade) {
-                (Some(count), _) => sequences(first) == Some(count),
-                (None, Highlight::Ours) => ours,
-                (None, Highlight::None) => false,
-            };
-            let row = TableRow { lead, backbone: index, block, dense, ours, shaded, cells, ..TableRow::default() };
-            rows.push(Laid { row, first: Arc::clone(first) });
-            Ok(())
-        };
-        if table.dense {
-            add(true, &dense, block)?;
-            block += 1;
-        }
-        let steps: Vec<Vec<Depth>> = match table.across_depths {
-            true => vec![depths[index].clone()],
-            false => depths[index].iter().map(|depth| vec![*depth]).collect(),
-        };
-        for step in steps {
-            for entry in &table.rows {
-                for (criterion, recovery) in
-                    entry.criterion.iter().flat_map(|c| entry.recovery.iter().map(move |r| (c, r)))
-                {
-                    let group: Vec<&Arc<Measurement>> = pruned
-                        .iter()
-                        .filter(|number| {
-                            let condition = &number.record.condition;
-                            condition.criterion == *criterion
-                                && condition.recovery == *recovery
-                                && condition.finetuned == entry.finetuned
-                                && step.contains(&depth_of(number))
-                        })
-                        .copied()
-                        .collect();
-                    for variant in distinct(group.iter().map(|number| variant(number)).collect::<Vec<_>>().iter()) {
-                        let at: Vec<_> =
-                            group.iter().filter(|number| self::variant(number) == variant).copied().collect();
-                        add(false, &at, block)?;
-                    }
-                }
-                // With one column per depth, each row entry forms a block.
-                block += usize::from(table.across_depths);
-            }
-            block += usize::from(!table.across_depths);
-        }
+        let of_backbone: Vec<&Arc<Measurement>> =
+            numbers.iter().filter(|number| number.record.condition.backbone == *backbone).collect();
+        builder.add_backbone(index, &of_backbone, &depths[index])?;
     }
+    let mut rows = builder.rows;
     tell_apart(table, &mut rows);
     let laid = Table {
         title: description.title.clone(),
@@ -110,6 +58,91 @@ pub(super) fn layout(
         shown.comparison = compare(&shown.measurement, paper, &description.tolerance);
     }
     Ok(laid)
+}
+
+/// Builder of the rows of a table.
+struct RowsBuilder<'a> {
+    table: &'a TableEntry,
+    columns: &'a [LaidColumn],
+    /// Depth of each backbone in each group of columns, if columns repeat for each depth.
+    depth_groups: Option<&'a [Vec<Option<Depth>>]>,
+    rows: Vec<Laid>,
+    /// Index of the current block of rows.
+    block: usize,
+}
+
+impl RowsBuilder<'_> {
+    /// Adds the rows of the backbone with this index.
+    fn add_backbone(&mut self, backbone: usize, numbers: &[&Arc<Measurement>], depths: &[Depth]) -> Result<()> {
+        let table = self.table;
+        let (dense, pruned): (Vec<&Arc<Measurement>>, Vec<&Arc<Measurement>>) =
+            numbers.iter().partition(|number| number.record.condition.criterion == DENSE);
+        if table.dense {
+            self.add_row(backbone, true, &dense)?;
+            self.block += 1;
+        }
+        let steps: Vec<Vec<Depth>> = match table.across_depths {
+            true => vec![depths.to_vec()],
+            false => depths.iter().map(|depth| vec![*depth]).collect(),
+        };
+        for step in steps {
+            let of_step: Vec<&Arc<Measurement>> =
+                pruned.iter().copied().filter(|number| step.contains(&depth_of(number))).collect();
+            for entry in &table.rows {
+                self.add_methods(backbone, entry, &of_step)?;
+                // With one column per depth, each row entry forms a block.
+                self.block += usize::from(table.across_depths);
+            }
+            self.block += usize::from(!table.across_depths);
+        }
+        Ok(())
+    }
+
+    /// Adds a row for each method of an entry, and for each variant of the method.
+    fn add_methods(&mut self, backbone: usize, entry: &RowEntry, numbers: &[&Arc<Measurement>]) -> Result<()> {
+        for (criterion, recovery) in entry.criterion.iter().flat_map(|c| entry.recovery.iter().map(move |r| (c, r))) {
+            let of_method: Vec<&Arc<Measurement>> = numbers
+                .iter()
+                .filter(|number| {
+                    let condition = &number.record.condition;
+                    condition.criterion == *criterion
+                        && condition.recovery == *recovery
+                        && condition.finetuned == entry.finetuned
+                })
+                .copied()
+                .collect();
+            for variant in distinct(of_method.iter().map(|number| variant(number)).collect::<Vec<_>>().iter()) {
+                let of_variant: Vec<_> =
+                    of_method.iter().copied().filter(|number| self::variant(number) == variant).collect();
+                self.add_row(backbone, false, &of_variant)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a row unless it has no numbers.
+    fn add_row(&mut self, backbone: usize, dense: bool, numbers: &[&Arc<Measurement>]) -> Result<()> {
+        let Self { table, columns, depth_groups, .. } = *self;
+        let cells = columns
+            .iter()
+            .map(|column| {
+                let depth = column.group.and_then(|group| depth_groups?[group][backbone]);
+                find(numbers, column, depth, dense)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let (Some(first), false) = (numbers.first(), cells.iter().all(Option::is_none)) else { return Ok(()) };
+        let ours = recovery::is_ours(&first.record.condition.recovery);
+        let lead = table.lead.iter().map(|lead| lead_text(*lead, first, table)).collect();
+        let cells = cells.into_iter().map(|number| number.map(|number| shown(number, table))).collect();
+        let shaded = match (table.print.shade_sequences, table.print.shade) {
+            (Some(count), _) => sequences(first) == Some(count),
+            (None, Highlight::Ours) => ours,
+            (None, Highlight::None) => false,
+        };
+        let row = TableRow { lead, backbone, block: self.block, dense, ours, shaded, cells, ..TableRow::default() };
+        self.rows.push(Laid { row, first: Arc::clone(first) });
+        Ok(())
+    }
 }
 
 /// Row with one of its measurements, which provides its labels.
@@ -158,7 +191,7 @@ fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<Depth> {
 /// Returns the depth of each backbone in each group of columns.
 ///
 /// Depths are aligned by rank, unless that would put one depth into two groups.
-fn places(depths: &[Vec<Depth>]) -> Vec<Vec<Option<Depth>>> {
+fn depth_groups(depths: &[Vec<Depth>]) -> Vec<Vec<Option<Depth>>> {
     let most = depths.iter().map(Vec::len).max().unwrap_or(0);
     let aligned = depths
         .iter()
@@ -260,10 +293,10 @@ pub(super) fn noted(mut table: Table, profile: &str, besides: Vec<String>) -> Ta
 }
 
 /// Repeats the columns for each depth group, and returns the headings over them.
-fn heads(columns: Vec<LaidColumn>, places: Option<&[Vec<Option<Depth>>]>) -> (GroupHeads, Vec<LaidColumn>) {
-    let Some(places) = places else { return (Vec::new(), columns) };
+fn heads(columns: Vec<LaidColumn>, depth_groups: Option<&[Vec<Option<Depth>>]>) -> (GroupHeads, Vec<LaidColumn>) {
+    let Some(depth_groups) = depth_groups else { return (Vec::new(), columns) };
     (
-        places
+        depth_groups
             .iter()
             .map(|depths| {
                 let counts: BTreeSet<Depth> = depths.iter().flatten().copied().collect();
@@ -271,7 +304,7 @@ fn heads(columns: Vec<LaidColumn>, places: Option<&[Vec<Option<Depth>>]>) -> (Gr
                 (counts.join(", "), columns.len())
             })
             .collect(),
-        (0..places.len())
+        (0..depth_groups.len())
             .flat_map(|group| columns.iter().map(move |column| LaidColumn { group: Some(group), ..column.clone() }))
             .collect(),
     )

@@ -158,6 +158,18 @@ pub fn make(
         sheet.artifact.provenance = said(&record, grid.cells.len());
         if target.records() { sheet.light() } else { sheet }.write(staging.path())?;
     }
+    check_recordable(artifact, &outcome, target)?;
+    let Published { files, recorded } = target.publish(staging, &files)?;
+
+    let failed = outcome.cells.iter().filter(|result| open.cells.contains(&result.cell));
+    let failures = failed.filter_map(|result| Some((result.cell.to_string(), result.failure.clone()?))).collect();
+    let failed = outcome.failed();
+    let unmade = outcome.unmade();
+    Ok(ArtifactOutcome { table, comparison, files, recorded, misses, unknown, failures, failed, unmade })
+}
+
+/// Rejects an incomplete run, and one with unstable times, if the target is a recorded run.
+fn check_recordable(artifact: &Artifact, outcome: &GridOutcome, target: &ResultsFolder) -> Result<()> {
     if target.records() && outcome.failed() + outcome.unmade() > 0 {
         let found = format!("{} failed, {} not made", counted(outcome.failed(), "cell"), outcome.unmade());
         return Err(Error::job("an incomplete run cannot be recorded")
@@ -166,20 +178,14 @@ pub fn make(
             .found(found)
             .hint("run the same command without --record to see which cells failed, and why"));
     }
-    if let Some(noisy) = NoisyTimes::of(&outcome).filter(|_| target.needs_quiet_times()) {
+    if let Some(noisy) = NoisyTimes::of(outcome).filter(|_| target.needs_quiet_times()) {
         return Err(Error::job("unstable times cannot be recorded")
             .at(artifact.name.clone())
             .expected("an idle machine")
             .found(noisy.sentence())
             .hint("measure again on an idle machine with --retime, or add --record-noisy"));
     }
-    let Published { files, recorded } = target.publish(staging, &files)?;
-
-    let failed = outcome.cells.iter().filter(|result| open.cells.contains(&result.cell));
-    let failures = failed.filter_map(|result| Some((result.cell.to_string(), result.failure.clone()?))).collect();
-    let failed = outcome.failed();
-    let unmade = outcome.unmade();
-    Ok(ArtifactOutcome { table, comparison, files, recorded, misses, unknown, failures, failed, unmade })
+    Ok(())
 }
 
 /// Returns the names of the files that an artifact may write.

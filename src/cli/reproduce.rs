@@ -115,17 +115,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     let chosen = chosen(&all, arguments)?;
     arguments.threads.start()?;
     if chosen.is_empty() {
-        let Arguments { profile, overrides, place: store, engine, .. } = arguments;
-        let list = ArtifactList {
-            store: &store.look_anyway(None)?,
-            results: &call.results,
-            profile: profile.as_deref(),
-            overrides,
-            engine: engine.request(),
-        };
-        let answer = Reproduced { listed: list.of(&all)?, made: Vec::new(), not_made: Vec::new(), page: None };
-        answer::show(answer, Answer::Reproduce, |answer| println!("{}", listing::text(&answer.listed)))?;
-        return Ok(0);
+        return call.list(&all);
     }
     if let Some(file) = arguments.frozen.as_ref().filter(|_| chosen.len() != 1) {
         return Err(Error::bad_input("a frozen grid belongs to a single artifact")
@@ -136,42 +126,15 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     if arguments.overrides.is_empty() {
         report::check(&call.reports)?;
     }
-    let (reporter, stop, clock) =
-        (progress::reporter(arguments.events), stop::on_ctrl_c(stop::AFTER_BATCH)?, Instant::now());
+    let reporter = progress::reporter(arguments.events);
+    let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
+    let clock = Instant::now();
     let Arguments { retime, record, record_noisy, .. } = *arguments;
     let settle = record && !record_noisy;
     let settings = RunSettings { retime, settle, ..arguments.limits.settings(arguments.engine.request()) };
     let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: arguments.stored };
-    let mut made = Vec::new();
-    let mut errors = Vec::new();
-    for artifact in &chosen {
-        match call.made_one(artifact, &runner) {
-            Ok(one) => made.push(one),
-            // A failure of one artifact does not stop the others.
-            Err(error) if chosen.len() > 1 && error.kind() != ErrorKind::Interrupted => {
-                eprintln!("{}: {error}\n", artifact.name);
-                errors.push((artifact.name.clone(), error));
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    let mut page = None;
-    let mut apart: Vec<String> =
-        made.iter().map(|outcome| outcome.differs.join(", ")).filter(|text| !text.is_empty()).collect();
-    if apart.is_empty() {
-        let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();
-        // Lists have no profile and no claims.
-        let quiet = arguments.events || answer::json();
-        let judged = made.iter().find_map(|outcome| outcome.profile.as_deref()).filter(|_| !quiet);
-        let (claims, written) = call.paged(&names, judged, &store)?;
-        print!("{claims}");
-        note!("page of all artifacts: {}", written.display());
-        page = Some(shown(&written));
-    } else {
-        apart.dedup();
-        let apart = apart.join("; ");
-        note!("overridden artifacts ({apart}) are neither on the page nor compared with the paper's claims");
-    }
+    let (made, errors) = call.make_all(&chosen, &runner)?;
+    let page = call.write_page(&chosen, &made, &store)?;
     if chosen.len() > 1 {
         note!("{} in {}", counted(chosen.len() - errors.len(), "artifact"), seconds(clock.elapsed().as_secs_f64()));
     }
@@ -205,7 +168,66 @@ fn chosen<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Vec<&'a Arti
     Ok(chosen)
 }
 
+/// Artifacts that could not be made, with the errors.
+type ArtifactErrors = Vec<(String, Error)>;
+
 impl Call<'_> {
+    /// Lists the artifacts.
+    fn list(&self, all: &[Artifact]) -> Result<u8> {
+        let Arguments { profile, overrides, place: store, engine, .. } = self.arguments;
+        let list = ArtifactList {
+            store: &store.look_anyway(None)?,
+            results: &self.results,
+            profile: profile.as_deref(),
+            overrides,
+            engine: engine.request(),
+        };
+        let answer = Reproduced { listed: list.of(all)?, made: Vec::new(), not_made: Vec::new(), page: None };
+        answer::show(answer, Answer::Reproduce, |answer| println!("{}", listing::text(&answer.listed)))?;
+        Ok(0)
+    }
+
+    /// Makes the artifacts. An error of one of several artifacts does not stop the others, unless it is an interrupt.
+    fn make_all(&self, chosen: &[&Artifact], runner: &Runner<'_>) -> Result<(Vec<MadeArtifact>, ArtifactErrors)> {
+        let mut made = Vec::new();
+        let mut errors = Vec::new();
+        for artifact in chosen {
+            match self.make_one(artifact, runner) {
+                Ok(one) => made.push(one),
+                Err(error) if chosen.len() > 1 && error.kind() != ErrorKind::Interrupted => {
+                    eprintln!("{}: {error}\n", artifact.name);
+                    errors.push((artifact.name.clone(), error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((made, errors))
+    }
+
+    /// Prints the judged claims and writes the page. Returns its path, or `None` if an artifact is overridden.
+    fn write_page(&self, chosen: &[&Artifact], made: &[MadeArtifact], store: &Store) -> Result<Option<String>> {
+        let mut apart: Vec<String> =
+            made.iter().map(|outcome| outcome.differs.join(", ")).filter(|text| !text.is_empty()).collect();
+        if !apart.is_empty() {
+            apart.dedup();
+            let apart = apart.join("; ");
+            note!("overridden artifacts ({apart}) are neither on the page nor compared with the paper's claims");
+            return Ok(None);
+        }
+        let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();
+        // Lists have no profile and no claims.
+        let judged = made.iter().find_map(|outcome| outcome.profile.as_deref()).filter(|_| !self.is_quiet());
+        let (claims, written) = self.paged(&names, judged, store)?;
+        print!("{claims}");
+        note!("page of all artifacts: {}", written.display());
+        Ok(Some(shown(&written)))
+    }
+
+    /// Whether no tables are printed, because the output is JSON.
+    fn is_quiet(&self) -> bool {
+        self.arguments.events || answer::json()
+    }
+
     /// Returns the judged claims about the named artifacts, and writes the page if it changed.
     fn paged(&self, names: &[&str], judged: Option<&str>, store: &Store) -> Result<(String, PathBuf)> {
         let Self { arguments, results, reports, .. } = self;
@@ -249,16 +271,14 @@ impl Call<'_> {
     }
 
     /// Reproduces one artifact and reports the result.
-    fn made_one(&self, artifact: &Artifact, runner: &Runner<'_>) -> Result<MadeArtifact> {
+    fn make_one(&self, artifact: &Artifact, runner: &Runner<'_>) -> Result<MadeArtifact> {
         let Self { arguments, experiments, results, .. } = self;
-        let name = artifact.name.clone();
-        let quiet = arguments.events || answer::json();
         if let Some(list) = artifact.description.list {
             let screen = artifact::list(artifact, list, experiments, results, out::width())?;
-            if !quiet {
+            if !self.is_quiet() {
                 println!("{}\n\n{screen}", artifact.description.title);
             }
-            return Ok(MadeArtifact { name, ..MadeArtifact::default() });
+            return Ok(MadeArtifact { name: artifact.name.clone(), ..MadeArtifact::default() });
         }
         if arguments.fetch {
             let needs = artifact.needs(arguments.profile.as_deref(), &arguments.overrides)?;
@@ -267,9 +287,15 @@ impl Call<'_> {
         if let Some(races) = &artifact.description.races {
             let grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
             let target = self.target(artifact, &grid)?;
-            let race = search::Race { artifact, races, grid, target: &target, results, quiet };
+            let race = search::Race { artifact, races, grid, target: &target, results, quiet: self.is_quiet() };
             return search::made(&race, runner);
         }
+        self.make_grid(artifact, runner)
+    }
+
+    /// Reproduces an artifact that is made from a grid, unless it is up to date.
+    fn make_grid(&self, artifact: &Artifact, runner: &Runner<'_>) -> Result<MadeArtifact> {
+        let arguments = self.arguments;
         let clock = Instant::now();
         let submission = arguments.frozen.as_deref().map(Submission::read).transpose()?;
         let GivenWork { grid, gated, .. } = match &submission {
@@ -290,55 +316,29 @@ impl Call<'_> {
             return Ok(done.again(artifact, &grid, &target));
         }
         if target.needs_quiet_times() && will_time(&grid, runner) {
-            quiet_enough(&name, latency::machine_spread())?;
+            quiet_enough(&artifact.name, latency::machine_spread())?;
         }
         let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
         if let Some((finished, warnings)) = finished().filter(|_| made.failed + made.unmade == 0) {
             finished.keep(&target.folders(), &Done::of(&made, warnings));
         }
-        let ArtifactOutcome { table, comparison, files, recorded, misses, unknown, failures, failed, unmade } = made;
-        if let Some(view) = table.filter(|_| !quiet) {
-            println!("{}", screen(&view, out::width()));
-            print!("{comparison}");
+        if let Some(view) = made.table.as_ref().filter(|_| !self.is_quiet()) {
+            println!("{}", screen(view, out::width()));
+            print!("{}", made.comparison);
         }
-        let files = all_shown(&files);
-        note!(
-            "{}: {} in {}; written: {}",
-            artifact.name,
-            out::cells(grid.cells.len()),
-            seconds(clock.elapsed().as_secs_f64()),
-            files.join(", ")
-        );
-        if let Some(recorded) = &recorded {
-            note!("{}: {recorded}", artifact.name);
-        }
-        for (backbone, reason) in &unknown {
-            note!("{backbone}: cannot check whether it is the paper's model: {reason}");
-        }
-        misses.iter().for_each(|miss| eprintln!("  {miss}"));
-        if !misses.is_empty() {
-            let backbones = GateFailure::backbones(&misses).join(", ");
-            eprintln!("{backbones}: its pruned cells were not run; --no-gate runs them anyway");
-        }
-        failures.iter().for_each(|(cell, reason)| eprintln!("  {cell} failed: {reason}"));
-        if unmade > 0 {
-            let all = out::cells(grid.cells.len());
-            eprintln!("{name}: {unmade} of {all} are not complete; run without --stored to compute them");
-        }
+        report_outcome(&artifact.name, &grid, &made, clock.elapsed().as_secs_f64());
+        let failures = made.failures.into_iter().map(|(cell, reason)| CellFailure { cell, reason });
         Ok(MadeArtifact {
-            name,
+            name: artifact.name.clone(),
             profile: grid.profile,
             cells: grid.cells.len(),
-            failed,
-            unmade,
-            failures: failures
-                .iter()
-                .map(|(cell, reason)| CellFailure { cell: cell.clone(), reason: reason.clone() })
-                .collect(),
-            misses: misses.iter().map(ToString::to_string).collect(),
+            failed: made.failed,
+            unmade: made.unmade,
+            failures: failures.collect(),
+            misses: made.misses.iter().map(ToString::to_string).collect(),
             differs: differs(&target),
-            recorded,
-            files,
+            recorded: made.recorded,
+            files: all_shown(&made.files),
         })
     }
 
@@ -368,6 +368,27 @@ impl Call<'_> {
             &inputs,
         )?;
         Some((finished, warnings(grid, &plan.inputs.by_path())))
+    }
+}
+
+/// Prints notes about the written files and the gate, and the cells without results.
+fn report_outcome(name: &str, grid: &Grid, made: &ArtifactOutcome, took: f64) {
+    let all = out::cells(grid.cells.len());
+    note!("{name}: {all} in {}; written: {}", seconds(took), all_shown(&made.files).join(", "));
+    if let Some(recorded) = &made.recorded {
+        note!("{name}: {recorded}");
+    }
+    for (backbone, reason) in &made.unknown {
+        note!("{backbone}: cannot check whether it is the paper's model: {reason}");
+    }
+    made.misses.iter().for_each(|miss| eprintln!("  {miss}"));
+    if !made.misses.is_empty() {
+        let backbones = GateFailure::backbones(&made.misses).join(", ");
+        eprintln!("{backbones}: its pruned cells were not run; --no-gate runs them anyway");
+    }
+    made.failures.iter().for_each(|(cell, reason)| eprintln!("  {cell} failed: {reason}"));
+    if made.unmade > 0 {
+        eprintln!("{name}: {} of {all} are not complete; run without --stored to compute them", made.unmade);
     }
 }
 

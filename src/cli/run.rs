@@ -12,7 +12,8 @@ use super::grid_args::{GridArgs, LimitArgs};
 use super::out::cells;
 use super::work::{self, noted};
 use super::{home, out, plan, progress, stop};
-use crate::artifact::{self, Executor, Runner, TableShape};
+use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
+use crate::cluster::Submission;
 use crate::error::Result;
 use crate::files::output::apart;
 use crate::grid::{Grid, Over};
@@ -85,16 +86,11 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         Some(submission) => submission.check(&store)?,
         None => artifact::hold(&mut grid, &work::hash(&store))?,
     }
-    let target = work::run_folder(&arguments.asked, &grid, submission.as_ref(), arguments.results.as_ref())?;
     let shape = match arguments.layout {
         TableLayout::Wide => TableShape::Wide { metric: arguments.metric.clone() },
         TableLayout::Long => TableShape::Long,
     };
-    apart(target.path(), &home::inputs(&grid, &store))?;
-    target.check(&artifact::run_files(&grid, &shape))?;
-    if let Some(submission) = &submission {
-        work::not_over_a_later_one(arguments.asked.file(), submission, &target, &grid)?;
-    }
+    let target = checked_target(arguments, &grid, submission.as_ref(), &shape, &store)?;
     let reporter = progress::reporter(arguments.events);
     let hashes = submission.as_ref().map(|submission| submission.inputs().clone()).unwrap_or_default();
     if let Some(note) = target.replaces(&grid, &hashes)? {
@@ -134,20 +130,42 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         );
     }
     note!("{summary}");
+    Ok(exit_code(&outcome, grid.cells.len()))
+}
+
+/// Returns the results folder of a run, after checking that its files can be written.
+fn checked_target(
+    arguments: &Arguments,
+    grid: &Grid,
+    submission: Option<&Submission>,
+    shape: &TableShape,
+    store: &Store,
+) -> Result<ResultsFolder> {
+    let target = work::run_folder(&arguments.asked, grid, submission, arguments.results.as_ref())?;
+    apart(target.path(), &home::inputs(grid, store))?;
+    target.check(&artifact::run_files(grid, shape))?;
+    if let Some(submission) = submission {
+        work::not_over_a_later_one(arguments.asked.file(), submission, &target, grid)?;
+    }
+    Ok(target)
+}
+
+/// Warns about cells without results, and returns the exit code.
+fn exit_code(outcome: &GridOutcome, count: usize) -> u8 {
     let failed = outcome.failed();
     let unmade = outcome.unmade();
-    let all = cells(grid.cells.len());
+    let all = cells(count);
     if unmade > 0 {
         eprintln!("{unmade} of {all} are not complete; run without --stored to compute them");
     }
     if failed > 0 {
         eprintln!("{failed} of {all} failed; the table shows why");
     }
-    Ok(match (failed, unmade) {
+    match (failed, unmade) {
         (0, 0) => 0,
         (0, _) => 3,
         _ => 4,
-    })
+    }
 }
 
 /// Lists the cells without a result, with reasons.

@@ -137,34 +137,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let settings = arguments.limits.settings(arguments.engine.request());
     let outcome = exec::run(&grid, settings, &store, &*progress::reporter(false), &stop)?;
     let scores = ModelScores::of(&grid, &outcome)?;
-    let mut file = scores.lm_eval(&arguments.model)?;
+    let file = scores.lm_eval(&arguments.model)?;
     if let Some(folder) = &arguments.samples {
         write_samples(folder, &exec::harness_samples(&grid, settings, &store, &outcome)?)?;
     }
     if let Some(output) = output {
-        // The embedded hash marks the file as written by this command.
-        file[SEAL] = json!(UNSEALED);
-        let text = serde_json::to_string_pretty(&file)
-            .map_err(|error| Error::job("cannot write the results as JSON").found(error.to_string()))?;
-        output.write(sealed(&format!("{text}\n")).as_bytes())?;
-        file.as_object_mut().map(|file| file.remove(SEAL));
+        write_sealed(&output, file.clone())?;
     }
     let engines: Vec<String> = outcome.engines.values().map(ToString::to_string).collect();
     let scored = Scored {
         model: arguments.model.clone(),
         engine: engines.join(", "),
-        scores: scores
-            .scores
-            .iter()
-            .map(|score| Score {
-                label: score.label.clone(),
-                metric: score.metric.clone(),
-                value: score.value,
-                standard_error: score.error,
-                bits_per_byte: score.bits_per_byte,
-                items: score.items,
-            })
-            .collect(),
+        scores: scores.scores.iter().map(answered_score).collect(),
         hub: of_the_hub(&grid),
         lm_eval: file,
     };
@@ -173,6 +157,25 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         answer.hub.iter().for_each(|source| println!("{}", read(source)));
         println!("\n{}", table(&scores.scores));
     })
+}
+
+fn answered_score(score: &ModelScore) -> Score {
+    Score {
+        label: score.label.clone(),
+        metric: score.metric.clone(),
+        value: score.value,
+        standard_error: score.error,
+        bits_per_byte: score.bits_per_byte,
+        items: score.items,
+    }
+}
+
+/// Writes the results with a hash of the file, which marks it as written by this command.
+fn write_sealed(output: &OutputFile<'_>, mut results: Value) -> Result<()> {
+    results[SEAL] = json!(UNSEALED);
+    let text = serde_json::to_string_pretty(&results)
+        .map_err(|error| Error::job("cannot write the results as JSON").found(error.to_string()))?;
+    output.write(sealed(&format!("{text}\n")).as_bytes())
 }
 
 /// Returns the inputs of the grid that come from the hub, or local copies of such inputs.

@@ -68,18 +68,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(folder) = &arguments.export {
         export::check(folder)?;
     }
-    let mut grid = if is_grid(&arguments.asked.model) {
-        of_file(arguments)?
-    } else {
-        if arguments.fetch {
-            fetch::bring(&[arguments.asked.needs()?], &store, false, &stop)?;
-        }
-        arguments.asked.grid(settings.engine, &|dense: &Grid| -> Result<Option<f64>> {
-            let outcome = runner.run(dense, &home::below(arguments.results.as_ref(), "results", None))?;
-            let sample = outcome.cells.first().and_then(|cell| cell.prompt(&arguments.asked.prompt)?.sample.as_ref());
-            Ok(sample.and_then(took).map(|(time, _)| time))
-        })?
-    };
+    let mut grid = search_grid(arguments, &runner)?;
     artifact::hold(&mut grid, &work::hash(&store))?;
     let spec = grid.search.clone().ok_or_else(|| {
         Error::bad_input("the grid has no `search`")
@@ -99,28 +88,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let target = folder(arguments, &grid, &spec, near);
     apart(target.path(), &home::inputs(&grid, &store))?;
     target.look(&search_names(NAME))?;
-    let lab = SearchEnv {
-        store: &store,
-        settings,
-        reporter: &reporter,
-        stop: &stop,
-        run: &|grid: &Grid| runner.run(grid, target.path()),
-        times: true,
-    };
+    let run = |grid: &Grid| runner.run(grid, target.path());
+    let lab = SearchEnv { store: &store, settings, reporter: &reporter, stop: &stop, run: &run, times: true };
     let found = searches.iter().map(|one| search(one, &lab)).collect::<Result<Vec<Found>>>()?;
-    let files = search_files(NAME, &found)?;
-    let draft = target.stage()?;
-    for (name, bytes) in &files {
-        put(&draft.path().join(name), bytes)?;
-    }
-    draft.publish()?;
-    let written: Vec<PathBuf> = files.iter().map(|(name, _)| target.path().join(name)).collect();
+    let written = write_files(&target, &found)?;
     let exported = match (&arguments.export, searches.first(), found.first()) {
         (Some(folder), Some(grid), Some(found)) if found.winner.is_some() => {
-            let form = Form { dtype: None, shard: Gigabytes::of_bytes(5_000_000_000).bytes() };
-            let evidence = Some(found.markdown().replacen("## ", "### ", 1));
-            let exporter = Exporter { store: &store, settings, form, reporter: &reporter, stop: &stop, evidence };
-            Some(exported(grid, found, folder, &exporter)?)
+            Some(exported(grid, found, folder, &runner)?)
         }
         _ => None,
     };
@@ -136,6 +110,32 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let missed = answer.searches.iter().any(|search| search.winner.is_none());
     answer::show(answer, Answer::Search, say)?;
     Ok(if missed { ExitCode::from(4) } else { ExitCode::SUCCESS })
+}
+
+/// Loads the grid of a search from a file, or builds it from the options.
+fn search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> {
+    if is_grid(&arguments.asked.model) {
+        return of_file(arguments);
+    }
+    if arguments.fetch {
+        fetch::bring(&[arguments.asked.needs()?], runner.store, false, runner.stop)?;
+    }
+    arguments.asked.grid(runner.settings.engine, &|dense: &Grid| -> Result<Option<f64>> {
+        let outcome = runner.run(dense, &home::below(arguments.results.as_ref(), "results", None))?;
+        let sample = outcome.cells.first().and_then(|cell| cell.prompt(&arguments.asked.prompt)?.sample.as_ref());
+        Ok(sample.and_then(took).map(|(time, _)| time))
+    })
+}
+
+/// Writes the report of the searches, and returns the paths of its files.
+fn write_files(target: &OutputFolder, found: &[Found]) -> Result<Vec<PathBuf>> {
+    let files = search_files(NAME, found)?;
+    let draft = target.stage()?;
+    for (name, bytes) in &files {
+        put(&draft.path().join(name), bytes)?;
+    }
+    draft.publish()?;
+    Ok(files.iter().map(|(name, _)| target.path().join(name)).collect())
 }
 
 fn is_grid(model: &str) -> bool {
@@ -168,7 +168,12 @@ fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>
     OutputFolder::new(results.join(&grid.name).join(format!("search+{budget}{differs}")), "a search")
 }
 
-fn exported(grid: &Grid, found: &Found, folder: &Path, exporter: &Exporter<'_>) -> Result<ExportedCell> {
+/// Exports the winner of a search, with the evidence in its model card.
+fn exported(grid: &Grid, found: &Found, folder: &Path, runner: &Runner<'_>) -> Result<ExportedCell> {
+    let form = Form { dtype: None, shard: Gigabytes::of_bytes(5_000_000_000).bytes() };
+    let evidence = Some(found.markdown().replacen("## ", "### ", 1));
+    let Runner { store, settings, reporter, stop, .. } = *runner;
+    let exporter = Exporter { store, settings, form, reporter, stop, evidence };
     let winner = found.winner.as_ref().and_then(|name| grid.cells.iter().position(|cell| cell.name == *name));
     let winner =
         winner.ok_or_else(|| Error::job("no candidate meets the budget when measured, so nothing is exported"))?;

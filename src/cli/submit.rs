@@ -77,40 +77,156 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let shadow = if arguments.dry_run { Some(ScratchStore::of(&store, &[stage::tokens::KIND])?) } else { None };
     let tried = shadow.as_ref().map_or(&store, ScratchStore::store);
     let work = GivenWork::of(&arguments.asked, arguments.no_gate, tried)?;
-    let engine = settled(arguments.asked.engine.request(), &work.grid)?;
+    let engine = resolve_auto(arguments.asked.engine.request(), &work.grid)?;
     let settings = arguments.limits.settings(engine);
-    let (ref submission, answer, device_memory) = prepared(&work, settings, tried)?;
+    let (submission, answer, device_memory) = prepared(&work, settings, tried)?;
     if answer.complete == submission.cells {
         let message = format!(
             "all {} are stored, so nothing is submitted; `ghostlab run` writes the results",
             cells(submission.cells)
         );
-        return told(answer, &message);
+        return show(answer, &message);
     }
-
-    let workers = arguments.workers.map(usize::from).or(profile.workers).unwrap_or(work.grid.backbone.len()).max(1);
-    let at_a_time = arguments.at_a_time.map_or(workers, usize::from).min(workers);
-    let cpus = arguments.asked.threads.threads.map(usize::from).or(profile.cpus).unwrap_or(1);
-    // Worker memory: weights, job memory, the program and cached files.
-    let memory = arguments.limits.memory.map_or(answer.memory_bytes, Gigabytes::bytes);
     let folder =
         std::path::absolute(submission.folder(&store)).map_err(|error| Error::io("find", store.root(), &error))?;
-    let program = [absolute(&program(&submission.binary, arguments.dry_run, &store)?)?];
-    let worker_options = [arguments.limits.words(memory), words(engine)].concat();
-    let gres = gres(engine, device_memory, settings, &profile)?;
-    let script = JobScript {
-        submission,
-        workers,
-        at_a_time,
-        cpus,
-        memory: (memory as f64 * 1.15 / 1e6).ceil() as u64 + 256,
-        options: asked_of_slurm(gres.as_deref(), &profile, &arguments.sbatch),
-        logs: folder.join(JobEnd::LOGS),
-        setup: profile.setup.clone(),
-        export: profile.export.clone(),
-        worker: [&program[..], &worker_words(submission, &store, cpus, &profile, arguments, worker_options)?].concat(),
-        report: [&program[..], &report_words(submission, &store, &work, engine, arguments)?].concat(),
-    };
+    let call = SubmitCall { arguments, profile, store: &store, work: &work, settings, submission, folder };
+    let script = call.job_script(answer.memory_bytes, device_memory)?;
+    warn_about_time_limit(&script);
+    let text = script.render(&call.folder)?;
+    let SubmitCall { submission, .. } = &call;
+    note!(
+        "{}: {} of {} to run, {} left to do; about {} of memory for a worker, {} of disk",
+        submission.name,
+        submission.cells - answer.complete,
+        cells(submission.cells),
+        flops(answer.left_flop),
+        bytes(answer.memory_bytes),
+        bytes(answer.disk_bytes),
+    );
+    if arguments.dry_run {
+        return show(Submitted { script: Some(text.clone()), ..answer }, text.trim_end());
+    }
+    call.submit(&script, text, answer)
+}
+
+/// Prepared submission with the options of the call.
+struct SubmitCall<'a> {
+    arguments: &'a Arguments,
+    profile: SlurmProfile,
+    store: &'a Store,
+    work: &'a GivenWork,
+    settings: RunSettings,
+    submission: Submission,
+    /// Folder of the submission in the store.
+    folder: PathBuf,
+}
+
+impl SubmitCall<'_> {
+    /// Builds the job script. `memory` is the estimated memory of a worker in bytes, `device_memory` that of its GPU.
+    fn job_script(&self, memory: u64, device_memory: u64) -> Result<JobScript<'_>> {
+        let Self { arguments, profile, store, work, settings, submission, folder } = self;
+        let workers = arguments.workers.map(usize::from).or(profile.workers).unwrap_or(work.grid.backbone.len()).max(1);
+        let at_a_time = arguments.at_a_time.map_or(workers, usize::from).min(workers);
+        let cpus = arguments.asked.threads.threads.map(usize::from).or(profile.cpus).unwrap_or(1);
+        // Worker memory: weights, job memory, the program and cached files.
+        let memory = arguments.limits.memory.map_or(memory, Gigabytes::bytes);
+        let program = absolute(&program(&submission.binary, arguments.dry_run, store)?)?;
+        let gres = gres(device_memory, *settings, profile)?;
+        Ok(JobScript {
+            submission,
+            workers,
+            at_a_time,
+            cpus,
+            memory: (memory as f64 * 1.15 / 1e6).ceil() as u64 + 256,
+            options: sbatch_options(gres.as_deref(), profile, &arguments.sbatch),
+            logs: folder.join(JobEnd::LOGS),
+            setup: profile.setup.clone(),
+            export: profile.export.clone(),
+            worker: self.worker_command(&program, cpus, memory)?,
+            report: self.report_command(&program)?,
+        })
+    }
+
+    /// Submits the workers and the report, or shows the queued jobs of the same plan.
+    fn submit(&self, script: &JobScript<'_>, text: String, answer: Submitted) -> Result<ExitCode> {
+        let Self { arguments, store, submission, folder, .. } = self;
+        let name = format!("submit-{}", submission.plan);
+        let LeaseResult::Mine(_lease) = store.lease(&name)? else {
+            return Err(Error::missing("another process is submitting this plan").at(submission.name.clone()));
+        };
+        let path = cluster::plain(&folder.join(Submission::SCRIPT))?;
+        if !arguments.again
+            && let Some((mut lines, without_report)) = queued(submission, store)?
+        {
+            let mut jobs = Vec::new();
+            if let Some(array) = without_report {
+                let report = self.hand_over(SubmittedJobs::REPORT, &script.report_options(&array)?, &path)?;
+                lines.push(format!("submitted the missing report as job {report}"));
+                jobs.push(report);
+            }
+            return show(Submitted { jobs, ..answer }, &lines.join("\n"));
+        }
+        submission.keep(store)?;
+        submission.put_script(store, &text)?;
+        let array = self.hand_over(SubmittedJobs::ARRAY, &script.array_options()?, &path)?;
+        let report = self.hand_over(SubmittedJobs::REPORT, &script.report_options(&array)?, &path)?;
+        let workers = script.workers;
+        let message = format!(
+            "submitted {}: {} as job {array}, the report as job {report}\nscript and logs: {}",
+            submission.id,
+            counted(workers, "worker"),
+            folder.display()
+        );
+        let code = show(Submitted { workers, jobs: vec![array, report], script: Some(text), ..answer }, &message)?;
+        note!("`ghostlab status` shows its progress, `ghostlab cancel {}` cancels it", submission.id);
+        Ok(code)
+    }
+
+    /// Submits the script at `path` with `sbatch`, and returns the number of the job.
+    fn hand_over(&self, what: &str, options: &[String], path: &str) -> Result<String> {
+        self.submission.hand_over(self.store, what, || cluster::sbatch(options, path))
+    }
+
+    fn worker_command(&self, program: &str, cpus: usize, memory: u64) -> Result<Vec<String>> {
+        let Self { arguments, profile, store, settings, folder, .. } = self;
+        let mut words = vec![program.to_owned(), "worker".into(), absolute(&folder.join(Submission::FILE))?];
+        words.extend(["--store".into(), absolute(store.root())?, "--slurm".into()]);
+        words.extend(["--threads".into(), cpus.to_string()]);
+        let retries =
+            if arguments.limits.retries > 0 { arguments.limits.retries } else { profile.retries.unwrap_or(0) };
+        words.extend(["--retries".into(), retries.to_string()]);
+        if let Some(idle) = profile.idle_exit {
+            words.extend(["--idle-exit".into(), idle.to_string()]);
+        }
+        words.extend(arguments.limits.words(memory));
+        words.extend(engine_options(settings.engine));
+        Ok(words)
+    }
+
+    fn report_command(&self, program: &str) -> Result<Vec<String>> {
+        let Self { arguments, store, work, settings, submission, folder, .. } = self;
+        let file = absolute(&folder.join(Submission::FILE))?;
+        let near = Some(arguments.asked.file());
+        let results = absolute(&home::below(arguments.results.as_ref(), "results", near))?;
+        let mut words = vec![program.to_owned()];
+        match &work.artifact {
+            None => words.extend(["run".into(), file]),
+            Some(artifact) => {
+                let folder = artifact.file.parent().unwrap_or(Path::new("."));
+                words.extend(["reproduce".into(), artifact.name.clone(), "--frozen".into(), file]);
+                words.extend(["--experiments".into(), absolute(folder)?]);
+                words.extend(["--reports".into(), absolute(&home::below(None, "reports", near))?]);
+                words.extend(submission.overrides.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
+            }
+        }
+        words.extend(["--store".into(), absolute(store.root())?, "--results".into(), results, "--stored".into()]);
+        words.extend(engine_options(settings.engine));
+        Ok(words)
+    }
+}
+
+/// Warns if the jobs' time limit is shorter than a worker needs.
+fn warn_about_time_limit(script: &JobScript<'_>) {
     if let Some(limit) = time_limit(&script.options).filter(|&limit| limit < SHORTEST) {
         eprintln!(
             "warning: a time limit of {} leaves a worker little or no time: it stops two minutes before its limit and is \
@@ -119,54 +235,10 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
             seconds(SHORTEST.as_secs_f64()),
         );
     }
-    let text = script.render(&folder)?;
-    let memory_said = bytes(answer.memory_bytes);
-    note!(
-        "{}: {} of {} to run, {} left to do; about {memory_said} of memory for a worker, {} of disk",
-        submission.name,
-        submission.cells - answer.complete,
-        cells(submission.cells),
-        flops(answer.left_flop),
-        bytes(answer.disk_bytes),
-    );
-    if arguments.dry_run {
-        return told(Submitted { script: Some(text.clone()), ..answer }, text.trim_end());
-    }
-    let name = format!("submit-{}", submission.plan);
-    let LeaseResult::Mine(_lease) = store.lease(&name)? else {
-        return Err(Error::missing("another process is submitting this plan").at(submission.name.clone()));
-    };
-    let path = cluster::plain(&folder.join(Submission::SCRIPT))?;
-    let hand_over =
-        |what: &str, options: Vec<String>| submission.hand_over(&store, what, || cluster::sbatch(&options, &path));
-    if !arguments.again
-        && let Some((mut lines, without_report)) = queued(submission, &store)?
-    {
-        let mut jobs = Vec::new();
-        if let Some(array) = without_report {
-            let report = hand_over(SubmittedJobs::REPORT, script.report_options(&array)?)?;
-            lines.push(format!("submitted the missing report as job {report}"));
-            jobs.push(report);
-        }
-        return told(Submitted { jobs, ..answer }, &lines.join("\n"));
-    }
-    submission.keep(&store)?;
-    submission.put_script(&store, &text)?;
-    let array = hand_over(SubmittedJobs::ARRAY, script.array_options()?)?;
-    let report = hand_over(SubmittedJobs::REPORT, script.report_options(&array)?)?;
-    let message = format!(
-        "submitted {}: {} as job {array}, the report as job {report}\nscript and logs: {}",
-        submission.id,
-        counted(workers, "worker"),
-        folder.display()
-    );
-    let code = told(Submitted { workers, jobs: vec![array, report], script: Some(text), ..answer }, &message)?;
-    note!("`ghostlab status` shows its progress, `ghostlab cancel {}` cancels it", submission.id);
-    Ok(code)
 }
 
 /// Prints the answer, with `message` as the text form.
-fn told(answer: Submitted, message: &str) -> Result<ExitCode> {
+fn show(answer: Submitted, message: &str) -> Result<ExitCode> {
     answer::show(answer, Answer::SubmitSlurm, |_| println!("{message}"))
 }
 
@@ -177,7 +249,7 @@ fn told(answer: Submitted, message: &str) -> Result<ExitCode> {
 fn prepared(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Submission, Submitted, u64)> {
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
-    let (mut inputs, mut gate_plan): (Vec<Inputs>, Option<Plan<'_>>) = (Vec::new(), None);
+    let mut gate_plan: Option<Plan<'_>> = None;
     if let Some(gate) = work.gate() {
         let plan = Plan::new(gate, store, settings.engine, settings.batch_tokens)?;
         exec::preflight(&plan, &settings, Where::Elsewhere, store, &*reporter, &stop)?;
@@ -200,10 +272,8 @@ fn prepared(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(S
         gated: matches!(work.gated, crate::artifact::Gated::Yes(_)),
     });
     let name = work.artifact.as_ref().map_or(&work.grid.name, |artifact| &artifact.name).clone();
-    inputs.extend(gate_plan.map(|plan| plan.inputs));
     let id = (outline.keep(store), plan.engines());
-    inputs.push(plan.inputs);
-    let inputs: Vec<&Inputs> = inputs.iter().collect();
+    let inputs: Vec<&Inputs> = gate_plan.iter().map(|plan| &plan.inputs).chain([&plan.inputs]).collect();
     let grids = (&work.grid, work.gate());
     let binary = Binary::this(store)?;
     let submission = Submission::freeze(&name, artifact, &work.overrides, grids, &inputs, id, binary)?;
@@ -265,27 +335,27 @@ fn queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>,
 }
 
 /// Resolves `auto`, so that all workers use the same engine.
-fn settled(asked: EngineRequest, grid: &Grid) -> Result<EngineRequest> {
-    let Some(backbone) = grid.backbones.values().next() else { return Ok(asked) };
-    let choice = asked.choose(&backbone.path)?;
-    if asked.device.is_none() {
+fn resolve_auto(request: EngineRequest, grid: &Grid) -> Result<EngineRequest> {
+    let Some(backbone) = grid.backbones.values().next() else { return Ok(request) };
+    let choice = request.choose(&backbone.path)?;
+    if request.device.is_none() {
         let class = choice.device().class();
         note!("--device auto: {class} on this machine, so all workers use it; --device cuda requests GPUs");
     }
     let kernels = match choice {
-        EngineChoice::Cpu(products) if asked.kernels.is_none() && products != Products::F32 => {
+        EngineChoice::Cpu(products) if request.kernels.is_none() && products != Products::F32 => {
             let kernels = products.kernels();
             note!(
                 "--kernels auto: {kernels} on this machine, so all workers use them; --kernels portable runs on every CPU"
             );
             Some(kernels)
         }
-        _ => asked.kernels,
+        _ => request.kernels,
     };
-    Ok(EngineRequest { device: Some(asked.device.unwrap_or_else(|| choice.device())), kernels, ..asked })
+    Ok(EngineRequest { device: Some(request.device.unwrap_or_else(|| choice.device())), kernels, ..request })
 }
 
-fn words(engine: EngineRequest) -> Vec<String> {
+fn engine_options(engine: EngineRequest) -> Vec<String> {
     let device = engine.device.map(|device| ["--device".to_owned(), device.to_string()]);
     let dtype = engine.dtype.map(|dtype| ["--dtype".to_owned(), dtype.name().to_owned()]);
     let name = engine.engine.map(|name| ["--engine".to_owned(), name.name().to_owned()]);
@@ -294,8 +364,8 @@ fn words(engine: EngineRequest) -> Vec<String> {
 }
 
 /// Returns the `--gres` value of the GPU to request, or `None` on the CPU.
-fn gres(engine: EngineRequest, bytes: u64, settings: RunSettings, profile: &SlurmProfile) -> Result<Option<String>> {
-    let on_cpu = engine.device.is_none_or(|device| device.to_string() == CPU.device);
+fn gres(bytes: u64, settings: RunSettings, profile: &SlurmProfile) -> Result<Option<String>> {
+    let on_cpu = settings.engine.device.is_none_or(|device| device.to_string() == CPU.device);
     if on_cpu {
         return Ok(None);
     }
@@ -303,7 +373,7 @@ fn gres(engine: EngineRequest, bytes: u64, settings: RunSettings, profile: &Slur
     Ok(Some(gpu.map_or("gpu:1".to_owned(), |gpu| format!("gpu:{}:1", gpu.name))))
 }
 
-fn asked_of_slurm(gres: Option<&str>, profile: &SlurmProfile, sbatch: &[String]) -> Vec<String> {
+fn sbatch_options(gres: Option<&str>, profile: &SlurmProfile, sbatch: &[String]) -> Vec<String> {
     let SlurmProfile { partition, account, qos, constraint, time, .. } = profile;
     let named = [
         ("gres", gres),
@@ -338,51 +408,4 @@ fn program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
 fn absolute(path: &Path) -> Result<String> {
     let found = std::path::absolute(path).map_err(|error| Error::io("find", path, &error))?;
     cluster::plain(&found)
-}
-
-fn worker_words(
-    submission: &Submission,
-    store: &Store,
-    cpus: usize,
-    profile: &SlurmProfile,
-    arguments: &Arguments,
-    limits: Vec<String>,
-) -> Result<Vec<String>> {
-    let file = absolute(&submission.folder(store).join(Submission::FILE))?;
-    let mut words = vec!["worker".into(), file];
-    words.extend(["--store".into(), absolute(store.root())?, "--slurm".into()]);
-    words.extend(["--threads".into(), cpus.to_string()]);
-    let retries = if arguments.limits.retries > 0 { arguments.limits.retries } else { profile.retries.unwrap_or(0) };
-    words.extend(["--retries".into(), retries.to_string()]);
-    if let Some(idle) = profile.idle_exit {
-        words.extend(["--idle-exit".into(), idle.to_string()]);
-    }
-    words.extend(limits);
-    Ok(words)
-}
-
-fn report_words(
-    submission: &Submission,
-    store: &Store,
-    work: &GivenWork,
-    engine: EngineRequest,
-    arguments: &Arguments,
-) -> Result<Vec<String>> {
-    let file = absolute(&submission.folder(store).join(Submission::FILE))?;
-    let near = Some(arguments.asked.file());
-    let results = absolute(&home::below(arguments.results.as_ref(), "results", near))?;
-    let mut out = Vec::new();
-    match &work.artifact {
-        None => out.extend(["run".into(), file]),
-        Some(artifact) => {
-            let folder = artifact.file.parent().unwrap_or(Path::new("."));
-            out.extend(["reproduce".into(), artifact.name.clone(), "--frozen".into(), file]);
-            out.extend(["--experiments".into(), absolute(folder)?]);
-            out.extend(["--reports".into(), absolute(&home::below(None, "reports", near))?]);
-            out.extend(submission.overrides.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
-        }
-    }
-    out.extend(["--store".into(), absolute(store.root())?, "--results".into(), results, "--stored".into()]);
-    out.extend(words(engine));
-    Ok(out)
 }

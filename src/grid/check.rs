@@ -5,11 +5,11 @@ use std::path::Path;
 
 use super::cell::{AXES, CUT_AXES};
 use super::cells::{Axes, optional};
-use super::defined::{self, Meant};
+use super::defined::{self, DefinitionEntry, Meant};
 use super::definitions::{Definers, Definitions};
 use super::depth::{self, DepthEntry};
-use super::eval_task::Asking;
-use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, TaskUseEntry};
+use super::eval_task::{Asking, EvalTask};
+use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, PerplexityEntry, TaskUseEntry};
 use super::input::InputRef;
 use super::named::Library;
 use super::node::{At, Positioned, YamlNode};
@@ -225,64 +225,25 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
             .expected("one or more of `perplexity: [{corpus: …, length: …}]`, `tasks: [arc_easy, …]` and `latency: {length: …}`")
             .found("an empty map"));
     }
-    let mut corpora = Vec::new();
-    let mut perplexity = Vec::new();
-    for (i, entry) in entries.perplexity.iter().enumerate() {
-        let at = at.key("perplexity").item(i);
-        let texts = validate::values(&at.key("corpus"), &entry.corpus)?;
-        let lengths = validate::counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
-        validate::few_enough(&[texts.len(), lengths.len()], &at.place())?;
-        for (text, length) in texts.iter().flat_map(|text| lengths.iter().map(move |length| (text, length))) {
-            // Point at the item if only one of the lists has several items, otherwise at the entry.
-            let position = match (texts.len(), lengths.len()) {
-                (1, 2..) => length.position.clone(),
-                (2.., 1) => text.position.clone(),
-                _ => at.place(),
-            };
-            perplexity.push(Positioned {
-                value: Perplexity {
-                    corpus: text.value.clone(),
-                    length: length.value,
-                    damage: entry.damage,
-                    draw: None,
-                },
-                position,
-            });
-        }
-        corpora.extend(texts);
-    }
-    let mut tasks = Vec::new();
-    let mut defined = Vec::new();
-    for (i, entry) in entries.tasks.iter().enumerate() {
-        let at = at.key("tasks").item(i);
-        match entry {
-            TaskUseEntry::Known(used) => tasks.push((at, used.clone())),
-            TaskUseEntry::Defined(entry) => {
-                let Asking { shots, max_length, limit, .. } = entry.how;
-                defined::check(&at, max_length, limit)?;
-                let shots = shots.unwrap_or_default();
-                validate::count(0, shots, "the number of examples", &at.key("shots").place())?;
-                defined.push((at, &**entry));
-            }
-        }
-    }
+    let (perplexity, corpora) = texts(&at.key("perplexity"), &entries.perplexity)?;
+    let TaskUses { known, defined } = TaskUses::read(&at.key("tasks"), &entries.tasks)?;
     // A list that is present must not be empty.
     if entries.perplexity.written().is_some() {
         validate::each_once(&at.key("perplexity"), &perplexity)?;
     }
     if entries.tasks.written().is_some() {
         validate::neither_empty_nor_long(&at.key("tasks"), &entries.tasks)?;
-        let placed: Vec<_> = tasks.iter().map(|(at, task)| at.placed(task.clone())).collect();
+        let placed: Vec<_> = known.iter().map(|(at, task)| at.placed(task.clone())).collect();
         validate::none_twice(&at.key("tasks").name(), &placed)?;
     }
-    tasks.iter().try_for_each(|(at, task)| defined::check(at, task.how.max_length, task.how.limit))?;
+    known.iter().try_for_each(|(at, task)| defined::check(at, task.how.max_length, task.how.limit))?;
     let used = Used {
         corpora,
-        tasks: tasks.iter().map(|(at, task)| at.key("name").placed(task.name.clone())).collect(),
+        tasks: known.iter().map(|(at, task)| at.key("name").placed(task.name.clone())).collect(),
         meant: Meant::read(&defined)?,
     };
     let Meant { uses, groups, .. } = &used.meant;
-    let tasks = tasks.into_iter().map(|(_, task)| task).chain(uses.iter().cloned()).collect();
+    let tasks = known.into_iter().map(|(_, task)| task).chain(uses.iter().cloned()).collect();
     let groups = groups.clone();
     let perplexity: Vec<Perplexity> = perplexity.into_iter().map(|text| text.value).collect();
     let latency = latencies(&at.key("latency"), &entries.latency)?;
@@ -299,6 +260,61 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
             .hint("add `damage: true` to an entry of `perplexity`"));
     }
     Ok((Evaluate { perplexity, tasks, groups, latency, metrics }, used))
+}
+
+/// Evaluated texts, and the names of their corpora.
+type PlacedTexts = (Vec<Positioned<Perplexity>>, Vec<Positioned<String>>);
+
+/// Expands texts and window lengths.
+fn texts(at: &At<'_>, entries: &Many<PerplexityEntry>) -> Result<PlacedTexts> {
+    let mut perplexity = Vec::new();
+    let mut corpora = Vec::new();
+    for (i, entry) in entries.iter().enumerate() {
+        let at = at.item(i);
+        let texts = validate::values(&at.key("corpus"), &entry.corpus)?;
+        let lengths = validate::counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
+        validate::few_enough(&[texts.len(), lengths.len()], &at.place())?;
+        for (text, length) in texts.iter().flat_map(|text| lengths.iter().map(move |length| (text, length))) {
+            // Point at the item if only one of the lists has several items, otherwise at the entry.
+            let position = match (texts.len(), lengths.len()) {
+                (1, 2..) => length.position.clone(),
+                (2.., 1) => text.position.clone(),
+                _ => at.place(),
+            };
+            let corpus = text.value.clone();
+            let value = Perplexity { corpus, length: length.value, damage: entry.damage, draw: None };
+            perplexity.push(Positioned { value, position });
+        }
+        corpora.extend(texts);
+    }
+    Ok((perplexity, corpora))
+}
+
+/// Tasks of a grid with their positions.
+struct TaskUses<'a> {
+    known: Vec<(At<'a>, EvalTask)>,
+    /// Tasks that are given by a definition.
+    defined: Vec<(At<'a>, &'a DefinitionEntry)>,
+}
+
+impl<'a> TaskUses<'a> {
+    fn read(at: &At<'a>, entries: &'a Many<TaskUseEntry>) -> Result<Self> {
+        let mut uses = Self { known: Vec::new(), defined: Vec::new() };
+        for (i, entry) in entries.iter().enumerate() {
+            let at = at.item(i);
+            match entry {
+                TaskUseEntry::Known(used) => uses.known.push((at, used.clone())),
+                TaskUseEntry::Defined(entry) => {
+                    let Asking { shots, max_length, limit, .. } = entry.how;
+                    defined::check(&at, max_length, limit)?;
+                    let shots = shots.unwrap_or_default();
+                    validate::count(0, shots, "the number of examples", &at.key("shots").place())?;
+                    uses.defined.push((at, &**entry));
+                }
+            }
+        }
+        Ok(uses)
+    }
 }
 
 /// Reads the names of additional metrics.

@@ -212,38 +212,45 @@ impl<'a> InputResolver<'a> {
 
 impl InputRef {
     pub(super) fn read(kind: EntryKind, name: &str, at: &At<'_>, written: WrittenSource<'_>) -> Result<Self> {
-        let [path_at, hub_at] = ["path", "hub"].map(|key| at.key(key));
-        let Some(hub) = written.hub else {
-            let Some(path) = written.path else {
-                return Err(at
-                    .bad(format!("the {} `{name}` has no location", kind.word()))
-                    .expected("`path: …`, or `hub: org/name`")
-                    .found("neither")
-                    .hint("docs/grid.md begins with a complete example"));
-            };
-            if written.revision.is_some() || !written.files.is_empty() && written.shards.is_none() {
-                let key = if written.revision.is_some() { "revision" } else { "files" };
-                return Err(at.key(key).bad(format!("`{key}` requires `hub`")));
-            }
-            if written.package.is_some() {
-                return Err(at.key("package").bad("`package` needs `hub`, whose pin its file is checked against"));
-            }
-            let Positioned { value, position } = from_here(path, &path_at);
-            let name = name.to_owned();
-            let path = Some(value);
-            let shards = written.shards;
-            return Ok(Self {
-                kind,
-                name,
-                want: None,
-                package: None,
-                path,
-                place: position,
-                either: false,
-                shards,
-                whole: false,
-            });
+        match written.hub {
+            Some(hub) => Self::read_hub(kind, name, at, hub, written),
+            None => Self::read_path(kind, name, at, written),
+        }
+    }
+
+    /// Reads an entry that has only a path.
+    fn read_path(kind: EntryKind, name: &str, at: &At<'_>, written: WrittenSource<'_>) -> Result<Self> {
+        let Some(path) = written.path else {
+            return Err(at
+                .bad(format!("the {} `{name}` has no location", kind.word()))
+                .expected("`path: …`, or `hub: org/name`")
+                .found("neither")
+                .hint("docs/grid.md begins with a complete example"));
         };
+        if written.revision.is_some() || !written.files.is_empty() && written.shards.is_none() {
+            let key = if written.revision.is_some() { "revision" } else { "files" };
+            return Err(at.key(key).bad(format!("`{key}` requires `hub`")));
+        }
+        if written.package.is_some() {
+            return Err(at.key("package").bad("`package` needs `hub`, whose pin its file is checked against"));
+        }
+        let Positioned { value, position } = from_here(path, &at.key("path"));
+        Ok(Self {
+            kind,
+            name: name.to_owned(),
+            want: None,
+            package: None,
+            path: Some(value),
+            place: position,
+            either: false,
+            shards: written.shards,
+            whole: false,
+        })
+    }
+
+    /// Reads an entry with a hub repository and perhaps a path.
+    fn read_hub(kind: EntryKind, name: &str, at: &At<'_>, hub: &str, written: WrittenSource<'_>) -> Result<Self> {
+        let hub_at = at.key("hub");
         let repo = if kind == EntryKind::Backbone { RepoKind::Model } else { RepoKind::Dataset };
         let source = Repo::new(repo, hub).and_then(|repo| Source::new(repo, written.revision));
         let source = source.map_err(|error| error.at(hub_at.place().to_string()))?;
@@ -257,33 +264,27 @@ impl InputRef {
             }
             (_, files) => {
                 let shards = written.shards.as_ref().map(WrittenShards::wanted);
-                RepoFiles {
-                    source,
-                    files: shards.as_deref().unwrap_or(files).iter().map(FilePattern::needed).collect(),
-                }
+                let files = shards.as_deref().unwrap_or(files).iter().map(FilePattern::needed).collect();
+                RepoFiles { source, files }
             }
         };
-        let path = written.path.map(|path| from_here(path, &path_at));
-        let position = path.as_ref().map_or_else(|| hub_at.place(), |path| path.position.clone());
-        let either = same_file(&position, &hub_at.place());
-        let name = name.to_owned();
-        let path = path.map(|path| path.value);
-        let package = written.package.map(str::to_owned);
-        if package.as_deref().is_some_and(|text| !is_pinned_requirement(text)) {
+        let path = written.path.map(|path| from_here(path, &at.key("path")));
+        let place = path.as_ref().map_or_else(|| hub_at.place(), |path| path.position.clone());
+        if let Some(package) = written.package.filter(|package| !is_pinned_requirement(package)) {
             return Err(at
                 .key("package")
                 .bad("the package is not pinned")
                 .expected("`name==version`")
-                .found(format!("`{}`", written.package.unwrap_or_default())));
+                .found(format!("`{package}`")));
         }
         Ok(Self {
             kind,
-            name,
+            name: name.to_owned(),
             want: Some(want),
-            package,
-            path,
-            place: position,
-            either,
+            package: written.package.map(str::to_owned),
+            path: path.map(|path| path.value),
+            either: same_file(&place, &hub_at.place()),
+            place,
             shards: written.shards,
             whole: false,
         })

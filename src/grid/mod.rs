@@ -47,7 +47,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use artifact::{
-    Description, FigureEntry, FigureKind, Highlight, ListEntry, Over, RacesEntry, RowHeader, TableEntry, Tolerance,
+    Description, FigureEntry, FigureKind, Highlight, ListEntry, Over, RacesEntry, RowEntry, RowHeader, TableEntry,
+    Tolerance,
 };
 pub use cell::{Calibration, Cell, Method, MethodAxis};
 pub use defined::{DefinedColumn, GroupUse, columns as defined_columns};

@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::files::sha256;
 use crate::metric::Metric;
 use crate::model::Tolerance;
-use crate::pipeline::identity::{Canonical, ComputeId, Difference, SettingPath, differs, leaves};
+use crate::pipeline::identity::{Canonical, ComputeId, Difference, differs, leaves};
 
 /// Differences between two runs.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -130,29 +130,14 @@ impl Differences {
         let pairing = pairing(&renamed, first, second);
         let mut values = Vec::new();
         let mut aside = BTreeSet::new();
-        for NumberPair { first: at, second: other, differences } in &pairing.pairs {
+        for pair in &pairing.pairs {
             // Skip engines and backbones, which are listed by name.
-            let notable = differences
+            let notable = pair
+                .differences
                 .iter()
                 .filter(|difference| !difference.aspect.is_of("engine") && !difference.aspect.is_of("model"));
             aside.extend(notable.cloned());
-            let number = &first.numbers[*at];
-            let other = &second.numbers[*other];
-            if number.record.value == other.record.value {
-                continue;
-            }
-            let same_items = identified && of_same_items(differences, &other.record.metric);
-            let paired = same_items.then(|| paired::test(&other.measurement(), &number.measurement())).flatten();
-            let ran =
-                [first.engine(&number.record.condition.backbone), second.engine(&other.record.condition.backbone)];
-            // No bound is known for other settings. The batch size follows from the engine.
-            let of_engine =
-                |aspect: &SettingPath| aspect.is_of("engine") || aspect.is_of("measure") && aspect.name() == "batch";
-            let same = same_items && differences.iter().all(|difference| of_engine(&difference.aspect));
-            let beyond = same.then(|| beyond(number, other, &ran)).flatten();
-            let Unpaired { record, cell, column } = unpaired(number);
-            let second = other.record.clone();
-            values.push(ValueDifference { first: record, second, cell, column, beyond, same_items, paired });
+            values.extend(value_difference(first, second, pair, identified));
         }
         let coinciding = pairing.coinciding.into_iter().map(|numbers| CoincidingNumbers {
             first: all_numbers(first, &numbers.first),
@@ -174,6 +159,31 @@ impl Differences {
             coinciding: coinciding.collect(),
         })
     }
+}
+
+/// Compares the values of a pair. Returns `None` if they are equal.
+fn value_difference(
+    first: &StoredResults,
+    second: &StoredResults,
+    pair: &NumberPair,
+    identified: bool,
+) -> Option<ValueDifference> {
+    let number = &first.numbers[pair.first];
+    let other = &second.numbers[pair.second];
+    if number.record.value == other.record.value {
+        return None;
+    }
+    let same_items = identified && of_same_items(&pair.differences, &other.record.metric);
+    let paired = same_items.then(|| paired::test(&other.measurement(), &number.measurement())).flatten();
+    let engines = [first.engine(&number.record.condition.backbone), second.engine(&other.record.condition.backbone)];
+    // No bound is known for other settings. The batch size follows from the engine.
+    let only_engines_differ = pair
+        .differences
+        .iter()
+        .all(|Difference { aspect, .. }| aspect.is_of("engine") || aspect.is_of("measure") && aspect.name() == "batch");
+    let beyond = (same_items && only_engines_differ).then(|| beyond(number, other, &engines)).flatten();
+    let Unpaired { record, cell, column } = unpaired(number);
+    Some(ValueDifference { first: record, second: other.record.clone(), cell, column, beyond, same_items, paired })
 }
 
 fn all_numbers(run: &StoredResults, at: &[usize]) -> Vec<Unpaired> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::measurement::{ResultRow, Results, number_id};
 use super::record::Record;
@@ -186,56 +186,13 @@ impl StoredResults {
 /// Returns, by metric, everything besides the condition that two numbers must share for their items to match. This
 /// includes the hashes of data files.
 fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
-    let data = |path: &Path| -> Vec<&String> {
-        outcome.inputs.iter().filter(|(file, _)| Path::new(file).starts_with(path)).map(|(_, hash)| hash).collect()
-    };
     let mut all = BTreeMap::new();
-    let mut texts = serde_json::Map::new();
-    let mut tasks = serde_json::Map::new();
-    // Measurements with the same metric name are stored separately, under their column names.
-    let texts_of =
-        |corpus: &str| grid.evaluate.perplexity.iter().filter(|text| stem(&text.corpus) == stem(corpus)).count();
-    for text in &grid.evaluate.perplexity {
-        let corpus = &grid.corpora[&text.corpus];
-        let files = match &corpus.stream {
-            None => corpus.files(),
-            Some(_) => corpus.files_of(EVALUATION_SEED).unwrap_or_default(),
-        };
-        let mut protocol = json!({
-            "data": files.iter().flat_map(|file| data(file)).collect::<Vec<_>>(), "column": corpus.column,
-            "rule": corpus.rule, "length": text.length, "limit": corpus.limit,
-        });
-        if let Some(stream) = &corpus.stream {
-            protocol["shards"] = json!({"order": stream.shards, "of": stream.count});
-        }
-        let (part, name) = match texts_of(&text.corpus) {
-            1 => (text.corpus.clone(), Metric::perplexity(stem(&text.corpus)).id),
-            _ => (text.to_string(), Protocol::text(grid, text, None).column()),
-        };
-        texts.insert(part, protocol.clone());
-        all.insert(name, protocol);
-    }
-    for used in grid.evaluate.native() {
-        let task = grid.task(used);
-        let (Some(extent), Some(native)) = (outcome.task(used), task.native()) else { continue };
-        let files: Vec<&String> = task.paths().into_iter().flat_map(|path| data(path)).collect();
-        let protocol = json!({
-            "data": files, "task": native.name, "version": native.version,
-            "metric": native.column.name(), "bos": used.how.bos.to_string(), "documents": extent.documents,
-        });
-        if grid.evaluate.native().filter(|other| other.name == used.name).count() == 1 {
-            tasks.insert(used.name.clone(), protocol.clone());
-            all.insert(native.name.to_owned(), protocol.clone());
-            all.insert(used.name.clone(), protocol);
-        } else {
-            tasks.insert(used.to_string(), protocol.clone());
-            all.insert(used.to_string(), protocol);
-        }
-    }
+    let texts = add_text_protocols(grid, outcome, &mut all);
+    let tasks = add_native_protocols(grid, outcome, &mut all);
     for used in grid.evaluate.defined() {
         let task = grid.task(used);
         let Ok(definition) = task.definition() else { continue };
-        let files: Vec<&String> = task.paths().into_iter().flat_map(|path| data(path)).collect();
+        let files: Vec<&String> = task.paths().into_iter().flat_map(|path| data_hashes(outcome, path)).collect();
         let asks = sha256::of_bytes(definition.asks());
         let judges = sha256::of_bytes(definition.judges());
         let protocol = json!({"data": files, "asks": asks, "judges": judges, "how": used.how});
@@ -249,4 +206,62 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
         }
     }
     all
+}
+
+/// Returns the hashes of the input files in a directory, or of one file.
+fn data_hashes<'a>(outcome: &'a GridOutcome, path: &Path) -> Vec<&'a String> {
+    outcome.inputs.iter().filter(|(file, _)| Path::new(file).starts_with(path)).map(|(_, hash)| hash).collect()
+}
+
+/// Adds the protocols of the texts by metric, and returns them by text.
+///
+/// Measurements with the same metric name are stored separately, under their column names.
+fn add_text_protocols(grid: &Grid, outcome: &GridOutcome, all: &mut BTreeMap<String, Value>) -> Map<String, Value> {
+    let mut texts = Map::new();
+    for text in &grid.evaluate.perplexity {
+        let corpus = &grid.corpora[&text.corpus];
+        let files = match &corpus.stream {
+            None => corpus.files(),
+            Some(_) => corpus.files_of(EVALUATION_SEED).unwrap_or_default(),
+        };
+        let mut protocol = json!({
+            "data": files.iter().flat_map(|file| data_hashes(outcome, file)).collect::<Vec<_>>(),
+            "column": corpus.column, "rule": corpus.rule, "length": text.length, "limit": corpus.limit,
+        });
+        if let Some(stream) = &corpus.stream {
+            protocol["shards"] = json!({"order": stream.shards, "of": stream.count});
+        }
+        let of_metric =
+            grid.evaluate.perplexity.iter().filter(|other| stem(&other.corpus) == stem(&text.corpus)).count();
+        let (part, name) = match of_metric {
+            1 => (text.corpus.clone(), Metric::perplexity(stem(&text.corpus)).id),
+            _ => (text.to_string(), Protocol::text(grid, text, None).column()),
+        };
+        texts.insert(part, protocol.clone());
+        all.insert(name, protocol);
+    }
+    texts
+}
+
+/// Adds the protocols of the built-in tasks by metric, and returns them by task.
+fn add_native_protocols(grid: &Grid, outcome: &GridOutcome, all: &mut BTreeMap<String, Value>) -> Map<String, Value> {
+    let mut tasks = Map::new();
+    for used in grid.evaluate.native() {
+        let task = grid.task(used);
+        let (Some(extent), Some(native)) = (outcome.task(used), task.native()) else { continue };
+        let files: Vec<&String> = task.paths().into_iter().flat_map(|path| data_hashes(outcome, path)).collect();
+        let protocol = json!({
+            "data": files, "task": native.name, "version": native.version,
+            "metric": native.column.name(), "bos": used.how.bos.to_string(), "documents": extent.documents,
+        });
+        if grid.evaluate.native().filter(|other| other.name == used.name).count() == 1 {
+            tasks.insert(used.name.clone(), protocol.clone());
+            all.insert(native.name.to_owned(), protocol.clone());
+            all.insert(used.name.clone(), protocol);
+        } else {
+            tasks.insert(used.to_string(), protocol.clone());
+            all.insert(used.to_string(), protocol);
+        }
+    }
+    tasks
 }

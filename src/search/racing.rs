@@ -69,15 +69,7 @@ pub fn search(grid: &Grid, lab: &SearchEnv<'_>) -> Result<Found> {
         alpha: spec.alpha,
         seed: spec.seed,
         prompt: spec.prompt.to_string(),
-        objectives: tracks
-            .iter()
-            .map(|track| Objective {
-                name: track.name.to_owned(),
-                on: track.strata.iter().map(|stratum| stratum.on.to_string()).collect(),
-                items: track.strata.iter().map(|stratum| stratum.used - stratum.judged()).sum(),
-                kept: track.strata.iter().map(Stratum::judged).sum(),
-            })
-            .collect(),
+        objectives: tracks.iter().map(objective).collect(),
         rounds,
         candidates: survivors.into_iter().map(|survivor| survivor.told(&tracks, &spec.budget)).collect(),
         left_out,
@@ -86,6 +78,15 @@ pub fn search(grid: &Grid, lab: &SearchEnv<'_>) -> Result<Found> {
         leads,
         spent,
     })
+}
+
+fn objective(track: &Track) -> Objective {
+    Objective {
+        name: track.name.to_owned(),
+        on: track.strata.iter().map(|stratum| stratum.on.to_string()).collect(),
+        items: track.strata.iter().map(|stratum| stratum.used - stratum.judged()).sum(),
+        kept: track.strata.iter().map(Stratum::judged).sum(),
+    }
 }
 
 /// Runs rounds until one candidate or no item is left. Returns the rounds and their costs.

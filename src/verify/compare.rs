@@ -14,6 +14,7 @@ use crate::pipeline::identity::{ComputeId, Identity};
 use crate::pipeline::stage::operator::BoundaryResult;
 use crate::results::ResultRow;
 use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
+use ghostlab_definitions::aggregate::Aggregation;
 
 /// Checks of one results folder.
 pub(super) struct Checks {
@@ -65,7 +66,6 @@ impl Checks {
         } else if cell.selection.is_some() {
             self.selections.lack(name, "the cell in run.json");
         }
-        let how = (tolerance, own_engine);
         for scores in &cell.scores {
             // A definition has several metrics, and so several numbers.
             let numbers: Vec<&&ResultRow> = cell_numbers
@@ -79,77 +79,88 @@ impl Checks {
             if numbers.is_empty() && !none && cell_numbers.iter().all(|number| number.failure.is_none()) {
                 self.inputs.lack(format!("{name} on {}", scores.label), "items of that measure in the record");
             }
-            numbers.into_iter().for_each(|number| self.items(recorded, number, scores, how));
+            for number in numbers {
+                // A relative tolerance of the perplexity is an absolute tolerance of the loss in nats per token.
+                let per_token = tolerance.perplexity.ln_1p();
+                self.items(recorded, &NumberCheck { number, per_token, own_engine }, scores);
+            }
         }
     }
 
-    fn items(&mut self, recorded: &ReferenceRun, number: &ResultRow, scores: &SampledScores, how: (Tolerance, bool)) {
-        let (recorded_number, own_engine) = how;
-        // A relative tolerance of the perplexity is an absolute tolerance of the loss in nats per token.
-        let per_token = recorded_number.perplexity.ln_1p();
-        let at = |what: String| format!("{}, {}, {what}", number.cell, number.column);
+    fn items(&mut self, recorded: &ReferenceRun, number: &NumberCheck<'_>, scores: &SampledScores) {
         match &scores.items {
-            SampledItems::Windows(windows) => {
-                let losses = number.losses().unwrap_or_default();
-                let column = match metric_of(number).of {
-                    // Another engine may break the tie between two equally likely tokens differently.
-                    Of::Damage(Damage::SameTop, _) if !own_engine => return,
-                    Of::Damage(damage, stretch) => damage.column(stretch),
-                    _ => 0,
-                };
-                for (index, values) in windows {
-                    let (index, found) = (*index, values.get(column).copied().unwrap_or(f64::NAN));
-                    let at = || at(format!("window {index}"));
-                    match losses.get(index) {
-                        Some(&loss) => self.windows.number(at, loss, found, per_token),
-                        None => self.windows.lack(at(), "its loss in the record"),
-                    }
-                }
-            }
+            SampledItems::Windows(windows) => self.compare_windows(number, windows),
             SampledItems::Defined(of_metrics) => {
-                let metric = number.record.metric.rsplit('/').next().unwrap_or_default();
+                let metric = number.number.record.metric.rsplit('/').next().unwrap_or_default();
                 match of_metrics.get(metric) {
-                    Some(DefinedItems::Right(made)) => right(number, made, own_engine, &mut self.documents),
+                    Some(DefinedItems::Right(made)) => right(number, made, &mut self.documents),
                     Some(DefinedItems::Losses { items, aggregation, units }) => {
-                        losses(number, items, per_token, &mut self.choices);
-                        let recorded = number.losses().unwrap_or_default();
-                        if let (Some(value), true) = (number.record.value, recorded.len() == scores.all) {
-                            let of_items = aggregation.of_loss(recorded.iter().sum::<f64>() / units);
-                            self.choices.number(
-                                || at("by its documents' log-likelihoods".to_owned()),
-                                value,
-                                of_items,
-                                ROUNDING * of_items.abs(),
-                            );
-                        }
+                        losses(number, items, &mut self.choices);
+                        self.compare_perplexity(number, scores.all, *aggregation, *units);
                     }
                     None => {}
                 }
             }
-            SampledItems::Documents(documents, kind) => {
-                // Flips follow from the answers, which are compared as separate numbers.
-                if matches!(metric_of(number).of, Of::Flips(_)) {
-                    return;
+            SampledItems::Documents(documents, kind) => self.compare_documents(recorded, number, documents, *kind),
+        }
+    }
+
+    fn compare_windows(&mut self, number: &NumberCheck<'_>, windows: &[(usize, Vec<f64>)]) {
+        let losses = number.number.losses().unwrap_or_default();
+        let column = match metric_of(number.number).of {
+            // Another engine may break the tie between two equally likely tokens differently.
+            Of::Damage(Damage::SameTop, _) if !number.own_engine => return,
+            Of::Damage(damage, stretch) => damage.column(stretch),
+            _ => 0,
+        };
+        for (index, values) in windows {
+            let found = values.get(column).copied().unwrap_or(f64::NAN);
+            let at = || number.at(&format!("window {index}"));
+            match losses.get(*index) {
+                Some(&loss) => self.windows.number(at, loss, found, number.per_token),
+                None => self.windows.lack(at(), "its loss in the record"),
+            }
+        }
+    }
+
+    /// Compares a perplexity over all documents with the recorded losses of its documents.
+    fn compare_perplexity(&mut self, number: &NumberCheck<'_>, all: usize, aggregation: Aggregation, units: f64) {
+        let losses = number.number.losses().unwrap_or_default();
+        if let (Some(value), true) = (number.number.record.value, losses.len() == all) {
+            let of_items = aggregation.of_loss(losses.iter().sum::<f64>() / units);
+            let tolerance = ROUNDING * of_items.abs();
+            self.choices.number(|| number.at("by its documents' log-likelihoods"), value, of_items, tolerance);
+        }
+    }
+
+    fn compare_documents(
+        &mut self,
+        recorded: &ReferenceRun,
+        number: &NumberCheck<'_>,
+        documents: &[(usize, DocumentResult)],
+        kind: AccuracyKind,
+    ) {
+        // Flips follow from the answers, which are compared as separate numbers.
+        if matches!(metric_of(number.number).of, Of::Flips(_)) {
+            return;
+        }
+        let ResultRow { cell, column, .. } = number.number;
+        let right = number.number.task_answers().unwrap_or_default();
+        let losses = recorded.documents.as_ref().and_then(|all| all.get(&(cell.clone(), column.clone())));
+        for &(index, ref document) in documents {
+            let found = document.right(kind);
+            match right.get(index) {
+                Some(&recorded) if recorded == found || is_tie(document, kind, number.per_token) => {
+                    self.documents.agree(0.0);
                 }
-                let right = number.task_answers().unwrap_or_default();
-                let losses =
-                    recorded.documents.as_ref().and_then(|all| all.get(&(number.cell.clone(), number.column.clone())));
-                for &(index, ref document) in documents {
-                    let found = document.right(*kind);
-                    match right.get(index) {
-                        Some(&recorded) if recorded == found || is_tie(document, *kind, per_token) => {
-                            self.documents.agree(0.0);
-                        }
-                        Some(&recorded) => {
-                            let at = at(format!("document {index} of those that are scored"));
-                            self.documents.differ(at, [word(recorded), word(found)], None);
-                        }
-                        None => self.documents.lack(at(format!("document {index}")), "its answer in the record"),
-                    }
-                    if let Some(known) = losses.and_then(|losses| losses.get(index)) {
-                        choices(known, document, per_token, &|what| at(what), &mut self.choices);
-                    }
+                Some(&recorded) => {
+                    let at = number.at(&format!("document {index} of those that are scored"));
+                    self.documents.differ(at, [word(recorded), word(found)], None);
                 }
+                None => self.documents.lack(number.at(&format!("document {index}")), "its answer in the record"),
+            }
+            if let Some(known) = losses.and_then(|losses| losses.get(index)) {
+                choices(number, known, document, &mut self.choices);
             }
         }
     }
@@ -170,6 +181,22 @@ impl Checks {
         let counts = [self.inputs.compared(), windows, documents, choices, pruned, boundaries];
         let checks = [self.inputs, self.windows, self.documents, self.choices, self.selections, self.operators];
         checks.into_iter().zip(counts).map(|(check, count)| check.of(count)).collect()
+    }
+}
+
+/// Recorded number whose items are compared.
+struct NumberCheck<'a> {
+    number: &'a ResultRow,
+    /// Tolerance of a loss, in nats per token.
+    per_token: f64,
+    /// Whether the engine is that of the record.
+    own_engine: bool,
+}
+
+impl NumberCheck<'_> {
+    /// Describes the position of an item of the number.
+    fn at(&self, item: &str) -> String {
+        format!("{}, {}, {item}", self.number.cell, self.number.column)
     }
 }
 
@@ -215,69 +242,45 @@ fn word(right: bool) -> &'static str {
     if right { "right" } else { "wrong" }
 }
 
-fn document(number: &ResultRow, position: usize) -> String {
-    format!("{}, {}, document {position}", number.cell, number.column)
-}
-
 /// Compares the correctness of generated answers. On another engine, texts may diverge at any near tie, and so may the
 /// answers.
-fn right(number: &ResultRow, made: &[(usize, bool)], own_engine: bool, check: &mut Check) {
-    let recorded = number.task_answers().unwrap_or_default();
+fn right(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut Check) {
+    let recorded = number.number.task_answers().unwrap_or_default();
     for (index, made) in made {
+        let at = || number.at(&format!("document {index}"));
         match recorded.get(*index).copied() {
             Some(bit) if bit == *made => check.agree(0.0),
-            Some(bit) if own_engine => check.differ(document_label(number, index), [word(bit), word(*made)], None),
-            Some(bit) => {
-                check.lack(
-                    document_label(number, index),
-                    format!("its engine: {} there, {} here", word(bit), word(*made)),
-                );
-            }
+            Some(bit) if number.own_engine => check.differ(at(), [word(bit), word(*made)], None),
+            Some(bit) => check.lack(at(), format!("its engine: {} there, {} here", word(bit), word(*made))),
             // Only means of zeros and ones are recorded with items.
             None if recorded.is_empty() => {}
-            None => check.lack(document_label(number, index), "its answer in the record"),
+            None => check.lack(at(), "its answer in the record"),
         }
     }
 }
 
-fn document_label(number: &ResultRow, index: &usize) -> String {
-    document(number, *index)
-}
-
-fn losses(number: &ResultRow, made: &[DocumentLoss], per_token: f64, check: &mut Check) {
-    let losses = number.losses().unwrap_or_default();
+fn losses(number: &NumberCheck<'_>, made: &[DocumentLoss], check: &mut Check) {
+    let losses = number.number.losses().unwrap_or_default();
     for DocumentLoss { index, nats, tokens } in made {
+        let at = || number.at(&format!("document {index}"));
         match losses.get(*index) {
-            Some(loss) => check.number(|| loss_label(number, index), *loss, *nats, per_token * *tokens as f64),
-            None => check.lack(loss_label(number, index), "its log-likelihood in the record"),
+            Some(loss) => check.number(at, *loss, *nats, number.per_token * *tokens as f64),
+            None => check.lack(at(), "its log-likelihood in the record"),
         }
     }
 }
 
-fn loss_label(number: &ResultRow, index: &usize) -> String {
-    document(number, *index)
-}
-
-fn choices(
-    recorded: &RecordedDocument,
-    found: &DocumentResult,
-    per_token: f64,
-    at: &dyn Fn(String) -> String,
-    check: &mut Check,
-) {
+fn choices(number: &NumberCheck<'_>, recorded: &RecordedDocument, found: &DocumentResult, check: &mut Check) {
     if (recorded.id, recorded.gold, recorded.choices.len()) != (found.id, found.gold, found.choices.len()) {
         let one = describe(recorded.id, recorded.gold, recorded.choices.len());
         let two = describe(found.id, found.gold, found.choices.len());
-        check.differ(at(format!("document {}", found.id)), [one, two], None);
+        check.differ(number.at(&format!("document {}", found.id)), [one, two], None);
         return;
     }
     for (index, (one, two)) in recorded.choices.iter().zip(&found.choices).enumerate() {
-        check.number(
-            || at(format!("document {}, choice {index}", found.id)),
-            one.log_likelihood,
-            two.log_likelihood,
-            per_token * two.tokens as f64,
-        );
+        let at = || number.at(&format!("document {}, choice {index}", found.id));
+        let tolerance = number.per_token * two.tokens as f64;
+        check.number(at, one.log_likelihood, two.log_likelihood, tolerance);
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::axis::{Axis, Range, Scale, Tick, drawable, plain, size};
 use super::font;
 use super::frame::{Frame, FramePlan, Key, Surroundings, Width};
-use super::palette;
+use super::palette::{self, Look};
 use super::scene::{Scene, ScenePoint};
 use crate::error::{Error, Result};
 use crate::style::{Dash, Marker};
@@ -94,6 +94,30 @@ impl Curves {
         let marked = self.lines.iter().all(|line| line.points.len() <= MARKED);
         let xs = if marked { xs.with_room(false) } else { xs.exactly() };
         let ticks = self.x_ticks(&xs, Frame::room(around.width, &ys));
+        let entries = self.keys(marked);
+        let aside = font::widest(ticks.iter().map(|tick| tick.text.as_str())) / 2.0;
+        let axis = self.value_axis(&ys, around.width);
+        let plan = FramePlan { around, axis: &axis, range: ys, entries: &entries, head: 0.0, foot: 0.0, aside };
+        let frame = Frame::draw(scene, plan);
+        let apart = if marked { self.apart(&xs, frame.right - frame.left) } else { 0.0 };
+        for level in &self.levels {
+            if drawable(Some(level.value)).is_some_and(|value| self.y.shows(value)) {
+                let style = palette::of(&level.method);
+                let y = frame.y(level.value);
+                scene.line(&[(frame.left, y), (frame.right, y)], style.colour, 1.1, style.dash);
+            }
+        }
+        for (number, line) in self.lines.iter().enumerate() {
+            let aside = (number as f64 - (self.lines.len() - 1) as f64 / 2.0) * apart;
+            let plot = LinePlot { frame: &frame, xs: &xs, aside, style: palette::of(&line.method) };
+            let runs = self.runs(line);
+            if marked { plot.draw_marked(&runs, scene) } else { plot.draw_thin(&runs, scene) }
+        }
+        frame.x_axis(scene, &self.x, &ticks, &xs)
+    }
+
+    /// Returns the entries of the key: lines, then levels.
+    fn keys(&self, marked: bool) -> Vec<(Key, String)> {
         let line_keys = self.lines.iter().map(|line| {
             let style = palette::of(&line.method);
             (Key::Line { style, dash: Dash::Solid, marked }, line.label.clone())
@@ -102,60 +126,11 @@ impl Curves {
             let style = palette::of(&level.method);
             (Key::Line { style, dash: style.dash, marked: false }, level.label.clone())
         });
-        let entries: Vec<(Key, String)> = line_keys.chain(level_keys).collect();
-        let aside = font::widest(ticks.iter().map(|tick| tick.text.as_str())) / 2.0;
-        let axis = self.said(&ys, around.width);
-        let plan = FramePlan { around, axis: &axis, range: ys, entries: &entries, head: 0.0, foot: 0.0, aside };
-        let frame = Frame::draw(scene, plan);
-        let apart = if marked { self.apart(&xs, frame.right - frame.left) } else { 0.0 };
-
-        for level in
-            self.levels.iter().filter(|level| drawable(Some(level.value)).is_some_and(|value| self.y.shows(value)))
-        {
-            let style = palette::of(&level.method);
-            let y = frame.y(level.value);
-            scene.line(&[(frame.left, y), (frame.right, y)], style.colour, 1.1, style.dash);
-        }
-        for (number, line) in self.lines.iter().enumerate() {
-            let style = palette::of(&line.method);
-            let aside = (number as f64 - (self.lines.len() - 1) as f64 / 2.0) * apart;
-            let runs = self.runs(line);
-            for run in &runs {
-                let places: Vec<ScenePoint> =
-                    run.iter().map(|(px, py, _)| (x_position(&xs, &frame, aside, *px), frame.y(*py))).collect();
-                if !marked && run.iter().any(|(_, _, error)| *error > 0.0) {
-                    let upper =
-                        run.iter().map(|(px, py, error)| (x_position(&xs, &frame, aside, *px), frame.y(py + error)));
-                    let lower = run
-                        .iter()
-                        .rev()
-                        .map(|(px, py, error)| (x_position(&xs, &frame, aside, *px), frame.y(py - error)));
-                    scene.fill(upper.chain(lower).collect(), style.colour, 0.2);
-                }
-                match places.as_slice() {
-                    [single] if !marked => scene.marker(*single, Marker::Circle, style.colour, 0.7),
-                    _ => scene.line(&thinned(&places), style.colour, if marked { 1.3 } else { 0.7 }, Dash::Solid),
-                }
-            }
-            if marked {
-                for (px, py, error) in runs.iter().flatten().copied() {
-                    scene.marker((x_position(&xs, &frame, aside, px), frame.y(py)), style.marker, style.colour, MARKER);
-                    if error > 0.0 {
-                        frame.whisker(
-                            scene,
-                            x_position(&xs, &frame, aside, px),
-                            (py - error, py + error),
-                            style.colour,
-                        );
-                    }
-                }
-            }
-        }
-        frame.x_axis(scene, &self.x, &ticks, &xs)
+        line_keys.chain(level_keys).collect()
     }
 
     /// Returns the value axis, with its start in the label if that is not 0.
-    fn said(&self, ys: &Range, width: Width) -> Axis {
+    fn value_axis(&self, ys: &Range, width: Width) -> Axis {
         let mut axis = self.y.clone();
         if ys.begins_above_zero().is_some()
             && let Some(first) = ys.ticks(Frame::most_ticks(width)).first()
@@ -181,7 +156,7 @@ impl Curves {
         (nearest / (2.0 * self.lines.len() as f64)).min(APART)
     }
 
-    fn runs(&self, line: &Line) -> Vec<Vec<(f64, f64, f64)>> {
+    fn runs(&self, line: &Line) -> Vec<PointRun> {
         let seen: Vec<_> = line.points.iter().map(|point| self.seen(point)).collect();
         let runs = seen.split(Option::is_none).filter(|run| !run.is_empty());
         runs.map(|run| run.iter().flatten().copied().collect()).collect()
@@ -201,8 +176,53 @@ fn draw_nothing() -> Error {
     Error::bad_input("the line chart is empty")
 }
 
-fn x_position(xs: &Range, frame: &Frame, aside: f64, value: f64) -> f64 {
-    frame.x(xs, value) + aside
+/// Frame and style for drawing the points of one line.
+struct LinePlot<'a> {
+    frame: &'a Frame,
+    xs: &'a Range,
+    /// Horizontal offset of the line.
+    aside: f64,
+    style: Look,
+}
+
+/// Consecutive points without a gap: x, y and error.
+type PointRun = Vec<(f64, f64, f64)>;
+
+impl LinePlot<'_> {
+    fn point(&self, x: f64, y: f64) -> ScenePoint {
+        (self.frame.x(self.xs, x) + self.aside, self.frame.y(y))
+    }
+
+    /// Draws a line with markers and error bars.
+    fn draw_marked(&self, runs: &[PointRun], scene: &mut Scene) {
+        for run in runs {
+            let path: Vec<ScenePoint> = run.iter().map(|(x, y, _)| self.point(*x, *y)).collect();
+            scene.line(&thinned(&path), self.style.colour, 1.3, Dash::Solid);
+        }
+        for (x, y, error) in runs.iter().flatten().copied() {
+            let at = self.point(x, y);
+            scene.marker(at, self.style.marker, self.style.colour, MARKER);
+            if error > 0.0 {
+                self.frame.whisker(scene, at.0, (y - error, y + error), self.style.colour);
+            }
+        }
+    }
+
+    /// Draws a thin line with an error band.
+    fn draw_thin(&self, runs: &[PointRun], scene: &mut Scene) {
+        for run in runs {
+            if run.iter().any(|(_, _, error)| *error > 0.0) {
+                let upper = run.iter().map(|(x, y, error)| self.point(*x, y + error));
+                let lower = run.iter().rev().map(|(x, y, error)| self.point(*x, y - error));
+                scene.fill(upper.chain(lower).collect(), self.style.colour, 0.2);
+            }
+            let path: Vec<ScenePoint> = run.iter().map(|(x, y, _)| self.point(*x, *y)).collect();
+            match path.as_slice() {
+                [single] => scene.marker(*single, Marker::Circle, self.style.colour, 0.7),
+                _ => scene.line(&thinned(&path), self.style.colour, 0.7, Dash::Solid),
+            }
+        }
+    }
 }
 
 fn ticks_fit(xs: &Range, room: f64, ticks: &[Tick]) -> bool {

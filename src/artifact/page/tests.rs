@@ -17,13 +17,46 @@ fn hostile() -> String {
 
 /// Builds a page with [`HOSTILE`] in every text field.
 fn hostile_page() -> Page {
+    Page {
+        title: hostile(),
+        made: hostile(),
+        program: hostile(),
+        answer: vec![hostile()],
+        headline: hostile(),
+        profile_note: hostile(),
+        artifacts: vec![hostile_artifact()],
+        claims: vec![ClaimRow {
+            sentence: hostile(),
+            claim: hostile(),
+            section: hostile(),
+            paper: hostile(),
+            paper_verdict: Judgement::Fails,
+            ours: hostile(),
+            verdict: Judgement::Holds,
+            artifact: hostile(),
+            profile: hostile(),
+        }],
+        findings: vec![FindingRow {
+            severity: Severity::Contradiction,
+            rule: hostile(),
+            position: hostile(),
+            expected: hostile(),
+            found: hostile(),
+            note: hostile(),
+        }],
+        left_out: vec![(hostile(), hostile())],
+        cells: [(hostile(), hostile_note())].into(),
+    }
+}
+
+fn hostile_artifact() -> PageArtifact {
     let row = SavedRow {
         group: Some(hostile()),
         ours: true,
         cells: vec![hostile_cell(false), hostile_cell(true)],
         ..SavedRow::default()
     };
-    let artifact = PageArtifact {
+    PageArtifact {
         name: hostile(),
         profile: hostile(),
         title: hostile(),
@@ -49,8 +82,11 @@ fn hostile_page() -> Page {
         }],
         inputs: [pair()].into(),
         files: vec![pair(), (hostile(), format!("a{HOSTILE}")), (hostile(), "javascript:1".into())],
-    };
-    let note = CellNote {
+    }
+}
+
+fn hostile_note() -> CellNote {
+    CellNote {
         title: hostile(),
         identity: hostile().into(),
         lines: vec![pair()],
@@ -58,38 +94,6 @@ fn hostile_page() -> Page {
         makers: vec![vec![pair()], vec![pair()]],
         parts: vec![ObjectNote { kind: hostile(), key: hostile(), finished: hostile(), seconds: 1.5, maker: 1 }],
         inputs: [pair()].into(),
-    };
-    let claim = ClaimRow {
-        sentence: hostile(),
-        claim: hostile(),
-        section: hostile(),
-        paper: hostile(),
-        paper_verdict: Judgement::Fails,
-        ours: hostile(),
-        verdict: Judgement::Holds,
-        artifact: hostile(),
-        profile: hostile(),
-    };
-    let finding = FindingRow {
-        severity: Severity::Contradiction,
-        rule: hostile(),
-        position: hostile(),
-        expected: hostile(),
-        found: hostile(),
-        note: hostile(),
-    };
-    Page {
-        title: hostile(),
-        made: hostile(),
-        program: hostile(),
-        answer: vec![hostile()],
-        headline: hostile(),
-        profile_note: hostile(),
-        artifacts: vec![artifact],
-        claims: vec![claim],
-        findings: vec![finding],
-        left_out: vec![(hostile(), hostile())],
-        cells: [(hostile(), note)].into(),
     }
 }
 

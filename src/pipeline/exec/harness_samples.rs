@@ -1,8 +1,9 @@
 //! Requests and answers by document, in the format of lm-evaluation-harness's `samples_TASK_….jsonl`.
 
 use ghostlab_definitions::aggregate::Item;
+use ghostlab_definitions::filter::Pipeline;
 use ghostlab_definitions::results::judged;
-use ghostlab_definitions::{Answer, Ask, Request};
+use ghostlab_definitions::{Answer, Ask, Request, Task, Value as DefinitionValue};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
@@ -38,63 +39,75 @@ pub fn harness_samples(
         if by_document.len() != answers.len() {
             return Err(Error::job("the answers do not match the requests").at(scores.label.clone()));
         }
-        let judged = judged(&task, answers, &|_, _| Ok(None))?;
-        let mut lines = Vec::new();
-        for pipeline in &task.definition.filters {
-            for (at, (requests, answers)) in by_document.iter().zip(answers).enumerate() {
-                let document = &task.documents[at];
-                let target = task.target(document)?.text();
-                let texts: Vec<[&str; 2]> = requests.iter().map(texts).collect();
-                let arguments: Map<String, Value> = requests
-                    .iter()
-                    .enumerate()
-                    .map(|(index, request)| {
-                        let [context, continuation] = self::texts(request);
-                        let arguments = match &request.ask {
-                            Ask::Generate { settings, .. } => json!({"arg_0": context, "arg_1": settings}),
-                            _ if continuation.is_empty() => json!({"arg_0": context}),
-                            _ => json!({"arg_0": context, "arg_1": continuation}),
-                        };
-                        (format!("gen_args_{index}"), arguments)
-                    })
-                    .collect();
-                let filtered: Vec<Value> = answers
-                    .iter()
-                    .map(|answer| match answer {
-                        Answer::Texts(texts) => {
-                            let texts =
-                                texts.iter().map(|text| ghostlab_definitions::Value::Text(text.clone())).collect();
-                            Ok(json!(pipeline.apply(ghostlab_definitions::Value::List(texts), document)?))
-                        }
-                        other => Ok(said(other)),
-                    })
-                    .collect::<Result<_>>()?;
-                let scores = judged.iter().filter(|score| score.score.filter == pipeline.name);
-                let metrics: Vec<(&str, Value)> = scores
-                    .map(|judged| (judged.score.metric.as_str(), judged.items.get(at).map_or(Value::Null, item)))
-                    .collect();
-                let mut line = json!({
-                    "doc_id": at,
-                    "doc": document,
-                    "target": target,
-                    "arguments": arguments,
-                    "resps": answers.iter().map(responses).collect::<Vec<_>>(),
-                    "filtered_resps": filtered,
-                    "filter": pipeline.name,
-                    "metrics": metrics.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
-                    "doc_hash": sha256::of_bytes(document.json(Some(2))),
-                    "prompt_hash": sha256::of_bytes(texts.first().map_or("", |definition| definition[0])),
-                    "target_hash": sha256::of_bytes(&target),
-                });
-                for (name, value) in metrics {
-                    line[name] = value;
-                }
-                lines.push(line);
-            }
-        }
-        all.push((scores.label.clone(), lines));
+        all.push((scores.label.clone(), task_samples(&task, &by_document, answers)?));
     }
     Ok(all)
+}
+
+/// Returns a sample for each filter and document of a task. `requests` and `answers` are indexed by document.
+fn task_samples(task: &Task, requests: &[&[Request]], answers: &[Vec<Answer>]) -> Result<Vec<Value>> {
+    let judged = judged(task, answers, &|_, _| Ok(None))?;
+    let mut samples = Vec::new();
+    for filter in &task.definition.filters {
+        for (at, (requests, answers)) in requests.iter().zip(answers).enumerate() {
+            let metrics: Vec<(&str, Value)> = judged
+                .iter()
+                .filter(|judged| judged.score.filter == filter.name)
+                .map(|judged| (judged.score.metric.as_str(), judged.items.get(at).map_or(Value::Null, item)))
+                .collect();
+            let document = &task.documents[at];
+            let target = task.target(document)?.text();
+            let prompt = requests.first().map_or("", |request| texts(request)[0]);
+            let filtered =
+                answers.iter().map(|answer| filtered(filter, answer, document)).collect::<Result<Vec<_>>>()?;
+            let mut sample = json!({
+                "doc_id": at,
+                "doc": document,
+                "target": target,
+                "arguments": arguments(requests),
+                "resps": answers.iter().map(responses).collect::<Vec<_>>(),
+                "filtered_resps": filtered,
+                "filter": filter.name,
+                "metrics": metrics.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+                "doc_hash": sha256::of_bytes(document.json(Some(2))),
+                "prompt_hash": sha256::of_bytes(prompt),
+                "target_hash": sha256::of_bytes(&target),
+            });
+            for (name, value) in metrics {
+                sample[name] = value;
+            }
+            samples.push(sample);
+        }
+    }
+    Ok(samples)
+}
+
+/// Returns the arguments of a document's requests, by the harness's names.
+fn arguments(requests: &[Request]) -> Map<String, Value> {
+    requests
+        .iter()
+        .enumerate()
+        .map(|(index, request)| {
+            let [context, continuation] = texts(request);
+            let arguments = match &request.ask {
+                Ask::Generate { settings, .. } => json!({"arg_0": context, "arg_1": settings}),
+                _ if continuation.is_empty() => json!({"arg_0": context}),
+                _ => json!({"arg_0": context, "arg_1": continuation}),
+            };
+            (format!("gen_args_{index}"), arguments)
+        })
+        .collect()
+}
+
+/// Applies a filter to generated texts. Other answers are not filtered.
+fn filtered(filter: &Pipeline, answer: &Answer, document: &DefinitionValue) -> Result<Value> {
+    match answer {
+        Answer::Texts(texts) => {
+            let texts = texts.iter().map(|text| DefinitionValue::Text(text.clone())).collect();
+            Ok(json!(filter.apply(DefinitionValue::List(texts), document)?))
+        }
+        other => Ok(answer_json(other)),
+    }
 }
 
 fn texts(request: &Request) -> [&str; 2] {
@@ -108,12 +121,12 @@ fn texts(request: &Request) -> [&str; 2] {
 fn responses(answer: &Answer) -> Value {
     match answer {
         Answer::Texts(texts) => json!(texts),
-        other => json!([said(other)]),
+        other => json!([answer_json(other)]),
     }
 }
 
 /// Formats an answer like lm-evaluation-harness, with numbers as strings.
-fn said(answer: &Answer) -> Value {
+fn answer_json(answer: &Answer) -> Value {
     match answer {
         Answer::LogLikelihood(likelihood, greedy) => {
             json!([number_text(*likelihood), if *greedy { "True" } else { "False" }])
@@ -124,7 +137,7 @@ fn said(answer: &Answer) -> Value {
 }
 
 fn number_text(number: f64) -> String {
-    ghostlab_definitions::Value::Float(number).text()
+    DefinitionValue::Float(number).text()
 }
 
 fn item(item: &Item) -> Value {

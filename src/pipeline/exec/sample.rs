@@ -27,8 +27,9 @@ use crate::pipeline::stage::group::{JobContext, Order, Programs};
 use crate::pipeline::stage::operator::{BoundaryResult, figures};
 use crate::pipeline::stage::scores::{ScoredVariant, answered};
 use crate::pipeline::stage::selection;
-use crate::pipeline::stage::tokens::{self, AnswerKey};
-use crate::tasks::{AccuracyKind, DocumentResult};
+use crate::pipeline::stage::tokens::{self, AnswerKey, Documents};
+use crate::tasks::{AccuracyKind, DocumentResult, Solutions};
+use ghostlab_definitions::Definition;
 use ghostlab_definitions::aggregate::{Aggregation, Item, bits};
 use ghostlab_definitions::results::{Noted, noted};
 use ghostlab_store::{Key, Store};
@@ -286,78 +287,102 @@ fn items(
     scored: &[usize],
     answer_key: Option<&AnswerKey>,
 ) -> Result<(SampledItems, usize)> {
-    // Assemble the values, then a mask of the computed items. Missing chunks are filled with zeros.
-    let filled = |fill_row: &dyn Fn(usize, &[f64]) -> Vec<f64>| -> Vec<Vec<f64>> {
-        chunks
-            .iter()
-            .enumerate()
-            .map(|(at, values)| match values.is_empty() {
-                true => vec![0.0; eval_set.count(at)],
-                false => fill_row(at, values),
-            })
-            .collect()
-    };
-    let values = eval_set.assemble(&filled(&|_, values| values.to_vec()));
-    let drawn: Vec<bool> =
-        eval_set.assemble(&filled(&|at, _| vec![1.0; eval_set.count(at)])).into_iter().map(|mark| mark > 0.5).collect();
+    let sample = SampledValues::of(eval_set, chunks);
     match (&evaluation.subject, answer_key) {
-        (Subject::Windows(text), _) => {
-            let width = if text.damage { WIDTH } else { 1 };
-            let windows = values.chunks_exact(width).map(<[f64]>::to_vec).enumerate();
-            let drawn_windows = windows.filter(|(at, _)| drawn[width * at]);
-            Ok((SampledItems::Windows(drawn_windows.collect()), values.len() / width))
-        }
-        (Subject::Task(_), Some(AnswerKey::Native(solutions))) => {
-            let each = values.len() / solutions.requests().max(1);
-            let answers = answered(&values, solutions)?;
-            let mut at = 0;
-            let mut documents_drawn = Vec::new();
-            let mut count = 0;
-            for document in answers.documents() {
-                let end = at + each * document.choices.len();
-                if drawn[at..end].iter().all(|&drawn| drawn) && end > at {
-                    documents_drawn.push((count, document));
-                }
-                (at, count) = (end, count + 1);
-            }
-            Ok((SampledItems::Documents(documents_drawn, answers.result.task.column), count))
-        }
+        (Subject::Windows(text), _) => Ok(sample.windows(if text.damage { WIDTH } else { 1 })),
+        (Subject::Task(_), Some(AnswerKey::Native(solutions))) => sample.documents(solutions),
         (Subject::Task(task), Some(AnswerKey::Defined(documents))) => {
             let definition = context.grid.task(task).definition()?;
-            // Chunks that were not drawn have no generations.
-            let generations = eval_set.generations(&values)?;
-            let answers = match &generations {
-                Some(all) => {
-                    documents.generated(definition, &all.iter().map(|text| text.text.as_str()).collect::<Vec<_>>())?
-                }
-                None => documents.answers(definition.output, &values)?,
-            };
-            let complete: Vec<bool> = documents
-                .spans()
-                .map(|span| drawn[2 * span.start..2 * span.end].iter().all(|is_drawn| *is_drawn))
-                .collect();
-            let task = documents.task(definition)?;
-            // A perplexity is normalized by the length of all documents. With generation, filters apply only to
-            // documents with a generated answer.
-            let noted_of = |at: &usize| generations.is_none() || complete[*at];
-            let places: Vec<usize> = (0..documents.len()).filter(noted_of).collect();
-            let answered = places.iter().map(|&at| (at, answers[at].as_slice()));
-            let mut all = BTreeMap::new();
-            let spans: Vec<Range<usize>> = documents.spans().collect();
-            for Noted { metric, filter, items } in noted(&task, &answered)? {
-                let items = defined_items(
-                    metric.aggregation,
-                    &items,
-                    &|at: usize| Some(places[at]).filter(|&index| complete[index]),
-                    &|at: usize| scored.get(spans[at].clone()).map_or(0, |scored| scored.iter().sum()),
-                );
-                all.extend(items.map(|items| (format!("{},{filter}", metric.kind.name()), items)));
-            }
-            Ok((SampledItems::Defined(all), documents.len()))
+            sample.defined(definition, documents, eval_set, scored)
         }
         (Subject::Task(_), None) => {
             Err(Error::job("the documents of a task are missing from the store").at(evaluation.subject.to_string()))
         }
+    }
+}
+
+/// Values of an evaluation, with zeros for chunks that were not drawn.
+struct SampledValues {
+    values: Vec<f64>,
+    /// Whether each value was computed.
+    drawn: Vec<bool>,
+}
+
+impl SampledValues {
+    fn of(eval_set: &dyn EvalSet, chunks: &[Vec<f64>]) -> Self {
+        let mut filled = Vec::new();
+        let mut mask = Vec::new();
+        for (at, values) in chunks.iter().enumerate() {
+            let count = eval_set.count(at);
+            filled.push(if values.is_empty() { vec![0.0; count] } else { values.clone() });
+            mask.push(vec![if values.is_empty() { 0.0 } else { 1.0 }; count]);
+        }
+        let drawn = eval_set.assemble(&mask).into_iter().map(|mark| mark > 0.5).collect();
+        Self { values: eval_set.assemble(&filled), drawn }
+    }
+
+    /// Returns the drawn windows of `width` values each.
+    fn windows(&self, width: usize) -> (SampledItems, usize) {
+        let windows = self.values.chunks_exact(width).map(<[f64]>::to_vec).enumerate();
+        let drawn = windows.filter(|(at, _)| self.drawn[width * at]);
+        (SampledItems::Windows(drawn.collect()), self.values.len() / width)
+    }
+
+    /// Returns the drawn documents of a built-in task.
+    fn documents(&self, solutions: &Arc<Solutions>) -> Result<(SampledItems, usize)> {
+        let each = self.values.len() / solutions.requests().max(1);
+        let answers = answered(&self.values, solutions)?;
+        let mut at = 0;
+        let mut drawn = Vec::new();
+        let mut count = 0;
+        for document in answers.documents() {
+            let end = at + each * document.choices.len();
+            if self.drawn[at..end].iter().all(|&drawn| drawn) && end > at {
+                drawn.push((count, document));
+            }
+            at = end;
+            count += 1;
+        }
+        Ok((SampledItems::Documents(drawn, answers.result.task.column), count))
+    }
+
+    /// Returns the metrics of a definition for the drawn documents. `scored` holds the token count of each text.
+    fn defined(
+        &self,
+        definition: &Definition,
+        documents: &Documents,
+        eval_set: &dyn EvalSet,
+        scored: &[usize],
+    ) -> Result<(SampledItems, usize)> {
+        // Chunks that were not drawn have no generations.
+        let generations = eval_set.generations(&self.values)?;
+        let answers = match &generations {
+            Some(all) => {
+                documents.generated(definition, &all.iter().map(|text| text.text.as_str()).collect::<Vec<_>>())?
+            }
+            None => documents.answers(definition.output, &self.values)?,
+        };
+        let complete: Vec<bool> = documents
+            .spans()
+            .map(|span| self.drawn[2 * span.start..2 * span.end].iter().all(|is_drawn| *is_drawn))
+            .collect();
+        let task = documents.task(definition)?;
+        // A perplexity is normalized by the length of all documents. With generation, filters apply only to documents
+        // with a generated answer.
+        let indices: Vec<usize> = (0..documents.len()).filter(|at| generations.is_none() || complete[*at]).collect();
+        let answered = indices.iter().map(|&at| (at, answers[at].as_slice()));
+        let mut all = BTreeMap::new();
+        let spans: Vec<Range<usize>> = documents.spans().collect();
+        for Noted { metric, filter, items } in noted(&task, &answered)? {
+            let items = defined_items(
+                metric.aggregation,
+                &items,
+                &|at: usize| Some(indices[at]).filter(|&index| complete[index]),
+                &|at: usize| scored.get(spans[at].clone()).map_or(0, |scored| scored.iter().sum()),
+            );
+            all.extend(items.map(|items| (format!("{},{filter}", metric.kind.name()), items)));
+        }
+        Ok((SampledItems::Defined(all), documents.len()))
     }
 }
 

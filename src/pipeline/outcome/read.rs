@@ -107,24 +107,7 @@ impl<'a> BackboneReader<'a> {
         result.identity = Some(Arc::clone(&variant.identity));
         let inputs = self.files.values().flatten().filter(|path| Path::new(path).starts_with(&self.backbone.folder));
         result.inputs.extend(inputs.map(|path| (*path).to_string()));
-        if let Some(artifact) = variant.selection.as_ref().and_then(|key| self.find(key, &mut result)) {
-            let selection = selection::read(&artifact)?;
-            (result.removed, result.scores) = (selection.removed, selection.scores);
-            result.selection_notes = selection::notes(&artifact)?;
-        }
-        // Sublayer cuts without a repair have no boundaries and need no operator.
-        let mut is_solved = variant.operator.is_none();
-        if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, &mut result)) {
-            result.boundaries = operator::figures(&artifact)?;
-            result.seconds += artifact.meta().seconds;
-            is_solved = true;
-        }
-        if let Some(artifact) = variant.trained.as_ref().and_then(|trained| self.find(&trained.key, &mut result)) {
-            result.boundaries = operator::figures(&artifact)?;
-            result.training = distilled::losses(&artifact)?;
-            result.seconds += artifact.meta().seconds;
-            is_solved = true;
-        }
+        let is_solved = self.read_recovery(variant, &mut result)?;
         if is_solved && self.grid.evaluate.metrics.iter().any(|name| metric::is_size(name)) {
             result.savings = self.savings(variant, &result.removed)?;
         }
@@ -132,58 +115,96 @@ impl<'a> BackboneReader<'a> {
         if variant.scores.is_empty() && variant.latencies.is_empty() && !is_solved {
             result.missing = Some("its operator is not computed".to_owned());
         }
-        let evaluations = self.backbone.evaluations.iter().zip(self.scored.iter().zip(&self.errors));
-        for ((evaluation, (known, errors)), key) in evaluations.zip(&variant.scores) {
-            // A failed cell cannot have been scored, so any stored scores are stale.
-            let artifact = if result.failure.is_none() { self.find(key, &mut result) } else { None };
-            if artifact.is_none() {
-                result.missing.get_or_insert_with(|| format!("not scored on {}", evaluation.subject));
-            }
-            result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
-            let measure = Arc::clone(&evaluation.measure);
-            match &evaluation.subject {
-                Subject::Windows(text) => {
-                    let scores = artifact.map(|artifact| scores::window_scores(scores::read(&artifact)?, text));
-                    let scores = scores.transpose()?;
-                    let (sample, damages) = scores.map_or((None, None), |(losses, damages)| (Some(losses), damages));
-                    if let Some(losses) = sample.as_ref().filter(|losses| losses.not_finite() > 0) {
-                        let bad = losses.not_finite();
-                        let all = losses.windows.len();
-                        let reason = format!("{bad} of {all} windows of {} have no finite loss", text.corpus);
-                        result.failure = Some(reason);
-                    }
-                    let extent = known.text;
-                    result.texts.push(Measured { asked: text.clone(), measure, extent, sample });
-                    result.damages.push(damages);
-                }
-                Subject::Task(task) => {
-                    let scored = artifact.as_ref().zip(known.answer_key.as_ref());
-                    let scores = scored.map(|(artifact, key)| self.task_scores(task, key, artifact, errors));
-                    let sample = match scores.transpose() {
-                        Ok(sample) => sample,
-                        // Metrics of a definition that cannot be computed depend on this variant's answers.
-                        Err(error) if task.defined => {
-                            result.failure = Some(error.one_line());
-                            None
-                        }
-                        Err(error) => return Err(error),
-                    };
-                    let extent = known.answer_key.as_ref().map(AnswerKey::documents);
-                    let extent = extent.map(|[documents, original]| TaskExtent { documents, original });
-                    result.tasks.push(Measured { asked: task.clone(), measure, extent, sample });
-                }
-            }
+        for (index, key) in variant.scores.iter().enumerate() {
+            self.read_scores(index, key, &mut result)?;
         }
         for ((prompt, key), measure) in self.backbone.latencies.iter().zip(&variant.latencies).zip(&variant.prompts) {
-            let artifact = if result.failure.is_none() { self.find(key, &mut result) } else { None };
-            if artifact.is_none() {
-                result.missing.get_or_insert_with(|| format!("not timed over {prompt}"));
-            }
-            result.seconds += artifact.as_ref().map_or(0.0, |artifact| artifact.meta().seconds);
+            let artifact = self.find_measured(key, &mut result, || format!("not timed over {prompt}"));
             let sample = artifact.map(|artifact| latency::read(&artifact)).transpose()?;
             result.prompts.push(Measured { asked: *prompt, measure: Arc::clone(measure), extent: None, sample });
         }
         Ok(result)
+    }
+
+    /// Reads the selection and the operators of a variant. Returns whether all operators are stored.
+    fn read_recovery(&self, variant: &Variant, result: &mut CellResult) -> Result<bool> {
+        if let Some(artifact) = variant.selection.as_ref().and_then(|key| self.find(key, result)) {
+            let selection = selection::read(&artifact)?;
+            result.removed = selection.removed;
+            result.scores = selection.scores;
+            result.selection_notes = selection::notes(&artifact)?;
+        }
+        // Sublayer cuts without a repair have no boundaries and need no operator.
+        let mut is_solved = variant.operator.is_none();
+        if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, result)) {
+            result.boundaries = operator::figures(&artifact)?;
+            result.seconds += artifact.meta().seconds;
+            is_solved = true;
+        }
+        if let Some(artifact) = variant.trained.as_ref().and_then(|trained| self.find(&trained.key, result)) {
+            result.boundaries = operator::figures(&artifact)?;
+            result.training = distilled::losses(&artifact)?;
+            result.seconds += artifact.meta().seconds;
+            is_solved = true;
+        }
+        Ok(is_solved)
+    }
+
+    /// Adds the scores of the evaluation with this index.
+    fn read_scores(&self, index: usize, key: &Key, result: &mut CellResult) -> Result<()> {
+        let evaluation = &self.backbone.evaluations[index];
+        let known = &self.scored[index];
+        let artifact = self.find_measured(key, result, || format!("not scored on {}", evaluation.subject));
+        let measure = Arc::clone(&evaluation.measure);
+        match &evaluation.subject {
+            Subject::Windows(text) => {
+                let scores = artifact.map(|artifact| scores::window_scores(scores::read(&artifact)?, text));
+                let (sample, damages) =
+                    scores.transpose()?.map_or((None, None), |(losses, damages)| (Some(losses), damages));
+                if let Some(losses) = sample.as_ref().filter(|losses| losses.not_finite() > 0) {
+                    let bad = losses.not_finite();
+                    let all = losses.windows.len();
+                    result.failure = Some(format!("{bad} of {all} windows of {} have no finite loss", text.corpus));
+                }
+                result.texts.push(Measured { asked: text.clone(), measure, extent: known.text, sample });
+                result.damages.push(damages);
+            }
+            Subject::Task(task) => {
+                let scored = artifact.as_ref().zip(known.answer_key.as_ref());
+                let scores = scored.map(|(artifact, key)| self.task_scores(task, key, artifact, &self.errors[index]));
+                let sample = match scores.transpose() {
+                    Ok(sample) => sample,
+                    // Metrics of a definition that cannot be computed depend on this variant's answers.
+                    Err(error) if task.defined => {
+                        result.failure = Some(error.one_line());
+                        None
+                    }
+                    Err(error) => return Err(error),
+                };
+                let extent = known.answer_key.as_ref().map(AnswerKey::documents);
+                let extent = extent.map(|[documents, original]| TaskExtent { documents, original });
+                result.tasks.push(Measured { asked: task.clone(), measure, extent, sample });
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds a stored measurement and adds its time, or notes that it is missing.
+    fn find_measured(
+        &self,
+        key: &Key,
+        result: &mut CellResult,
+        missing: impl FnOnce() -> String,
+    ) -> Option<StoredObject> {
+        // A failed cell cannot have been measured, so any stored measurement is stale.
+        let artifact = if result.failure.is_none() { self.find(key, result) } else { None };
+        match &artifact {
+            Some(artifact) => result.seconds += artifact.meta().seconds,
+            None => {
+                result.missing.get_or_insert_with(missing);
+            }
+        }
+        artifact
     }
 
     fn task_scores(

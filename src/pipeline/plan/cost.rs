@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::trial_count::{Deepest, deepest};
 use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant};
-use crate::criterion::{Criterion, Depth, TrialMetric};
 use crate::error::Result;
 use crate::evaluate::generation::CHUNK;
-use crate::grid::{Draw, Grid, Method};
-use crate::model::{Cut, Load, Operator, Program, Repairs, Trie};
+use crate::grid::{Draw, Grid};
+use crate::model::{Load, Operator, Program, Repairs, Trie};
 use crate::pipeline::env::settings::RunSettings;
 use crate::pipeline::stage::operator::{self, Needs, WantedRepair};
 use crate::pipeline::stage::{
@@ -47,7 +47,7 @@ impl Estimate {
     pub fn of(plan: &Plan<'_>, state: &StoreState, spool_bytes: u64, memory: u64) -> Result<Self> {
         let mut total = Self::default();
         for backbone in &plan.backbones {
-            let one = of_backbone(plan, backbone, state, spool_bytes, memory, &mut Vec::new())?;
+            let (one, _) = BackboneEstimator { plan, backbone, state }.estimate(spool_bytes, memory)?;
             total.cost += one.cost;
             // Backbones run one after the other.
             total.memory = total.memory.max(one.memory);
@@ -78,8 +78,7 @@ pub struct JobCost {
 pub fn job_costs(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<JobCost>> {
     let mut all = Vec::new();
     for (index, backbone) in plan.backbones.iter().enumerate() {
-        let mut jobs = Vec::new();
-        of_backbone(plan, backbone, state, u64::MAX, u64::MAX, &mut jobs)?;
+        let (_, jobs) = BackboneEstimator { plan, backbone, state }.estimate(u64::MAX, u64::MAX)?;
         all.extend(jobs.into_iter().map(|(job, cost)| JobCost { backbone: index, job, cost }));
     }
     Ok(all)
@@ -132,44 +131,89 @@ fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state:
     (one * prompts.min(CHUNK) as u64).min(RunSettings::cache_part(memory)).max(one)
 }
 
-fn of_backbone(
-    plan: &Plan<'_>,
-    backbone: &BackbonePlan,
-    state: &StoreState,
-    spool_bytes: u64,
-    memory: u64,
-    jobs: &mut Vec<(Job, Cost)>,
-) -> Result<Estimate> {
-    let config = &backbone.config;
-    let mut total = Estimate::default();
-    let programs = backbone
-        .variants
-        .iter()
-        .map(|variant| program(plan.grid, backbone, variant, state))
-        .collect::<Result<Vec<Program>>>()?;
-    let all = Trie::scoring(&programs);
-    for (index, evaluation) in backbone.evaluations.iter().enumerate() {
-        let Some(load) = load(state, &evaluation.tokens) else { continue };
-        let load = evaluation.subject.draw().map_or(load, |draw| part(load, draw));
-        let missing = backbone.variants.iter().zip(&programs).filter(|(variant, _)| !state.has(&variant.scores[index]));
-        let missing: Vec<Program> = missing.map(|(_, program)| program.clone()).collect();
-        let reference = evaluation.subject.reference(backbone)?;
-        let compared = reference.as_ref().map(|reference| Trie::against(reference, &programs));
-        let trie = compared.as_ref().unwrap_or(&all);
-        let cost = scores::cost(config, trie, reference.as_ref(), &missing, &load);
-        jobs.push((Job { group: &scoring::GROUP, index }, cost));
+/// Estimator of the costs of one backbone of a plan.
+struct BackboneEstimator<'a> {
+    plan: &'a Plan<'a>,
+    backbone: &'a BackbonePlan,
+    state: &'a StoreState,
+}
+
+/// Costs of a calibration and of the jobs that read it.
+#[derive(Default)]
+struct CalibrationCost {
+    /// Cost of the calibration job; `None` if the text is only read by a training.
+    job: Option<Cost>,
+    /// Costs that belong to no job: token ids, and the pass over a text that is only read by a training.
+    unscheduled: Cost,
+    /// Bytes of activations that are written temporarily.
+    spool: u64,
+    /// Bytes of mapped activations; `None` if no operator is missing.
+    mapped: Option<u64>,
+}
+
+impl BackboneEstimator<'_> {
+    /// Returns the totals of the backbone, and the cost of each job.
+    fn estimate(&self, spool_bytes: u64, memory: u64) -> Result<(Estimate, Vec<(Job, Cost)>)> {
+        let programs = self.programs()?;
+        let all = Trie::scoring(&programs);
+        let mut jobs = self.score_jobs(&programs, &all)?;
+        jobs.extend(self.latency_jobs(&all));
+        let mut total = Estimate::default();
+        let mut mapped = None;
+        for index in 0..self.backbone.calibrations.len() {
+            let calibration = self.calibration_cost(index);
+            total.cost += calibration.unscheduled;
+            total.spool = total.spool.max(calibration.spool.min(spool_bytes));
+            mapped = mapped.max(calibration.mapped);
+            jobs.extend(calibration.job.map(|cost| (Job { group: &calibration::GROUP, index }, cost)));
+        }
+        jobs.iter().for_each(|(_, cost)| total.cost += *cost);
+        total.cost.inodes += self.inodes()?;
+        total.memory = self.peak_memory(memory, mapped);
+        Ok((total, jobs))
     }
-    for (index, prompt) in backbone.latencies.iter().enumerate() {
-        let left = backbone.variants.iter().any(|variant| !state.has(&variant.latencies[index]));
-        jobs.push((Job { group: &latency::GROUP, index }, latency::cost(config, &all, prompt, left)));
+
+    fn programs(&self) -> Result<Vec<Program>> {
+        let Self { plan, backbone, state } = self;
+        backbone.variants.iter().map(|variant| program(plan.grid, backbone, variant, state)).collect()
     }
-    let mut operators = 0;
-    let mut mapped = 0;
-    for (index, calibration) in backbone.calibrations.iter().enumerate() {
+
+    /// Returns the costs of evaluations whose texts are tokenized.
+    fn score_jobs(&self, programs: &[Program], all: &Trie) -> Result<Vec<(Job, Cost)>> {
+        let Self { backbone, state, .. } = self;
+        let mut jobs = Vec::new();
+        for (index, evaluation) in backbone.evaluations.iter().enumerate() {
+            let Some(load) = load(state, &evaluation.tokens) else { continue };
+            let load = evaluation.subject.draw().map_or(load, |draw| part(load, draw));
+            let missing =
+                backbone.variants.iter().zip(programs).filter(|(variant, _)| !state.has(&variant.scores[index]));
+            let missing: Vec<Program> = missing.map(|(_, program)| program.clone()).collect();
+            let reference = evaluation.subject.reference(backbone)?;
+            let compared = reference.as_ref().map(|reference| Trie::against(reference, programs));
+            let trie = compared.as_ref().unwrap_or(all);
+            let cost = scores::cost(&backbone.config, trie, reference.as_ref(), &missing, &load);
+            jobs.push((Job { group: &scoring::GROUP, index }, cost));
+        }
+        Ok(jobs)
+    }
+
+    fn latency_jobs(&self, all: &Trie) -> impl Iterator<Item = (Job, Cost)> {
+        let Self { backbone, state, .. } = self;
+        backbone.latencies.iter().enumerate().map(|(index, prompt)| {
+            let left = backbone.variants.iter().any(|variant| !state.has(&variant.latencies[index]));
+            (Job { group: &latency::GROUP, index }, latency::cost(&backbone.config, all, prompt, left))
+        })
+    }
+
+    fn calibration_cost(&self, index: usize) -> CalibrationCost {
+        let Self { plan, backbone, state } = *self;
+        let config = &backbone.config;
+        let calibration = &backbone.calibrations[index];
         let load = calibration.load();
+        let mut costs = CalibrationCost::default();
         if !state.has(&calibration.tokens) {
             // Token ids and sequence offsets.
-            total.cost.disk += 4 * load.tokens as u64;
+            costs.unscheduled.disk += 4 * load.tokens as u64;
         }
         let calibrated: Vec<&Variant> = backbone.variants.iter().filter(|v| v.calibration == Some(index)).collect();
         let missing: Vec<&Variant> =
@@ -177,8 +221,8 @@ fn of_backbone(
         let pass = activations::pass_flops(config, &load);
         // A text used only for training is not a job, but one pass reads it.
         if calibrated.is_empty() {
-            total.cost.shared += pass;
-            continue;
+            costs.unscheduled.shared += pass;
+            return costs;
         }
         let [all, left] = [&calibrated, &missing].map(|variants| -> Vec<f64> {
             variants.iter().filter_map(|variant| solving(plan.grid, backbone, variant, &load, state)).collect()
@@ -187,49 +231,68 @@ fn of_backbone(
         for Deepest { sets, left, .. } in deepest(plan.grid, backbone, &calibrated, state) {
             cost += scores::trial_cost(config, &sets, left, &load);
         }
-        // The result of a pass is stored once for all methods with the same boundary.
-        let mut read = BTreeSet::new();
-        let pass = pass / load.tokens.max(1) as f64;
-        for (variant, trained) in calibrated.iter().filter_map(|variant| Some((variant, variant.trained.as_ref()?))) {
-            let text = &backbone.calibrations[trained.text];
-            let left = !state.has(&trained.key);
-            cost += distilled::cost(config, pass, &text.load(), left);
-            let boundary = variant.selection.as_ref().map_or("", |key| key.hash());
-            if left && read.insert((trained.text, boundary)) {
-                cost += distilled::lessons_cost(config, &text.load(), text.shape(config));
-            }
-        }
+        self.add_trainings(&mut cost, &calibrated, pass / load.tokens.max(1) as f64);
         if !missing.is_empty() {
-            operators += missing.len();
             let (kept, spooled) = sites(plan.grid, backbone, &missing, state);
             cost += activations::cost(config, calibration.shape(config), &load, [kept, spooled]);
             let site_bytes = activations::site_bytes(config, &load);
-            mapped = mapped.max(kept as u64 * site_bytes);
-            total.spool = total.spool.max((spooled as u64 * site_bytes).min(spool_bytes));
+            costs.mapped = Some(kept as u64 * site_bytes);
+            costs.spool = spooled as u64 * site_bytes;
         }
-        jobs.push((Job { group: &calibration::GROUP, index }, cost));
+        costs.job = Some(cost);
+        costs
     }
-    jobs.iter().for_each(|(_, cost)| total.cost += *cost);
-    let matrix = operator::matrix_bytes(config);
-    let lacking = backbone.keys().filter(|key| !state.has(key));
-    let lacking: BTreeSet<(ObjectKind, &str)> = lacking.map(|key| (key.kind(), key.hash())).collect();
-    // Assume that an object has at most four operator matrices, one per region of the cut.
-    let small = 4 * matrix <= Store::SMALL;
-    for (kind, _) in &lacking {
-        total.cost.inodes += (Stage::of(*kind)?.inodes)(small);
+
+    /// Adds the costs of training the operators of `variants`. `pass` is the cost of one token through all layers.
+    fn add_trainings(&self, cost: &mut Cost, variants: &[&Variant], pass: f64) {
+        let Self { backbone, state, .. } = self;
+        let config = &backbone.config;
+        // The result of a pass is stored once for all methods with the same boundary.
+        let mut read = BTreeSet::new();
+        for (variant, trained) in variants.iter().filter_map(|variant| Some((variant, variant.trained.as_ref()?))) {
+            let text = &backbone.calibrations[trained.text];
+            let left = !state.has(&trained.key);
+            *cost += distilled::cost(config, pass, &text.load(), left);
+            let boundary = variant.selection.as_ref().map_or("", |key| key.hash());
+            if left && read.insert((trained.text, boundary)) {
+                *cost += distilled::lessons_cost(config, &text.load(), text.shape(config));
+            }
+        }
     }
-    // One directory per kind, and one for shared packs.
-    total.cost.inodes += if lacking.is_empty() { 0 } else { KINDS.len() as u64 + 1 };
-    let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
-    if left > 0 {
+
+    /// Returns the number of files and directories of the missing objects.
+    fn inodes(&self) -> Result<u64> {
+        let lacking = self.backbone.keys().filter(|key| !self.state.has(key));
+        let lacking: BTreeSet<(ObjectKind, &str)> = lacking.map(|key| (key.kind(), key.hash())).collect();
+        if lacking.is_empty() {
+            return Ok(0);
+        }
+        // Assume that an object has at most four operator matrices, one per region of the cut.
+        let small = 4 * operator::matrix_bytes(&self.backbone.config) <= Store::SMALL;
+        // One directory per kind, and one for shared packs.
+        let mut inodes = KINDS.len() as u64 + 1;
+        for (kind, _) in &lacking {
+            inodes += (Stage::of(*kind)?.inodes)(small);
+        }
+        Ok(inodes)
+    }
+
+    /// Returns the peak memory in bytes of the remaining jobs, or 0 if everything is stored. `mapped` is the size of
+    /// mapped activations, if any operator is missing.
+    fn peak_memory(&self, memory: u64, mapped: Option<u64>) -> u64 {
+        let Self { plan, backbone, state } = self;
+        let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
+        if left == 0 {
+            return 0;
+        }
         // Solving holds at most four f64 matrices and the mapped activations.
-        let solving = if operators > 0 { 8 * matrix + mapped } else { 0 };
-        let weights = backbone.engine.held_bytes(config, weights_budget(plan, backbone, state, memory));
+        let matrix = operator::matrix_bytes(&backbone.config);
+        let solving = mapped.map_or(0, |mapped| 8 * matrix + mapped);
+        let weights = backbone.engine.held_bytes(&backbone.config, weights_budget(plan, backbone, state, memory));
         let weights = if backbone.unquantized.is_some() { 2 * weights } else { weights };
         let least = PROGRAM + weights + batch_bytes(plan, backbone, state, memory) + solving.max(left as u64 * matrix);
-        total.memory = (least + AND_MORE).min(memory.max(least));
+        (least + AND_MORE).min(memory.max(least))
     }
-    Ok(total)
 }
 
 fn load(state: &StoreState, key: &ghostlab_store::Key) -> Option<Load> {
@@ -284,75 +347,6 @@ fn solving(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, load: &Load,
     let passes = if is_iterative { cell.depth.count * if recovery.repairs() { 3 } else { 2 } } else { 0 };
     let passes = passes as f64 * activations::pass_flops(&backbone.config, load);
     Some(passes + operator::solve_flops(&backbone.config, recovery, load, variant.fitted, spans))
-}
-
-/// Number of trials of a criterion on one calibration. A trial scores the backbone without some layers or sublayers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TrialCount {
-    /// Criterion, as written in the grid.
-    pub criterion: String,
-    pub needed: usize,
-    pub stored: usize,
-}
-
-impl TrialCount {
-    /// Counts the trials on a calibration of a backbone, by criterion.
-    pub fn of(
-        plan: &Plan<'_>,
-        backbone: &BackbonePlan,
-        calibration: usize,
-        state: &StoreState,
-        store: &Store,
-    ) -> Vec<Self> {
-        let calibrated: Vec<&Variant> =
-            backbone.variants.iter().filter(|variant| variant.calibration == Some(calibration)).collect();
-        let tokens = &backbone.calibrations[calibration].tokens;
-        deepest(plan.grid, backbone, &calibrated, state)
-            .into_iter()
-            .map(|Deepest { criterion, metric, sets, left }| {
-                let key_parts = backbone.calibrated().key_parts();
-                let stored =
-                    sets.iter().filter(|set| !left || store.has(&scores::trial(key_parts, tokens, metric, set)));
-                Self { criterion, needed: sets.len(), stored: stored.count() }
-            })
-            .filter(|fit| fit.needed > 0)
-            .collect()
-    }
-}
-
-/// Trials of a criterion at its greatest depth, which include those of smaller depths.
-struct Deepest {
-    criterion: String,
-    metric: TrialMetric,
-    /// Removed sublayers of each trial.
-    sets: Vec<Cut>,
-    /// Whether any selection of the criterion is missing.
-    left: bool,
-}
-
-fn deepest(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> Vec<Deepest> {
-    let mut by_name: Vec<(String, &Method<dyn Criterion>, Depth, bool)> = Vec::new();
-    for variant in variants {
-        let cell = &grid.cells[variant.cell];
-        let Some(method) = &cell.criterion else { continue };
-        let lacks = !variant.selection.as_ref().is_some_and(|key| state.has(key));
-        match by_name
-            .iter_mut()
-            .find(|(name, _, depth, _)| *name == method.to_string() && depth.unit == cell.depth.unit)
-        {
-            Some((.., depth, left)) => (*depth, *left) = (cell.depth.max(*depth), *left | lacks),
-            None => by_name.push((method.to_string(), method, cell.depth, lacks)),
-        }
-    }
-    by_name
-        .into_iter()
-        .map(|(criterion, method, depth, left)| Deepest {
-            criterion,
-            metric: method.rule.trial_metric(),
-            sets: method.rule.trials(&backbone.cut(depth)),
-            left,
-        })
-        .collect()
 }
 
 /// Returns the number of activation sites that are stored, and of those that a pass must write in addition because a

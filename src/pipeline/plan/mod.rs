@@ -8,13 +8,15 @@ mod outline;
 mod reason;
 mod recipe;
 mod state;
+mod trial_count;
 
-pub use self::cost::{Estimate, JobCost, TrialCount, batch_bytes, job_costs, place_holder, weights_budget};
+pub use self::cost::{Estimate, JobCost, batch_bytes, job_costs, place_holder, weights_budget};
 pub use self::kept::{KeepSet, Quota, engines_of};
 pub use self::outline::{JobProgress, Outline, OutlineCell, OutlineJob, OutlineProgress};
 pub use self::reason::{Change, Reason, Reasons};
 pub use self::recipe::Plan;
 pub use self::state::{ObjectState, StoreState};
+pub use self::trial_count::TrialCount;
 pub use crate::pipeline::env::backbone::{
     BackbonePlan, CalibrationPlan, Evaluation, ScoredExtent, Subject, TrainingPlan, Variant,
 };

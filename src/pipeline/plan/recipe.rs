@@ -78,6 +78,69 @@ fn training_text(cell: &Cell) -> Option<Calibration> {
     Some(Calibration { corpus, sequences, length, seed, operator_sequences: sequences })
 }
 
+/// Rejects cuts of an exported backbone.
+fn reject_cuts_of_export(config: &Config, cells: &[(usize, &Cell)]) -> Result<()> {
+    match cells.iter().find(|(_, cell)| !cell.is_dense() && !config.is_plain()) {
+        None => Ok(()),
+        Some((_, cell)) => Err(Error::bad_input(
+            "a backbone with operators next to its weights or without some sublayers can be scored, but not pruned",
+        )
+        .at(cell.to_string())
+        .expected("a dense cell")
+        .found(format!("an export: {}", config.export_text()))
+        .hint("prune the model that it was exported from")),
+    }
+}
+
+/// Plans the calibrations and training texts of a backbone's cells, and maps each to its index. Calibrations on the
+/// same tokens share an index.
+fn planned_calibrations(
+    contents: &BackboneContents<'_>,
+    cells: &[(usize, &Cell)],
+) -> Result<(Vec<CalibrationPlan>, HashMap<Calibration, usize>)> {
+    let of_cells = cells.iter().filter_map(|(_, cell)| cell.calibration.clone());
+    let of_trainings = cells.iter().filter_map(|(_, cell)| training_text(cell));
+    let mut plans: Vec<CalibrationPlan> = Vec::new();
+    let mut indices = HashMap::new();
+    for calibration in of_cells.chain(of_trainings) {
+        if indices.contains_key(&calibration) {
+            continue;
+        }
+        let (identity, tokens) = contents.calibration(&calibration)?;
+        let index = plans.iter().position(|plan| *plan.tokens == tokens).unwrap_or(plans.len());
+        indices.insert(calibration.clone(), index);
+        if index == plans.len() {
+            let calibration = Calibration { operator_sequences: calibration.sequences, ..calibration };
+            plans.push(CalibrationPlan { calibration, identity: Arc::new(identity), tokens: Arc::new(tokens) });
+        }
+    }
+    Ok((plans, indices))
+}
+
+/// Plans the evaluations of a backbone: texts first, then tasks.
+fn planned_evaluations(
+    grid: &Grid,
+    contents: &BackboneContents<'_>,
+    key_parts: BackboneKeyParts<'_>,
+) -> Result<Vec<Evaluation>> {
+    let texts = grid.evaluate.perplexity.iter().cloned().map(Subject::Windows);
+    let tasks = grid.evaluate.tasks.iter().cloned().map(Subject::Task);
+    texts
+        .chain(tasks)
+        .map(|subject| {
+            let (measure, tokens) = match &subject {
+                Subject::Windows(text) => contents.windows(text)?,
+                Subject::Task(task) => contents.task(task)?,
+            };
+            let journal = scores::journal(key_parts, &tokens, subject.extent());
+            let generates = matches!(&subject, Subject::Task(task) if grid.task(task).generates());
+            let measure = Arc::new(measure);
+            let tokens = Arc::new(tokens);
+            Ok(Evaluation { subject, measure, tokens, journal, generates })
+        })
+        .collect()
+}
+
 impl BackbonePlan {
     pub(super) fn new(
         grid: &Grid,
@@ -98,52 +161,22 @@ impl BackbonePlan {
         config.notes.extend(contents.prefix_note()?);
         let cells: Vec<(usize, &Cell)> =
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
-        if let Some((_, cell)) = cells.iter().find(|(_, cell)| !cell.is_dense() && !config.is_plain()) {
-            return Err(Error::bad_input(
-                "a backbone with operators next to its weights or without some sublayers can be scored, but not pruned",
-            )
-            .at(cell.to_string())
-            .expected("a dense cell")
-            .found(format!("an export: {}", config.export_text()))
-            .hint("prune the model that it was exported from"));
-        }
-        let of_cells = cells.iter().filter_map(|(_, cell)| cell.calibration.clone());
-        let of_trainings = cells.iter().map(|(_, cell)| training_text(cell));
-        let mut calibrations: Vec<CalibrationPlan> = Vec::new();
-        let dense = contents.dense.clone();
-        let calibrated = contents.calibrated.clone();
-        let mut known = PlannedParts { dense, calibrated, calibrations: HashMap::new(), cuts: BTreeMap::new() };
-        for calibration in of_cells.chain(of_trainings.into_iter().flatten()) {
-            if known.calibrations.contains_key(&calibration) {
-                continue;
-            }
-            let (identity, tokens) = contents.calibration(&calibration)?;
-            let index =
-                calibrations.iter().position(|calibration| *calibration.tokens == tokens).unwrap_or(calibrations.len());
-            known.calibrations.insert(calibration.clone(), index);
-            if index == calibrations.len() {
-                let calibration = Calibration { operator_sequences: calibration.sequences, ..calibration };
-                let identity = Arc::new(identity);
-                let tokens = Arc::new(tokens);
-                calibrations.push(CalibrationPlan { calibration, identity, tokens });
-            }
-        }
-        let texts = grid.evaluate.perplexity.iter().cloned().map(Subject::Windows);
-        let content = &files.content;
-        let weights_to = config.rounded;
-        let key_parts = BackboneKeyParts { name, content, engine: engine.id(), weights: weights_to, batch_tokens };
-        let mut evaluations = Vec::new();
-        for subject in texts.chain(grid.evaluate.tasks.iter().cloned().map(Subject::Task)) {
-            let (measure, tokens) = match &subject {
-                Subject::Windows(text) => contents.windows(text)?,
-                Subject::Task(task) => contents.task(task)?,
-            };
-            let journal = scores::journal(key_parts, &tokens, subject.extent());
-            let generates = matches!(&subject, Subject::Task(task) if grid.task(task).generates());
-            let measure = Arc::new(measure);
-            let tokens = Arc::new(tokens);
-            evaluations.push(Evaluation { subject, measure, tokens, journal, generates });
-        }
+        reject_cuts_of_export(&config, &cells)?;
+        let (calibrations, indices) = planned_calibrations(&contents, &cells)?;
+        let key_parts = BackboneKeyParts {
+            name,
+            content: &files.content,
+            engine: engine.id(),
+            weights: config.rounded,
+            batch_tokens,
+        };
+        let evaluations = planned_evaluations(grid, &contents, key_parts)?;
+        let mut known = PlannedParts {
+            dense: contents.dense.clone(),
+            calibrated: contents.calibrated.clone(),
+            calibrations: indices,
+            cuts: BTreeMap::new(),
+        };
         let mut plan = Self {
             name: name.to_string(),
             folder,

@@ -142,7 +142,7 @@ pub(crate) fn train(
         if job.run.failed(variant.cell) {
             continue;
         }
-        match one(job, variant, plan, selection, activations) {
+        match train_one(job, variant, plan, selection, activations) {
             Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
                 job.run.fail_at(variant.cell, &plan.key, error.one_line());
             }
@@ -152,7 +152,8 @@ pub(crate) fn train(
     Ok(())
 }
 
-fn one(
+/// Trains the operator of one variant, resuming from its latest checkpoint.
+fn train_one(
     job: &CalibrationJob<'_>,
     variant: &Variant,
     plan: &TrainingPlan,
@@ -179,39 +180,52 @@ fn one(
     let length = plan.finetune.length;
     let label = format!("fine-tune {}", run.grid.cells[variant.cell]);
     let load = Load::windows((steps - training.steps()) * length, length);
-    let program = Program::pruned(backbone.config.layers, &(0..end).collect::<Vec<_>>(), |_| None);
-    let products = Trie::new(&[program]).flops(&backbone.config, &load).shared;
-    let flops = step_flops(&backbone.config, products, &load, backbone.config.layers - end);
-    let id = run.start(job.hold.name(), &label, load.tokens, 0, flops);
-    let every = steps.div_ceil(CHECKPOINTS);
+    let id = run.start(job.hold.name(), &label, load.tokens, 0, remaining_flops(&backbone.config, &load, end));
     while training.steps() < steps {
         let at = training.steps();
         fault::here("train");
         let loss = training.step(lessons.stream(at)?, &lessons.teacher(at)?)?;
         let done = at + 1;
-        if done.is_multiple_of(every) {
+        if done.is_multiple_of(checkpoint_interval(plan)) {
             run.note(format!("{label}: step {done} of {steps}, loss {loss:.4}"));
             if done < steps {
-                let seconds = spent + began.elapsed().as_secs_f64();
-                let key = self::checkpoint(&plan.key, done);
-                job.hold.check()?;
-                run.store.put(&key, seconds, &[(STATE, &training.state().to_bytes())])?;
-                job.hold.gone_on();
-                run.store.discard(&self::checkpoint(&plan.key, done - every))?;
+                replace_checkpoint(job, plan, training.state(), done, spent + began.elapsed().as_secs_f64())?;
             }
         }
         run.advance(id, length)?;
     }
     run.finish(id);
-    keep(
-        job,
-        plan,
-        &solved,
-        (Span::layers(start, end), activations),
-        training.state(),
-        spent + began.elapsed().as_secs_f64(),
-    )?;
-    (1..=CHECKPOINTS).try_for_each(|number| run.store.discard(&self::checkpoint(&plan.key, number * every)))
+    let seconds = spent + began.elapsed().as_secs_f64();
+    keep(job, plan, &solved, (Span::layers(start, end), activations), training.state(), seconds)?;
+    (1..=CHECKPOINTS)
+        .try_for_each(|number| run.store.discard(&checkpoint(&plan.key, number * checkpoint_interval(plan))))
+}
+
+/// Returns the cost of training on `load` through the layers from `end` on.
+fn remaining_flops(config: &Config, load: &Load, end: usize) -> f64 {
+    let program = Program::pruned(config.layers, &(0..end).collect::<Vec<_>>(), |_| None);
+    let products = Trie::new(&[program]).flops(config, load).shared;
+    step_flops(config, products, load, config.layers - end)
+}
+
+/// Returns the number of steps between checkpoints.
+fn checkpoint_interval(plan: &TrainingPlan) -> usize {
+    plan.finetune.sequences.div_ceil(CHECKPOINTS)
+}
+
+/// Stores a checkpoint after `steps` steps, and removes the one before.
+fn replace_checkpoint(
+    job: &CalibrationJob<'_>,
+    plan: &TrainingPlan,
+    state: &Checkpoint,
+    steps: usize,
+    seconds: f64,
+) -> Result<()> {
+    let store = job.run.store;
+    job.hold.check()?;
+    store.put(&checkpoint(&plan.key, steps), seconds, &[(STATE, &state.to_bytes())])?;
+    job.hold.gone_on();
+    store.discard(&checkpoint(&plan.key, steps - checkpoint_interval(plan)))
 }
 
 /// Returns the latest checkpoint of a training with its accumulated seconds, or the initial state.
@@ -220,7 +234,7 @@ fn resumed(
     plan: &TrainingPlan,
     start: impl FnOnce() -> Result<Checkpoint>,
 ) -> Result<(Checkpoint, f64)> {
-    let every = plan.finetune.sequences.div_ceil(CHECKPOINTS);
+    let every = checkpoint_interval(plan);
     for number in (1..=CHECKPOINTS).rev() {
         let Some(artifact) = job.run.get(&self::checkpoint(&plan.key, number * every)) else { continue };
         let state = Checkpoint::from_bytes(&artifact.read(STATE)?)?;

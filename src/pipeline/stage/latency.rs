@@ -251,6 +251,32 @@ struct TimedComparison<'a> {
     memory: u64,
 }
 
+/// Outcomes of a session, in the order of its variants.
+struct SessionTimes {
+    /// Index of the first counted round.
+    first: usize,
+    timed: std::vec::IntoIter<Timed>,
+}
+
+impl From<Session> for SessionTimes {
+    fn from(Session { timed, first }: Session) -> Self {
+        Self { first, timed: timed.into_iter() }
+    }
+}
+
+/// Adds the times and memory of the dense backbone, if it is one of the variants, to all results.
+fn add_dense_times(results: &mut [LatencyResult], candidates: &[TimedVariant]) {
+    let position = candidates.iter().position(|candidate| candidate.is_dense);
+    let dense = position.map(|position| results[position].clone());
+    for result in results {
+        result.dense = dense.as_ref().and_then(|dense| dense.times.clone());
+        result.dense_bytes = dense.as_ref().and_then(LatencyResult::bytes);
+        if let Some(decode) = &mut result.decode {
+            decode.dense = dense.as_ref().and_then(|dense| dense.decode.as_ref()?.times.clone());
+        }
+    }
+}
+
 impl TimedComparison<'_> {
     fn results(&self, candidates: &[TimedVariant]) -> Result<Vec<LatencyResult>> {
         let forms =
@@ -270,54 +296,56 @@ impl TimedComparison<'_> {
                 decoded(self.engine, &fit, (self.prompt, new), Rounds::PAPER, Patience::USUAL, after)
             })
         });
-        let decoded = decoded.transpose()?;
+        let mut prefill = SessionTimes::from(prefill);
+        let mut decoded = decoded.transpose()?.map(SessionTimes::from);
         let mut results = Vec::new();
-        let mut timed = prefill.timed.into_iter();
-        let mut behind = decoded.map(|decoded| (decoded.first, decoded.timed.into_iter()));
-        let next = |timed: &mut std::vec::IntoIter<Timed>, program: &Program| {
-            let Timed::Milliseconds(times) = self.fits(program).then(|| timed.next())?? else { return None };
-            Some(times)
-        };
         for candidate in candidates {
-            let TimedVariant { full, by_channel, .. } = candidate;
-            let of_full = next(&mut timed, full);
-            let of_channels = by_channel.as_ref().and_then(|program| next(&mut timed, program));
-            let decode = decode.zip(behind.as_mut()).map(|(new, (first, timed))| DecodeResult {
-                tokens: new * self.prompt.batch,
-                times: next(timed, full),
-                by_channel: by_channel.as_ref().and_then(|program| next(timed, program)),
-                dense: None,
-                first: *first,
-                work: decode_work(self.config, full, self.prompt, new),
-                dense_work: decode_work(self.config, &Program::dense(self.config.layers), self.prompt, new),
-            });
-            let intermediate_bytes = match &of_full {
-                Some(_) => self.intermediates(full)?,
-                None => None,
-            };
-            results.push(LatencyResult {
-                times: of_full,
-                by_channel: of_channels,
-                dense: None,
-                first: prefill.first,
-                sessions: 1,
-                weight_bytes: self.choice.needed_bytes(self.config, full),
-                intermediate_bytes,
-                dense_bytes: None,
-                decode,
-            });
+            results.push(self.result(candidate, &mut prefill, decoded.as_mut())?);
         }
-        let dense =
-            candidates.iter().zip(&results).find(|(candidate, _)| candidate.is_dense).map(|(_, result)| result.clone());
-        for result in &mut results {
-            result.dense = dense.as_ref().and_then(|dense| dense.times.clone());
-            result.dense_bytes = dense.as_ref().and_then(LatencyResult::bytes);
-            if let Some(decode) = &mut result.decode {
-                decode.dense = dense.as_ref().and_then(|dense| dense.decode.as_ref()?.times.clone());
-            }
-        }
+        add_dense_times(&mut results, candidates);
         self.run.finish(job);
         Ok(results)
+    }
+
+    /// Takes the times of the next variant from each session.
+    fn result(
+        &self,
+        candidate: &TimedVariant,
+        prefill: &mut SessionTimes,
+        decoded: Option<&mut SessionTimes>,
+    ) -> Result<LatencyResult> {
+        let TimedVariant { full, by_channel, .. } = candidate;
+        let times = self.next_times(prefill, full);
+        let times_by_channel = by_channel.as_ref().and_then(|program| self.next_times(prefill, program));
+        let decode = self.asked.decode.zip(decoded).map(|(new, session)| DecodeResult {
+            tokens: new * self.prompt.batch,
+            times: self.next_times(session, full),
+            by_channel: by_channel.as_ref().and_then(|program| self.next_times(session, program)),
+            dense: None,
+            first: session.first,
+            work: decode_work(self.config, full, self.prompt, new),
+            dense_work: decode_work(self.config, &Program::dense(self.config.layers), self.prompt, new),
+        });
+        let intermediate_bytes = if times.is_some() { self.intermediates(full)? } else { None };
+        Ok(LatencyResult {
+            times,
+            by_channel: times_by_channel,
+            dense: None,
+            first: prefill.first,
+            sessions: 1,
+            weight_bytes: self.choice.needed_bytes(self.config, full),
+            intermediate_bytes,
+            dense_bytes: None,
+            decode,
+        })
+    }
+
+    /// Returns the times of `program`, which is the next of the session if it fits in memory.
+    fn next_times(&self, session: &mut SessionTimes, program: &Program) -> Option<Vec<f64>> {
+        match self.fits(program).then(|| session.timed.next())?? {
+            Timed::Milliseconds(times) => Some(times),
+            Timed::OutOfMemory => None,
+        }
     }
 
     /// Times all variants that fit in interleaved rounds. `tokens` is the progress per pass.

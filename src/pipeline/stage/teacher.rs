@@ -88,6 +88,75 @@ fn damaged_error() -> Error {
 /// Number of rows whose logits are in memory at a time.
 const LOGIT_ROWS: usize = 256;
 
+/// Teacher predictions and streams of a text that are stored, by shard.
+struct TeacherOutputs<'t, 'a> {
+    text: &'t CalibrationJob<'a>,
+    site: HookPoint,
+    shards: Vec<Range<usize>>,
+    rows: KeptActivations,
+    tops: Vec<Option<StoredObject>>,
+}
+
+impl<'t, 'a> TeacherOutputs<'t, 'a> {
+    fn find(text: &'t CalibrationJob<'a>, site: HookPoint, shards: Vec<Range<usize>>) -> Self {
+        let mut rows = KeptActivations::default();
+        rows.find(text, &BTreeSet::from([site]));
+        let tops = shards.iter().map(|shard| text.run.get(&text.teacher_key(shard))).collect();
+        Self { text, site, shards, rows, tops }
+    }
+
+    /// Computes missing shards by a dense pass, and waits for shards that other processes compute.
+    fn complete(&mut self, tail: &LayersAfter) -> Result<()> {
+        let Self { text, site, .. } = *self;
+        let length = text.shape.length;
+        let mut left: Vec<usize> =
+            (0..self.shards.len()).filter(|&at| self.tops[at].is_none() || !self.rows.has(site, at)).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        let load = Load::windows(left.iter().map(|&at| self.shards[at].len() * length).sum(), length);
+        let flops = read_flops(&text.backbone.config, &load);
+        let id = text.run.start(text.hold.name(), &text.label, load.tokens, 0, flops);
+        while !left.is_empty() {
+            let mut others = Vec::new();
+            for at in left {
+                if !self.complete_shard(id, at, tail)? {
+                    others.push(at);
+                }
+            }
+            left = others;
+            if !left.is_empty() {
+                text.run.pause()?;
+            }
+        }
+        text.run.finish(id);
+        Ok(())
+    }
+
+    /// Reads or computes one shard. Returns false if another process is computing it.
+    fn complete_shard(&mut self, id: usize, at: usize, tail: &LayersAfter) -> Result<bool> {
+        let Self { text, site, .. } = *self;
+        let shard = &self.shards[at];
+        // The lease ensures that only one training computes a shard.
+        let name = lease_name(text.backbone.key_parts(), text.tokens, shard);
+        let Some(_lease) = text.run.lease(&name, &format!("{}, shard {}", text.label, at + 1))? else {
+            return Ok(false);
+        };
+        let rows = text.run.get(&rows_key(text, site, shard));
+        let top = text.run.get(&text.teacher_key(shard));
+        let (rows, top) = match (rows, top) {
+            (Some(rows), Some(top)) => {
+                text.run.advance_elsewhere(id, shard.len() * text.shape.length);
+                (rows, top)
+            }
+            (_, top) => text.lesson(id, site, shard, tail, top)?,
+        };
+        self.rows.add(text.shape, at, [(site, rows)]);
+        self.tops[at] = Some(top);
+        Ok(true)
+    }
+}
+
 /// Inputs of a training run, by sequence.
 pub(super) struct TrainingData {
     shape: ActivationShape,
@@ -110,58 +179,21 @@ impl TrainingData {
     ) -> Result<Self> {
         let run = job.run;
         let backbone = job.backbone;
-        let text_tokens = &backbone.calibrations[plan.text].tokens;
-        let windows = tokens::windows(run, backbone, text_tokens)?;
+        let tokens = &backbone.calibrations[plan.text].tokens;
+        let windows = tokens::windows(run, backbone, tokens)?;
         let shape =
             ActivationShape { channels: backbone.config.hidden, sequences: windows.count(), length: windows.length };
         let site = HookPoint::Stream(boundary);
-        let last = HookPoint::Stream(backbone.config.layers);
-        let sites = BTreeSet::from([site]);
-        let shards: Vec<Range<usize>> = shape.shards().collect();
         let label = format!("read {} for fine-tuning {}", backbone.calibrations[plan.text].calibration, backbone.name);
         let engine = Arc::clone(&job.engine);
-        let text = CalibrationJob { engine, tokens: text_tokens, windows, label: label.clone(), shape, ..*job };
+        let text = CalibrationJob { engine, tokens, windows, label, shape, ..*job };
+        let shards: Vec<Range<usize>> = shape.shards().collect();
         // The text may belong to another calibration, which cleans up its objects.
         let pin = run.store.pin(shards.iter().map(|shard| rows_key(&text, site, shard)));
-        let mut kept = KeptActivations::default();
-        kept.find(&text, &sites);
-        let mut tops: Vec<Option<StoredObject>> =
-            shards.iter().map(|shard| run.get(&self::shard(backbone.key_parts(), text_tokens, shard))).collect();
-        let mut left: Vec<usize> = (0..shards.len()).filter(|&at| tops[at].is_none() || !kept.has(site, at)).collect();
-        let load = Load::windows(left.iter().map(|&at| shards[at].len() * shape.length).sum(), shape.length);
-        if !left.is_empty() {
-            let id = run.start(job.hold.name(), &label, load.tokens, 0, read_flops(&backbone.config, &load));
-            while !left.is_empty() {
-                let mut others = Vec::new();
-                for at in left {
-                    // The lease ensures that only one training computes a shard.
-                    let name = self::lease_name(backbone.key_parts(), text_tokens, &shards[at]);
-                    let Some(_lease) = run.lease(&name, &format!("{label}, shard {}", at + 1))? else {
-                        others.push(at);
-                        continue;
-                    };
-                    let stored = (
-                        run.get(&rows_key(&text, site, &shards[at])),
-                        run.get(&self::shard(backbone.key_parts(), text_tokens, &shards[at])),
-                    );
-                    let (rows, top) = match stored {
-                        (Some(rows), Some(top)) => {
-                            run.advance_elsewhere(id, shards[at].len() * shape.length);
-                            (rows, top)
-                        }
-                        (_, top) => text.lesson(id, [site, last], &shards[at], tail, top)?,
-                    };
-                    kept.add(shape, at, [(site, rows)]);
-                    tops[at] = Some(top);
-                }
-                left = others;
-                if !left.is_empty() {
-                    run.pause()?;
-                }
-            }
-            run.finish(id);
-        }
-        let streams = kept.open(shape, &sites)?;
+        let mut outputs = TeacherOutputs::find(&text, site, shards);
+        outputs.complete(tail)?;
+        let streams = outputs.rows.open(shape, &BTreeSet::from([site]))?;
+        let TeacherOutputs { shards, tops, .. } = outputs;
         Ok(Self { shape, site, streams, tops: tops.into_iter().flatten().collect(), shards, _pin: pin })
     }
 
@@ -184,11 +216,16 @@ impl TrainingData {
 }
 
 impl CalibrationJob<'_> {
+    /// Returns the key of the teacher's predictions for a shard.
+    fn teacher_key(&self, shard: &Range<usize>) -> Key {
+        self::shard(self.backbone.key_parts(), self.tokens, shard)
+    }
+
     /// Runs a dense pass over one shard for the stream and, if not stored, the head's output.
     fn lesson(
         &self,
         id: usize,
-        [site, last]: [HookPoint; 2],
+        site: HookPoint,
         shard: &Range<usize>,
         tail: &LayersAfter,
         top: Option<StoredObject>,
@@ -199,6 +236,7 @@ impl CalibrationJob<'_> {
         let windows: Vec<&[u32]> = self.windows.iter().skip(shard.start).take(shard.len()).collect();
         let mut draft = store.draft()?;
         let payload = draft.payload(ROWS)?;
+        let last = HookPoint::Stream(self.backbone.config.layers);
         let mut spool = Both { site, payload, last, ends: Vec::new() };
         let ends = if top.is_some() { None } else { Some(last) };
         let request = PassRequest { sites: ends.into_iter().chain([site]).collect(), ..PassRequest::default() };
@@ -208,7 +246,8 @@ impl CalibrationJob<'_> {
             .map_err(|error| error.at(self.label.clone()))?;
         let Both { payload, ends, .. } = spool;
         payload.close().map_err(|error| unwritten(&error))?;
-        let (mut tokens, mut logits): (Vec<u32>, Vec<f32>) = Default::default();
+        let mut tokens = Vec::new();
+        let mut logits = Vec::new();
         for rows in ends.chunks(LOGIT_ROWS * self.shape.channels) {
             let top = top_tokens(&tail.project_rows(rows)?, Finetune::TOP_TOKENS)?;
             tokens.extend(top.tokens);
@@ -216,8 +255,8 @@ impl CalibrationJob<'_> {
         }
         self.unchanged()?;
         let seconds = started.elapsed().as_secs_f64() / 2.0;
-        let key = self::shard(self.backbone.key_parts(), self.tokens, shard);
-        let top = top.map_or_else(|| store.put(&key, seconds, &self::payloads(&tokens, &logits)), Ok)?;
+        let top =
+            top.map_or_else(|| store.put(&self.teacher_key(shard), seconds, &self::payloads(&tokens, &logits)), Ok)?;
         let rows = store.commit(draft, &rows_key(self, site, shard), seconds)?;
         self.hold.gone_on();
         Ok((rows, top))

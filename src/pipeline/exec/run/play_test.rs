@@ -30,7 +30,7 @@ use crate::pipeline::stage::{self, operator::solve_flops};
 #[path = "../../../../crates/store/tests/simulated/mod.rs"]
 mod simulated;
 use simulated::network::{Client, Network, Server};
-use simulated::played_time::Time;
+use simulated::played_time::{Time, Timer};
 
 const LENGTH: usize = 8;
 const LAYERS: usize = 32;
@@ -250,8 +250,18 @@ impl RunState {
             // The scheduler starts 50 workers per second.
             time.sleep(worker, Duration::from_millis(20 * worker as u64));
             loop {
+                let pace = Pace {
+                    down: AtomicBool::new(false),
+                    halted: AtomicU64::new(0),
+                    shape: self.shape.clone(),
+                    scale: self.scale,
+                    time: Arc::clone(time),
+                    worker,
+                    tally: Arc::clone(&tally),
+                };
                 let machine = machines.fetch_add(1, Relaxed);
-                if self.work(&plan, &server, (time, worker), machine, weather, &mut draws, &tally) {
+                let process = WorkerProcess::new(Arc::new(pace), &server, machine, weather, self.solves(&plan));
+                if self.work(&plan, &process, &mut draws) {
                     break;
                 }
                 time.sleep(worker, AGAIN);
@@ -267,95 +277,27 @@ impl RunState {
         }
     }
 
-    /// Runs one worker, and returns whether it found no work left.
-    #[allow(clippy::too_many_arguments, reason = "what a machine is")]
-    fn work(
-        &self,
-        plan: &Plan<'_>,
-        server: &Arc<Server>,
-        (time, worker): (&Arc<Time>, usize),
-        machine: usize,
-        weather: Weather,
-        draws: &mut Draws,
-        tally: &Arc<Tally>,
-    ) -> bool {
-        let pace = Arc::new(Pace {
-            down: Arc::default(),
-            halted: AtomicU64::new(0),
-            shape: self.shape.clone(),
-            scale: self.scale,
-            time: Arc::clone(time),
-            worker,
-            tally: Arc::clone(tally),
-        });
-        let solving = Arc::clone(&pace);
-        let solves = self.solves(plan);
-        // Charge the time for solving when an operator is stored.
-        let client = move |path: &Path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if let Some(flops) = solves.get(&*name).filter(|_| path.to_string_lossy().contains("/operator-v")) {
-                solving.spend(flops / FLOPS);
-            }
-        };
-        let at = Some((Arc::clone(time), worker));
-        let disk = Client::at_work(server, weather.network, machine, at, Some(Box::new(client)));
-        let stop = Arc::new(AtomicBool::new(false));
-        let comes = |draws: &mut Draws, in_100: f64, act: Box<dyn FnMut() + Send>| {
-            let hours = if in_100 > 0.0 { -(1.0 - draws.unit()).ln() * 100.0 / in_100 } else { return None };
-            Some(time.after(Duration::from_secs_f64((hours * 3600.0).min(1e9)), act))
-        };
-        let asked = Arc::clone(&stop);
-        let clock = Arc::clone(time);
-        let _preempted = comes(
-            draws,
-            weather.preempted,
-            Box::new(move || {
-                asked.store(true, Relaxed);
-                clock.wake(worker);
-            }),
-        );
-        let dying = Arc::clone(&disk);
-        let down = Arc::clone(&pace.down);
-        let stopped = Arc::clone(&stop);
-        let clock = Arc::clone(time);
-        let _killed = comes(
-            draws,
-            weather.killed,
-            Box::new(move || {
-                dying.go_down();
-                down.store(true, Relaxed);
-                stopped.store(true, Relaxed);
-                clock.wake(worker);
-            }),
-        );
-        let halting = Arc::clone(&disk);
-        let until = Arc::clone(&pace);
-        let clock = Arc::clone(time);
-        let _halted = comes(
-            draws,
-            weather.halted,
-            Box::new(move || {
-                let end = clock.now() + HALT;
-                halting.halt(end);
-                until.halted.store(end.as_micros() as u64, Relaxed);
-                clock.wake(worker);
-            }),
-        );
+    /// Runs one worker process, and returns whether it found no work left.
+    fn work(&self, plan: &Plan<'_>, process: &WorkerProcess, draws: &mut Draws) -> bool {
+        let WorkerProcess { disk, pace, stop, weather, .. } = process;
+        let _preempted = process.at_random(draws, weather.preempted, process.preemption());
+        let _killed = process.at_random(draws, weather.killed, process.kill());
+        let _halted = process.at_random(draws, weather.halted, process.pause());
         let done = {
-            let store = Store::on(Arc::<Client>::clone(&disk), Path::new(ROOT), stage::WORDS);
-            self.grid_of(plan, &store, &pace, &stop)
+            let store = Store::on(Arc::<Client>::clone(disk), Path::new(ROOT), stage::WORDS);
+            self.grid_of(plan, &store, pace, stop)
         };
         match done {
             Ok(()) => true,
             Err(_) if disk.is_down() => {
-                tally.deaths.fetch_add(1, Relaxed);
+                pace.tally.deaths.fetch_add(1, Relaxed);
                 false
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {
-                tally.preemptions.fetch_add(1, Relaxed);
+                pace.tally.preemptions.fetch_add(1, Relaxed);
                 false
             }
-            Err(error) => panic!("worker {worker}: {error}"),
+            Err(error) => panic!("worker {}: {error}", pace.worker),
         }
     }
 
@@ -367,6 +309,83 @@ impl RunState {
         let worker_limits = Some(WorkerLimits::default());
         let context = context(plan, &state, RunEnv { store, settings, reporter: &recorder, stop, worker_limits });
         execute(plan, &context, &state, &Paced(Arc::clone(pace)))
+    }
+}
+
+/// Worker process on a machine that may fail.
+struct WorkerProcess {
+    disk: Arc<Client>,
+    pace: Arc<Pace>,
+    stop: Arc<AtomicBool>,
+    weather: Weather,
+}
+
+/// Failure of a process.
+type Failure = Box<dyn FnMut() + Send>;
+
+impl WorkerProcess {
+    /// Starts a process that spends the time for solving when an operator is stored.
+    fn new(
+        pace: Arc<Pace>,
+        server: &Arc<Server>,
+        machine: usize,
+        weather: Weather,
+        solves: BTreeMap<String, f64>,
+    ) -> Self {
+        let solving = Arc::clone(&pace);
+        let on_write = move |path: &Path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if let Some(flops) = solves.get(&*name).filter(|_| path.to_string_lossy().contains("/operator-v")) {
+                solving.spend(flops / FLOPS);
+            }
+        };
+        let at = Some((Arc::clone(&pace.time), pace.worker));
+        let disk = Client::at_work(server, weather.network, machine, at, Some(Box::new(on_write)));
+        Self { disk, pace, stop: Arc::default(), weather }
+    }
+
+    /// Schedules a failure that hits `percent` of all processes per hour.
+    fn at_random(&self, draws: &mut Draws, percent: f64, failure: Failure) -> Option<Timer> {
+        if percent == 0.0 {
+            return None;
+        }
+        let hours = -(1.0 - draws.unit()).ln() * 100.0 / percent;
+        Some(self.pace.time.after(Duration::from_secs_f64((hours * 3600.0).min(1e9)), failure))
+    }
+
+    /// Returns a failure that asks the worker to stop.
+    fn preemption(&self) -> Failure {
+        let pace = Arc::clone(&self.pace);
+        let stop = Arc::clone(&self.stop);
+        Box::new(move || {
+            stop.store(true, Relaxed);
+            pace.time.wake(pace.worker);
+        })
+    }
+
+    /// Returns a failure that takes the machine down.
+    fn kill(&self) -> Failure {
+        let pace = Arc::clone(&self.pace);
+        let stop = Arc::clone(&self.stop);
+        let disk = Arc::clone(&self.disk);
+        Box::new(move || {
+            disk.go_down();
+            pace.down.store(true, Relaxed);
+            stop.store(true, Relaxed);
+            pace.time.wake(pace.worker);
+        })
+    }
+
+    /// Returns a failure that pauses the machine beyond the stale timeout.
+    fn pause(&self) -> Failure {
+        let pace = Arc::clone(&self.pace);
+        let disk = Arc::clone(&self.disk);
+        Box::new(move || {
+            let end = pace.time.now() + HALT;
+            disk.halt(end);
+            pace.halted.store(end.as_micros() as u64, Relaxed);
+            pace.time.wake(pace.worker);
+        })
     }
 }
 
@@ -387,7 +406,7 @@ impl Reporter for Failing {
 
 struct Pace {
     /// Whether the machine is down.
-    down: Arc<AtomicBool>,
+    down: AtomicBool,
     /// Time until which the worker is paused, in microseconds.
     halted: AtomicU64,
     shape: Config,
