@@ -70,8 +70,8 @@ fn number(record: Record) -> Measurement {
     let calibration = (record.condition.criterion != DENSE).then_some(calibrated);
     let setup = Setup { scored, calibration, ..Setup::default() };
     let cell = String::new();
-    let asked = MetricKey::besides(&metric);
-    Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None }
+    let key = MetricKey::besides(&metric);
+    Measurement { cell, key, record, metric, setup, sample: Sample::None, failure: None }
 }
 
 fn with(option: &str, value: &str) -> Arc<Settings> {
@@ -308,17 +308,17 @@ const JUDGED: [(&str, Change); 21] = [
 
 #[test]
 fn a_verdict_looks_at_every_aspect_or_says_why_not() {
-    for (aspect, change) in &JUDGED {
+    for (path, change) in &JUDGED {
         let mut ours = number(record("sleb", "c4", "ppl_c4", 100.0));
         assert_eq!(differences(&ours), Vec::<String>::new());
         change(&mut ours.setup);
-        assert_eq!(differences(&ours).len(), 1, "{aspect}: {:?}", differences(&ours));
+        assert_eq!(differences(&ours).len(), 1, "{path}: {:?}", differences(&ours));
     }
-    let aspects = crate::pipeline::identity::setting_paths();
-    for aspect in &aspects {
-        let judged = JUDGED.iter().any(|(name, _)| aspect.is_of(name));
-        let open = OPEN.iter().any(|(name, _)| *name == aspect.as_str()) || aspect.is_of("measure.defined");
-        assert!(judged != open, "{aspect}: a verdict either judges by it or says here why not");
+    let paths = crate::pipeline::identity::setting_paths();
+    for path in &paths {
+        let judged = JUDGED.iter().any(|(name, _)| path.is_of(name));
+        let open = OPEN.iter().any(|(name, _)| *name == path.as_str()) || path.is_of("measure.defined");
+        assert!(judged != open, "{path}: a verdict either judges by it or says here why not");
     }
 }
 

@@ -50,7 +50,7 @@ fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f6
     let metric = Metric::find(metric).unwrap();
     Measurement {
         cell,
-        asked: MetricKey::besides(&metric),
+        key: MetricKey::besides(&metric),
         metric,
         setup: Setup::default(),
         record,

@@ -57,10 +57,10 @@ fn numbers() -> Vec<Arc<Measurement>> {
             };
             let metric = Metric::find(metric).unwrap();
             let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
-            let asked = MetricKey::besides(&metric);
+            let key = MetricKey::besides(&metric);
             let cell = format!("cell {at}");
             let setup = Setup::default();
-            all.push(Arc::new(Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None }));
+            all.push(Arc::new(Measurement { cell, key, record, metric, setup, sample: Sample::None, failure: None }));
         }
     }
     all

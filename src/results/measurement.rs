@@ -43,7 +43,7 @@ pub struct CellSummary {
     pub layers: usize,
     pub recovery: Option<String>,
     pub calibration: Option<String>,
-    pub factors: Arc<Settings>,
+    pub settings: Arc<Settings>,
     /// Method options that the grid sets explicitly.
     pub written: BTreeSet<String>,
     pub seconds: f64,
@@ -60,7 +60,7 @@ pub struct CellSummary {
 pub struct Measurement {
     pub cell: String,
     /// Question that the number answers.
-    pub asked: MetricKey,
+    pub key: MetricKey,
     pub record: Record,
     /// Metric of the record, with direction and format.
     pub metric: Metric,
@@ -133,8 +133,8 @@ pub struct Calibrated {
 }
 
 impl CellSummary {
-    pub fn number(&self, asked: &MetricKey) -> Option<&Arc<Measurement>> {
-        self.numbers.iter().find(|number| number.asked == *asked)
+    pub fn number(&self, key: &MetricKey) -> Option<&Arc<Measurement>> {
+        self.numbers.iter().find(|number| number.key == *key)
     }
 }
 

@@ -121,7 +121,7 @@ impl PaperComparison {
     }
 
     /// Formats the paper's value and the difference with the verdict's sign, one line each.
-    pub fn said(&self) -> Vec<String> {
+    pub fn lines(&self) -> Vec<String> {
         let difference = self.difference_text().map(|text| format!("{text} {}", self.verdict.sign()));
         [Some(self.paper_text()), difference].into_iter().flatten().collect()
     }
@@ -198,7 +198,7 @@ mod tests {
         let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
         Measurement {
             cell: String::new(),
-            asked: MetricKey::besides(&metric),
+            key: MetricKey::besides(&metric),
             record,
             metric,
             setup: Setup::default(),
