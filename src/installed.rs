@@ -24,7 +24,7 @@ pub fn embed(files: &'static Embedded) {
 /// Returns `share/ghostlab` below the program's prefix, or the directory that [`brought`] unpacked, if one exists.
 pub fn share() -> Option<PathBuf> {
     let found = find_beside_program().filter(|folder| holds_experiments(folder));
-    found.or_else(|| place(EMBEDDED.get()?).filter(|folder| holds_experiments(folder)))
+    found.or_else(|| data_folder(EMBEDDED.get()?).filter(|folder| holds_experiments(folder)))
 }
 
 fn holds_experiments(folder: &Path) -> bool {
@@ -55,7 +55,7 @@ pub fn brought() -> Result<Option<PathBuf>> {
         return Ok(Some(folder));
     }
     let Some(embedded) = EMBEDDED.get().filter(|embedded| !embedded.files.is_empty()) else { return Ok(None) };
-    let Some(folder) = place(embedded) else { return Ok(None) };
+    let Some(folder) = data_folder(embedded) else { return Ok(None) };
     let above = folder.parent().unwrap_or(&folder);
     fs::create_dir_all(above).map_err(|error| unwritable(above, &error))?;
     // Unpack atomically, because another process may do the same.
@@ -77,7 +77,7 @@ fn unwritable(path: &Path, error: &std::io::Error) -> Error {
     Error::io("write", path, error).hint("set XDG_DATA_HOME to another folder for the bundled data")
 }
 
-fn place(embedded: &Embedded) -> Option<PathBuf> {
+fn data_folder(embedded: &Embedded) -> Option<PathBuf> {
     Some(user_data()?.join(format!("share-{}", embedded.id)))
 }
 

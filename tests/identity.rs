@@ -83,7 +83,7 @@ fn settings_differ_exactly_in_what_was_changed() {
             .iter()
             .zip(&other)
             .flat_map(|(one, other)| one.identity.differs(&other.identity))
-            .map(|difference| difference.aspect)
+            .map(|difference| difference.path)
             .collect();
         let stray = found.iter().filter(|aspect| !pair.aspects.iter().any(|known| aspect.is_of(known)));
         let stray: Vec<&SettingPath> = stray.collect();
@@ -112,7 +112,7 @@ fn a_published_order_is_known_by_its_layers_and_not_by_its_name() {
 
 /// Returns whether two identities differ in one of these parts.
 fn unlike(one: &Identity, other: &Identity, parts: &[&str]) -> bool {
-    one.differs(other).iter().any(|differ| parts.iter().any(|part| differ.aspect.is_of(part)))
+    one.differs(other).iter().any(|differ| parts.iter().any(|part| differ.path.is_of(part)))
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn keys_journals_and_leases_differ_exactly_when_settings_do() {
             let a = &one.identity;
             let b = &other.identity;
             let what = pair.what;
-            let measure = &a.leaves();
+            let measure = &a.flat_settings();
             assert_eq!(one.key != other.key, a != b, "key, {what}: {measure:?}");
             // All variants of a backbone share the chunks of a text.
             assert_eq!(

@@ -16,7 +16,7 @@ use ghostlab::grid::{Calibration, Cell, EvalTask, Grid, Method, MethodAxis};
 use ghostlab::model::{Cut, DeviceName, EngineName, EngineRequest, FloatType};
 use ghostlab::options::Described;
 use ghostlab::pipeline::exec::RunSettings;
-use ghostlab::pipeline::plan::{BackbonePlan, Plan, ScoredExtent, Subject, Variant};
+use ghostlab::pipeline::plan::{BackbonePlan, EvalTarget, Plan, ScoredExtent, Variant};
 use ghostlab::pipeline::stage;
 use ghostlab::pipeline::stage::{activations, distilled, scores, teacher};
 use ghostlab::{criterion, recovery};
@@ -86,11 +86,11 @@ fn text(calibration: &Calibration) -> String {
     format!("{corpus}:{sequences}x{length}@{seed}")
 }
 
-fn names_of(subject: &Subject) -> String {
-    match subject {
-        Subject::Windows(text) => format!("{}@{}", text.corpus, text.length),
-        Subject::Task(task) if task.defined => task.name.clone(),
-        Subject::Task(EvalTask { name, how, .. }) => {
+fn names_of(target: &EvalTarget) -> String {
+    match target {
+        EvalTarget::Windows(text) => format!("{}@{}", text.corpus, text.length),
+        EvalTarget::Task(task) if task.defined => task.name.clone(),
+        EvalTarget::Task(EvalTask { name, how, .. }) => {
             format!("{name} {:?} {} {:?}", how.limit, how.bos, how.max_length)
         }
     }
@@ -167,7 +167,7 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
                 "tokens": short(&evaluation.tokens),
                 "journal": named(&evaluation.tokens, evaluation.journal.clone()),
             });
-            (names_of(&evaluation.subject), names)
+            (names_of(&evaluation.target), names)
         });
         let cells = backbone.variants.iter().map(|planned| (cell(&grid.cells[planned.cell]), variant(planned)));
         let names = json!({

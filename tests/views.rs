@@ -19,10 +19,10 @@ fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<SettingPath> {
     let of_a = one.numbers.iter().filter(|number| number.cell == a).filter(is_not_of_decoding);
     let of_b = other.numbers.iter().filter(|number| number.cell == b).filter(is_not_of_decoding);
     for (one_number, other_number) in of_a.zip(of_b) {
-        let (Some(one), Some(other)) = (one.leaves(one_number), other.leaves(other_number)) else {
+        let (Some(one), Some(other)) = (one.flat_settings(one_number), other.flat_settings(other_number)) else {
             panic!("a number without an identity: {one_number:?}");
         };
-        found.extend(differs(&one, &other).into_iter().map(|differ| differ.aspect));
+        found.extend(differs(&one, &other).into_iter().map(|differ| differ.path));
     }
     // The index of a part of a mean is irrelevant: `measure.0.task.bos` is `measure.task.bos`.
     found

@@ -132,8 +132,8 @@ impl Artifact {
 /// Returns whether a metric belongs to a task with a definition: `short_answers(shots=5)/exact_match,none` belongs to
 /// `short_answers`.
 fn is_of_definition(metric: &Metric, task: &str) -> bool {
-    let asked = metric.id.split_once('/').filter(|_| metric.is_defined()).map_or("", |(asked, _)| asked);
-    asked.split('(').next() == Some(task)
+    let task_label = metric.id.split_once('/').filter(|_| metric.is_defined()).map_or("", |(task_label, _)| task_label);
+    task_label.split('(').next() == Some(task)
 }
 
 fn scores(grid: &Grid) -> bool {

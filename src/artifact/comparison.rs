@@ -309,7 +309,7 @@ fn other_calibration(calibrated: &Calibrated, named: bool, found: &mut Vec<Strin
         (*seed != SEED, format!("calibration seed {seed}, not {SEED}")),
         (operator, format!("operators from {operator_sequences} sequences, not {OPERATOR_SEQUENCES}")),
     ];
-    found.extend(said(unlike));
+    found.extend(differing(unlike));
     calibrated.finetune.iter().for_each(|training| other_training(training, found));
 }
 
@@ -319,10 +319,10 @@ fn other_training(&Finetune { sequences, length, seed }: &Finetune, found: &mut 
         (length != LENGTH, format!("trained on sequences of {length} tokens, not {LENGTH}")),
         (seed != SEED, format!("trained with seed {seed}, not {SEED}")),
     ];
-    found.extend(said(unlike));
+    found.extend(differing(unlike));
 }
 
-fn said<const N: usize>(unlike: [(bool, String); N]) -> impl Iterator<Item = String> {
+fn differing<const N: usize>(unlike: [(bool, String); N]) -> impl Iterator<Item = String> {
     unlike.into_iter().filter(|(is, _)| *is).map(|(_, words)| words)
 }
 

@@ -70,10 +70,10 @@ fn number(record: Record) -> Measurement {
     let calibration = (record.condition.criterion != DENSE).then_some(calibrated);
     let setup = Setup { scored, calibration, ..Setup::default() };
     let cell = String::new();
-    let asked = MetricKey::besides(&metric);
-    let column = asked.to_string();
+    let key = MetricKey::besides(&metric);
+    let column = key.to_string();
     let row = ResultRow { record, cell, column, failure: None, sample: Sample::None };
-    Measurement { row, asked, metric, setup }
+    Measurement { row, key, metric, setup }
 }
 
 fn with(option: &str, value: &str) -> Arc<Settings> {
@@ -310,17 +310,17 @@ const JUDGED: [(&str, Change); 21] = [
 
 #[test]
 fn a_verdict_looks_at_every_aspect_or_says_why_not() {
-    for (aspect, change) in &JUDGED {
+    for (path, change) in &JUDGED {
         let mut ours = number(record("sleb", "c4", "ppl_c4", 100.0));
         assert_eq!(differences(&ours), Vec::<String>::new());
         change(&mut ours.setup);
-        assert_eq!(differences(&ours).len(), 1, "{aspect}: {:?}", differences(&ours));
+        assert_eq!(differences(&ours).len(), 1, "{path}: {:?}", differences(&ours));
     }
-    let aspects = crate::pipeline::identity::setting_paths();
-    for aspect in &aspects {
-        let judged = JUDGED.iter().any(|(name, _)| aspect.is_of(name));
-        let open = OPEN.iter().any(|(name, _)| *name == aspect.as_str()) || aspect.is_of("measure.defined");
-        assert!(judged != open, "{aspect}: a verdict either judges by it or says here why not");
+    let paths = crate::pipeline::identity::setting_paths();
+    for path in &paths {
+        let judged = JUDGED.iter().any(|(name, _)| path.is_of(name));
+        let open = OPEN.iter().any(|(name, _)| *name == path.as_str()) || path.is_of("measure.defined");
+        assert!(judged != open, "{path}: a verdict either judges by it or says here why not");
     }
 }
 

@@ -387,8 +387,8 @@ impl Drawer<'_> {
     }
 
     fn pareto(&self, backbone: &str) -> Result<Figure> {
-        let own = self.numbers.iter().filter(|number| number.record.condition.backbone == backbone);
-        let plot = Plot::Pareto(pareto(self.entry, &own.collect::<Vec<_>>())?);
+        let numbers = self.numbers.iter().filter(|number| number.record.condition.backbone == backbone);
+        let plot = Plot::Pareto(pareto(self.entry, &numbers.collect::<Vec<_>>())?);
         Ok(self.figure(Some(backbone), backbone_label(backbone).to_owned(), true, plot).with_note(FRONTIER))
     }
 

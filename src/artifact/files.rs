@@ -247,7 +247,7 @@ fn cell_json(result: &CellResult, recorded: bool) -> Result<Value> {
         boundary.as_object_mut().and_then(|boundary| boundary.remove("boundary_mae_by_channel"));
     }
     cell["tasks"] = tasks(result);
-    let definitions = result.tasks.iter().filter(|task| task.asked.defined);
+    let definitions = result.tasks.iter().filter(|task| task.requested.defined);
     let definitions: Vec<Value> = definitions.map(|task| json!(task.sample.as_ref().map(defined_scores))).collect();
     if !definitions.is_empty() {
         cell["definitions"] = definitions.into();

@@ -166,9 +166,9 @@ fn sequences(measurement: &Measurement) -> Option<usize> {
 
 /// Returns the key of a row: calibration and settings except the depth.
 fn variant(measurement: &Measurement) -> (String, Settings) {
-    let mut factors = Settings::clone(&measurement.setup.variant);
-    factors.remove(settings::DEPTH);
-    (measurement.record.condition.calibration.clone(), factors)
+    let mut settings = Settings::clone(&measurement.setup.variant);
+    settings.remove(settings::DEPTH);
+    (measurement.record.condition.calibration.clone(), settings)
 }
 
 pub(super) fn depth_of(number: &Measurement) -> Depth {
@@ -250,7 +250,7 @@ fn neighbours(table: &TableEntry, numbers: &[Arc<Measurement>], metric: &Metric)
 /// Returns a column for each of several measurements under one name.
 fn columns_of_metric(numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<LaidColumn> {
     let selected = numbers.iter().filter(|number| number.metric.id == metric.id);
-    let ways = distinct(selected.map(|number| &number.asked));
+    let ways = distinct(selected.map(|number| &number.key));
     let heads: Vec<(String, Option<_>)> = match ways.len() {
         0 | 1 => vec![(metric.label.clone(), None)],
         _ => ways.into_iter().map(|way| (way.to_string(), Some(way))).collect(),
@@ -324,7 +324,7 @@ fn find<'n>(
     let any = dense || column.group.is_none();
     let candidates = || row.iter().copied().filter(|number| any || Some(depth_of(number)) == depth);
     let mut found = candidates().filter(|number| {
-        number.metric.id == column.column.metric.id && column.key.as_ref().is_none_or(|key| *key == number.asked)
+        number.metric.id == column.column.metric.id && column.key.as_ref().is_none_or(|key| *key == number.key)
     });
     match (found.next(), found.next()) {
         (Some(number), None) => Ok(Some(number)),

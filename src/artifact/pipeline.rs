@@ -155,7 +155,7 @@ pub fn make(
     // The page only shows runs of unmodified descriptions.
     if target.as_described() {
         let mut sheet = page_part::sheet(artifact, profile, &outcome, table.as_ref(), figures);
-        sheet.artifact.provenance = said(&record, grid.cells.len());
+        sheet.artifact.provenance = provenance_lines(&record, grid.cells.len());
         if target.records() { sheet.light() } else { sheet }.write(staging.path())?;
     }
     check_recordable(artifact, &outcome, target)?;
@@ -316,7 +316,7 @@ fn put_drawing(staging: &Draft, base: &str, drawing: &Drawing) -> Result<Vec<Pat
 }
 
 /// Returns the provenance lines of an artifact's page section.
-pub(super) fn said(record: &Provenance, cells: usize) -> Vec<(String, String)> {
+pub(super) fn provenance_lines(record: &Provenance, cells: usize) -> Vec<(String, String)> {
     let dirty = if record.dirty { ", with uncommitted changes" } else { "" };
     let machine = &record.machine;
     let processor = machine.cpu.as_deref().unwrap_or("unknown processor");

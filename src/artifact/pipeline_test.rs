@@ -33,7 +33,7 @@ impl Executor for Timed {
                 .latency
                 .iter()
                 .map(|prompt: &Latency| Measured {
-                    asked: *prompt,
+                    requested: *prompt,
                     measure: MeasureId::Boundary.into(),
                     extent: None,
                     sample: Some(LatencyResult {
@@ -57,18 +57,18 @@ impl Executor for Timed {
 /// Executor that returns a given perplexity for each cell, and counts the requested cells.
 struct Fake {
     perplexity: fn(&Cell) -> Option<f64>,
-    asked: RefCell<Vec<usize>>,
+    cell_counts: RefCell<Vec<usize>>,
 }
 
 impl Fake {
     fn new(perplexity: fn(&Cell) -> Option<f64>) -> Self {
-        Self { perplexity, asked: RefCell::default() }
+        Self { perplexity, cell_counts: RefCell::default() }
     }
 }
 
 impl Executor for Fake {
     fn run(&self, grid: &Grid, _: &Path) -> Result<GridOutcome> {
-        self.asked.borrow_mut().push(grid.cells.len());
+        self.cell_counts.borrow_mut().push(grid.cells.len());
         let cells = grid
             .cells
             .iter()
@@ -84,7 +84,7 @@ impl Executor for Fake {
                         .perplexity
                         .iter()
                         .map(|perplexity| Measured {
-                            asked: perplexity.clone(),
+                            requested: perplexity.clone(),
                             measure: MeasureId::Boundary.into(),
                             extent: Some(TextExtent { windows: 256, all: 256, bytes: 1 << 20 }),
                             sample: sample.clone(),
@@ -176,8 +176,8 @@ impl Bench {
 
     fn target(&self, overrides: &[String]) -> ResultsFolder {
         let grid = self.grid(overrides);
-        let asked = EngineRequest::default();
-        let description = RunDescription::of(&grid, &self.artifact.name, By::Reproduce, true, overrides, asked);
+        let request = EngineRequest::default();
+        let description = RunDescription::of(&grid, &self.artifact.name, By::Reproduce, true, overrides, request);
         ResultsFolder::new(&self.root.path().join("results"), description.unwrap())
     }
 
@@ -214,19 +214,19 @@ fn only_a_dense_backbone_within_tolerance_is_pruned() {
     let good = Fake::new(|cell| Some(if cell.is_dense() { 6.7 } else { 20.0 }));
     let (made, folder) = bench.make(&[], true, &good);
     let made = made.unwrap();
-    assert_eq!((*good.asked.borrow()).as_slice(), [1, 5], "the dense cell first, then all");
+    assert_eq!((*good.cell_counts.borrow()).as_slice(), [1, 5], "the dense cell first, then all");
     assert!(made.misses.is_empty() && made.failed == 0 && !csv(&folder).contains("failed"));
 
     let bad = Fake::new(|_| Some(50.0));
     let (made, folder) = bench.make(&[], true, &bad);
     let made = made.unwrap();
-    assert_eq!((*bad.asked.borrow()).as_slice(), [1, 1], "what is pruned from it is not run");
+    assert_eq!((*bad.cell_counts.borrow()).as_slice(), [1, 1], "what is pruned from it is not run");
     assert_eq!((made.misses.len(), made.failed, made.failures.len()), (1, 4, 0));
     assert_eq!(csv(&folder).matches("failed: stopped by the gate").count(), 4);
 
     let again = Fake::new(|_| Some(50.0));
     let (made, _) = bench.make(&[], false, &again);
-    assert_eq!(((*again.asked.borrow()).as_slice(), made.unwrap().failed), (&[5][..], 0));
+    assert_eq!(((*again.cell_counts.borrow()).as_slice(), made.unwrap().failed), (&[5][..], 0));
 }
 
 #[test]
@@ -317,7 +317,7 @@ const VIEWS: [(&str, Called); 6] = [
             .numbers
             .iter()
             .filter(|number| number.record.metric == "ppl_c4")
-            .map(|number| serde_json::to_string(&stored.factors(number)).unwrap())
+            .map(|number| serde_json::to_string(&stored.number_settings(number)).unwrap())
             .collect()
     }),
     ("the page", |folder| {

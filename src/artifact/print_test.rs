@@ -221,10 +221,10 @@ fn measured(record: Record) -> Arc<Measurement> {
         setup.variant = Arc::new([(settings::OPERATOR_SEQUENCES.to_owned(), sequences.into())].into());
     }
     let cell = String::new();
-    let asked = MetricKey::besides(&metric);
-    let column = asked.to_string();
+    let key = MetricKey::besides(&metric);
+    let column = key.to_string();
     let row = ResultRow { record, cell, column, failure: None, sample: Sample::None };
-    Arc::new(Measurement { row, asked, metric, setup })
+    Arc::new(Measurement { row, key, metric, setup })
 }
 
 /// Returns the LaTeX variants of a paper table. `more` adds numbers that the paper does not have.
@@ -390,10 +390,10 @@ fn all_printed_tables_compile_without_warnings() {
 
 /// Returns the reason for skipping LaTeX compilation, if any.
 fn compile_skipped() -> Option<&'static str> {
-    let asked = std::env::var("GHOSTLAB_TEX").unwrap_or_default();
+    let requested = std::env::var("GHOSTLAB_TEX").unwrap_or_default();
     let is_installed = Command::new("pdflatex").arg("--version").output().is_ok();
-    assert!(is_installed || asked != "require", "pdflatex is not installed");
-    match (asked.as_str(), is_installed) {
+    assert!(is_installed || requested != "require", "pdflatex is not installed");
+    match (requested.as_str(), is_installed) {
         ("skip", _) => Some("GHOSTLAB_TEX=skip"),
         (_, false) => Some("pdflatex is not installed"),
         _ => None,

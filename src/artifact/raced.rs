@@ -11,7 +11,7 @@ use super::files::FinishedRun;
 use super::folder::{Published, ResultsFolder};
 use super::page_part::{PagePart, raced_sheet};
 use super::paper::backbone_label;
-use super::pipeline::said;
+use super::pipeline::provenance_lines;
 use crate::error::{Error, Result};
 use crate::grid::{Cell, Grid, RacesEntry};
 use crate::metric::Metric;
@@ -184,7 +184,7 @@ impl<'a> Raced<'a> {
         let (files, record) = run.record((Vec::new(), json!([])), files, staging.path())?;
         if target.as_described() {
             let profile = self.grid.profile.as_deref().unwrap_or_default();
-            let provenance = said(&record, self.grid.cells.len());
+            let provenance = provenance_lines(&record, self.grid.cells.len());
             raced_sheet(artifact, profile, &table, self.notes(), dense, provenance).write(staging.path())?;
         }
         target.publish(staging, &files)
@@ -201,7 +201,7 @@ fn dash() -> String {
 
 fn judged_score(found: &Found, role: &str) -> String {
     let score = found.judged.iter().find(|entry| entry.role == role).and_then(|judged| judged.scores.first());
-    score.zip(found.objectives.first()).map_or_else(dash, |(score, objective)| objective.said(score))
+    score.zip(found.objectives.first()).map_or_else(dash, |(score, objective)| objective.score_text(score))
 }
 
 fn shares(race: f64, judged: f64, all: f64) -> String {

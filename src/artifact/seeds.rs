@@ -30,10 +30,10 @@ struct SeedDraws {
 impl SeedDraws {
     /// Groups the values by cut and seed. `None` if they are not aggregated over seeds.
     fn of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Option<Self> {
-        let asked = [metric::ACCURACY.id.to_owned()].into_iter().filter(|id| table.metrics.contains(id));
-        let asked = asked.chain(table.metrics.iter().cloned()).next()?;
+        let metric_id = [metric::ACCURACY.id.to_owned()].into_iter().filter(|id| table.metrics.contains(id));
+        let metric_id = metric_id.chain(table.metrics.iter().cloned()).next()?;
         let pruned = numbers.iter().map(|number| &**number).filter(|number| number.record.condition.criterion != DENSE);
-        let measured: Vec<&Measurement> = pruned.filter(|number| number.metric.id == asked).collect();
+        let measured: Vec<&Measurement> = pruned.filter(|number| number.metric.id == metric_id).collect();
         let metric = measured.first()?.metric.clone();
         let cuts = distinct(measured.iter().map(|number| cut_of(number)).collect::<Vec<_>>().iter());
         let cuts: Vec<_> = cuts.into_iter().map(|cut| (cut.clone(), methods_of(&cut, &measured))).collect();

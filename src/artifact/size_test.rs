@@ -83,8 +83,8 @@ fn scores(key: &Arc<Solutions>, cell: usize) -> TaskScores {
     TaskScores::native(key.task().unwrap().name.to_owned(), Answered::new(key, scores).unwrap())
 }
 
-fn measured<A, E, S>(asked: A, extent: E, sample: S) -> Measured<A, E, S> {
-    Measured { asked, measure: MeasureId::Boundary.into(), extent: Some(extent), sample: Some(sample) }
+fn measured<A, E, S>(requested: A, extent: E, sample: S) -> Measured<A, E, S> {
+    Measured { requested, measure: MeasureId::Boundary.into(), extent: Some(extent), sample: Some(sample) }
 }
 
 fn losses(cell: usize) -> Losses {

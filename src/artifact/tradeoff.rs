@@ -25,8 +25,8 @@ pub(super) fn pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Resu
     let pruned: Vec<&Measurement> = sizes.into_iter().filter(|size| size.record.condition.criterion != DENSE).collect();
     let keys: Vec<SeriesKey> = pruned.iter().map(|size| SeriesKey::of(&size.record.condition)).collect();
     let series = distinct(&keys).into_iter().map(|key| {
-        let own = pruned.iter().zip(&keys).filter(|(_, other)| **other == key).map(|(size, _)| *size);
-        let points = own.filter_map(|size| point(size, entry, numbers));
+        let members = pruned.iter().zip(&keys).filter(|(_, other)| **other == key).map(|(size, _)| *size);
+        let points = members.filter_map(|size| point(size, entry, numbers));
         ParetoSeries { label: key.label(&keys), points: points.collect() }
     });
     Ok(Pareto {

@@ -57,12 +57,12 @@ fn numbers() -> Vec<Arc<Measurement>> {
             };
             let metric = Metric::find(metric).unwrap();
             let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
-            let asked = MetricKey::besides(&metric);
-            let column = asked.to_string();
+            let key = MetricKey::besides(&metric);
+            let column = key.to_string();
             let cell = format!("cell {at}");
             let setup = Setup::default();
             let row = ResultRow { record, cell, column, failure: None, sample: Sample::None };
-            all.push(Arc::new(Measurement { row, asked, metric, setup }));
+            all.push(Arc::new(Measurement { row, key, metric, setup }));
         }
     }
     all

@@ -56,7 +56,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let starter = Starter::of(&arguments.folder, &texts, embedded.as_deref(), target, probe());
     let starter = starter.map_err(|error| match &split {
-        Some((text, _)) if error.parts().place.as_deref().is_some_and(|place| names_part(place, &texts)) => {
+        Some((text, _)) if error.parts().place.as_deref().is_some_and(|position| names_part(position, &texts)) => {
             error.at(text.display())
         }
         _ => error,
@@ -82,8 +82,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Returns whether the location in an error message refers to one of the given files.
-fn names_part(place: &str, parts: &[PathBuf]) -> bool {
-    parts.iter().any(|part| place.contains(&part.display().to_string()))
+fn names_part(position: &str, parts: &[PathBuf]) -> bool {
+    parts.iter().any(|part| position.contains(&part.display().to_string()))
 }
 
 #[derive(Subcommand)]

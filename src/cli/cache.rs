@@ -320,12 +320,12 @@ impl Kept {
     /// profile without any backbone on this machine is added to `absent` instead, and artifacts with unknown inputs are
     /// kept.
     fn new(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<Self> {
-        let asked = gc.engine.request();
+        let request = gc.engine.request();
         let (known, unknown_engines): (BTreeSet<ComputeId>, BTreeSet<ComputeId>) =
             entries.iter().flat_map(engines_of).partition(|engine| engine.request().is_some());
         // Without engine options, include every engine in the store.
-        let mut requests = vec![asked];
-        if asked == EngineRequest::default() {
+        let mut requests = vec![request];
+        if request == EngineRequest::default() {
             requests.extend(known.iter().filter_map(ComputeId::request));
         }
         let mut kept = Self { unknown_engines, ..Self::default() };

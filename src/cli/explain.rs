@@ -20,7 +20,7 @@ use crate::pipeline::stage::selection;
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    asked: GridArgs,
+    grid_args: GridArgs,
     /// Cell name or unique parts of it, e.g. `sleb-3.ghosted`, or the start of an object key.
     ///
     /// `plan` shows the names. The parts must be in the order of the name. A key can be that of any stored object of
@@ -29,13 +29,13 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (grids, _) = arguments.asked.work()?;
-    arguments.asked.threads.start()?;
-    let store = arguments.asked.look()?;
+    let (grids, _) = arguments.grid_args.work()?;
+    arguments.grid_args.threads.start()?;
+    let store = arguments.grid_args.look()?;
     // Search the artifact's own grid first. It comes last, after the grid of its gate.
     let mut found = None;
     for grid in grids.iter().rev() {
-        let plan = Plan::new(grid, &store, arguments.asked.engine.request(), RunSettings::default().batch_tokens)?;
+        let plan = Plan::new(grid, &store, arguments.grid_args.engine.request(), RunSettings::default().batch_tokens)?;
         let cell = by_key(&plan, &arguments.cell).map_or_else(|| find(grid, &arguments.cell), Ok);
         let better = cell.is_ok() || found.is_none();
         if better {

@@ -26,7 +26,7 @@ pub(super) const DTYPE: &str =
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    asked: GridArgs,
+    grid_args: GridArgs,
     /// Cell name or unique parts of it, e.g. `streamline-3.ghosted` [default: every pruned cell].
     ///
     /// `plan` shows the names. Without a cell, each pruned cell gets a folder (with --gguf a file) of its name in
@@ -52,9 +52,9 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (grids, _) = arguments.asked.work()?;
+    let (grids, _) = arguments.grid_args.work()?;
     let chosen = chosen(&grids, arguments)?;
-    let store = arguments.asked.store()?;
+    let store = arguments.grid_args.store()?;
     // Check all targets before writing any.
     for (grid, _, folder) in &chosen {
         match arguments.gguf {
@@ -65,11 +65,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             }
         }
     }
-    arguments.asked.threads.start()?;
+    arguments.grid_args.threads.start()?;
     // `--dtype` is the type of the exported weights; `--compute` is that of the computation.
-    let asked = arguments.asked.engine.request();
-    let dtype = asked.dtype;
-    let computed = EngineRequest { dtype: arguments.compute, ..asked };
+    let request = arguments.grid_args.engine.request();
+    let dtype = request.dtype;
+    let computed = EngineRequest { dtype: arguments.compute, ..request };
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let exporter = Exporter {
         store: &store,

@@ -66,7 +66,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FOLDER")]
     experiments: Option<PathBuf>,
     #[command(flatten)]
-    place: StoreArgs,
+    store: StoreArgs,
 }
 
 const AGAIN: &str = "the same command with --lock";
@@ -99,7 +99,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         return answer::show(Fetched::default(), Answer::Fetch, |_| {});
     }
     let hub = Hub::new(HubSettings::from_env()?);
-    let store = arguments.place.look_anyway(None).ok().filter(|store| store.root().join("store.json").is_file());
+    let store = arguments.store.look_anyway(None).ok().filter(|store| store.root().join("store.json").is_file());
     let fetched = Fetched { cache: shown(hub.cache().root()), ..Fetched::default() };
     let mut run =
         FetchRun { arguments, hub: &hub, store: store.as_ref(), stop: &stop, fetched, code: ExitCode::SUCCESS };

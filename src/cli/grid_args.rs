@@ -141,12 +141,12 @@ fn detailed(grid: &Grid) {
         detail!("  corpus {name}: {}, rule {}", corpus.path.display(), corpus.rule);
     }
     for (name, task) in grid.task_data() {
-        let place = match &task.source {
+        let location = match &task.source {
             TaskSource::Native { .. } => String::new(),
             TaskSource::Defined { definition, .. } => format!(", {}", definition.place),
         };
         let files: Vec<String> = task.paths().into_iter().map(|path| path.display().to_string()).collect();
-        detail!("  task {name}{place}: {}", files.join(", "));
+        detail!("  task {name}{location}: {}", files.join(", "));
     }
 }
 
@@ -162,13 +162,13 @@ impl Threads {
             return Ok(());
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let asked = self.threads.map_or(0, usize::from);
+        let requested = self.threads.map_or(0, usize::from);
         let most = (THREADS_PER_CORE * cores).max(16);
-        if asked > most {
-            note!("--threads {asked}: {most} are used; there are {cores} cores");
+        if requested > most {
+            note!("--threads {requested}: {most} are used; there are {cores} cores");
         }
         rayon::ThreadPoolBuilder::new()
-            .num_threads(asked.min(most))
+            .num_threads(requested.min(most))
             .stack_size(STACK_BYTES)
             .build_global()
             .map_err(|error| Error::job("cannot start threads").found(error.to_string()))

@@ -83,13 +83,13 @@ impl SharedEntries {
     /// Returns the entries of the tasks given on the command line, and how the grid uses them.
     pub(super) fn tasks_of(
         &self,
-        asked: &[String],
+        requested: &[String],
         bos: Bos,
         limit: Option<DocumentLimit>,
     ) -> Result<(Map<String, Value>, Vec<Value>)> {
         let mut tasks = Map::new();
         let mut used = Vec::new();
-        for given in asked {
+        for given in requested {
             let (task, file) = match given.split_once('=') {
                 Some((task, file)) => (task.to_owned(), Some(file)),
                 None if is_file(given)? => (stem(given), Some(given.as_str())),
@@ -116,14 +116,14 @@ impl SharedEntries {
     pub(super) fn texts_of(
         &self,
         flag: &str,
-        asked: &[String],
+        requested: &[String],
         length: usize,
         rule: &str,
         windows: Option<u32>,
     ) -> Result<(Map<String, Value>, Vec<Value>)> {
         let mut corpora = Map::new();
         let mut read = Vec::new();
-        for given in asked {
+        for given in requested {
             let (text, length) = match given.rsplit_once('@').filter(|_| !Path::new(given).exists()) {
                 Some((text, length)) => (text, window(flag, given, length)?),
                 None => (given.as_str(), length),

@@ -23,7 +23,7 @@ use ghostlab_store::Store;
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    asked: GridArgs,
+    grid_args: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
     /// Parent folder of the results that `run` would write [default: results in the checkout].
@@ -40,14 +40,14 @@ pub(super) struct Arguments {
 const LISTED: usize = 20;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (mut grids, artifact) = arguments.asked.work()?;
-    arguments.asked.threads.start()?;
-    let store = arguments.asked.look()?;
-    work::check(&arguments.asked, &mut grids, artifact.is_some(), &store)?;
+    let (mut grids, artifact) = arguments.grid_args.work()?;
+    arguments.grid_args.threads.start()?;
+    let store = arguments.grid_args.look()?;
+    work::check(&arguments.grid_args, &mut grids, artifact.is_some(), &store)?;
     if let Some(grid) = grids.last() {
         results_can_be_written(arguments, grid, artifact.as_ref(), &store)?;
     }
-    let settings = arguments.limits.settings(arguments.asked.engine.request());
+    let settings = arguments.limits.settings(arguments.grid_args.engine.request());
     let planned = grids.iter().map(|grid| {
         let plan = Plan::new(grid, &store, settings.engine, settings.batch_tokens)?;
         warnings(grid, &plan.inputs.by_path()).iter().for_each(|text| note!("{text}"));
@@ -69,16 +69,17 @@ fn results_can_be_written(
     artifact: Option<&Artifact>,
     store: &Store,
 ) -> Result<()> {
-    let asked = &arguments.asked;
+    let grid_args = &arguments.grid_args;
     let results = arguments.results.as_ref();
     let (target, files) = match artifact {
         Some(artifact) => {
             let results = home::below(results, "results", None);
-            let target = work::artifact_folder(artifact, grid, &asked.overrides, asked.engine.request(), &results)?;
+            let target =
+                work::artifact_folder(artifact, grid, &grid_args.overrides, grid_args.engine.request(), &results)?;
             (target, artifact_files(artifact, grid))
         }
         None => {
-            let target = work::run_folder(asked, grid, asked.submission()?.as_ref(), results)?;
+            let target = work::run_folder(grid_args, grid, grid_args.submission()?.as_ref(), results)?;
             (target, run_files(grid, &TableShape::Long))
         }
     };

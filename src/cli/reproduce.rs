@@ -82,7 +82,7 @@ pub(super) struct Arguments {
     #[arg(long, conflicts_with = "json")]
     events: bool,
     #[command(flatten)]
-    place: StoreArgs,
+    store: StoreArgs,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
@@ -122,7 +122,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
             .at(file.display().to_string())
             .found(counted(chosen.len(), "artifact")));
     }
-    let store = if arguments.stored { arguments.place.look_anyway(None)? } else { arguments.place.store(None)? };
+    let store = if arguments.stored { arguments.store.look_anyway(None)? } else { arguments.store.store(None)? };
     if arguments.overrides.is_empty() {
         report::check(&call.reports)?;
     }
@@ -174,7 +174,7 @@ type ArtifactErrors = Vec<(String, Error)>;
 impl Call<'_> {
     /// Lists the artifacts.
     fn list(&self, all: &[Artifact]) -> Result<u8> {
-        let Arguments { profile, overrides, place: store, engine, .. } = self.arguments;
+        let Arguments { profile, overrides, store, engine, .. } = self.arguments;
         let list = ArtifactList {
             store: &store.look_anyway(None)?,
             results: &self.results,

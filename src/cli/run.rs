@@ -24,7 +24,7 @@ use ghostlab_store::Store;
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    asked: GridArgs,
+    grid_args: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
     /// Parent folder of the results [default: results in the checkout].
@@ -71,17 +71,17 @@ enum TableLayout {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    noted(Some(arguments.asked.file()), || ended(arguments))
+    noted(Some(arguments.grid_args.file()), || ended(arguments))
 }
 
 /// Runs the grid and returns the exit code.
 fn ended(arguments: &Arguments) -> Result<u8> {
     let started = SystemTime::now();
     let clock = Instant::now();
-    let mut grid = arguments.asked.grid()?;
-    arguments.asked.threads.start()?;
-    let store = if arguments.stored { arguments.asked.look()? } else { arguments.asked.store()? };
-    let submission = arguments.asked.submission()?;
+    let mut grid = arguments.grid_args.grid()?;
+    arguments.grid_args.threads.start()?;
+    let store = if arguments.stored { arguments.grid_args.look()? } else { arguments.grid_args.store()? };
+    let submission = arguments.grid_args.submission()?;
     match &submission {
         Some(submission) => submission.check(&store)?,
         None => artifact::hold(&mut grid, &work::hash(&store))?,
@@ -98,7 +98,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     }
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let settings =
-        RunSettings { retime: arguments.retime, ..arguments.limits.settings(arguments.asked.engine.request()) };
+        RunSettings { retime: arguments.retime, ..arguments.limits.settings(arguments.grid_args.engine.request()) };
     if out::details() {
         detail!("{}", missing(&grid, &store, &settings)?);
     }
@@ -141,11 +141,11 @@ fn checked_target(
     shape: &TableShape,
     store: &Store,
 ) -> Result<ResultsFolder> {
-    let target = work::run_folder(&arguments.asked, grid, submission, arguments.results.as_ref())?;
+    let target = work::run_folder(&arguments.grid_args, grid, submission, arguments.results.as_ref())?;
     apart(target.path(), &home::inputs(grid, store))?;
     target.check(&artifact::run_files(grid, shape))?;
     if let Some(submission) = submission {
-        work::not_over_a_later_one(arguments.asked.file(), submission, &target, grid)?;
+        work::not_over_a_later_one(arguments.grid_args.file(), submission, &target, grid)?;
     }
     Ok(target)
 }

@@ -29,7 +29,7 @@ use crate::search::{Found, SearchEnv, parts, search, took};
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    asked: SearchArgs,
+    search_args: SearchArgs,
     /// Export the winner as a Hugging Face model, with the evidence in its model card.
     #[arg(long, value_name = "FOLDER")]
     export: Option<PathBuf>,
@@ -58,7 +58,7 @@ const NAME: &str = "search";
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let clock = Instant::now();
     arguments.threads.start()?;
-    let model = Path::new(&arguments.asked.model);
+    let model = Path::new(&arguments.search_args.model);
     let store = arguments.store.store(Some(model).filter(|model| model.exists()))?;
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let settings = arguments.limits.settings(arguments.engine.request());
@@ -84,7 +84,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             .expected("one backbone and one budget")
             .found(format!("{} searches", searches.len())));
     }
-    let near = Some(model).filter(|_| is_grid(&arguments.asked.model));
+    let near = Some(model).filter(|_| is_grid(&arguments.search_args.model));
     let target = folder(arguments, &grid, &spec, near);
     apart(target.path(), &home::inputs(&grid, &store))?;
     target.look(&search_names(NAME))?;
@@ -114,15 +114,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Loads the grid of a search from a file, or builds it from the options.
 fn search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> {
-    if is_grid(&arguments.asked.model) {
+    if is_grid(&arguments.search_args.model) {
         return of_file(arguments);
     }
     if arguments.fetch {
-        fetch::bring(&[arguments.asked.needs()?], runner.store, false, runner.stop)?;
+        fetch::bring(&[arguments.search_args.needs()?], runner.store, false, runner.stop)?;
     }
-    arguments.asked.grid(runner.settings.engine, &|dense: &Grid| -> Result<Option<f64>> {
+    arguments.search_args.grid(runner.settings.engine, &|dense: &Grid| -> Result<Option<f64>> {
         let outcome = runner.run(dense, &home::below(arguments.results.as_ref(), "results", None))?;
-        let sample = outcome.cells.first().and_then(|cell| cell.prompt(&arguments.asked.prompt)?.sample.as_ref());
+        let sample = outcome.cells.first().and_then(|cell| cell.prompt(&arguments.search_args.prompt)?.sample.as_ref());
         Ok(sample.and_then(took).map(|(time, _)| time))
     })
 }
@@ -144,7 +144,7 @@ fn is_grid(model: &str) -> bool {
 
 /// Loads a search from a grid file. Rejects options whose values the file defines.
 fn of_file(arguments: &Arguments) -> Result<Grid> {
-    let SearchArgs { budget, tasks, texts, calibration, criteria, recoveries, .. } = &arguments.asked;
+    let SearchArgs { budget, tasks, texts, calibration, criteria, recoveries, .. } = &arguments.search_args;
     let lists = [budget, tasks, texts, calibration, criteria, recoveries];
     let names = ["--budget", "--tasks", "--texts", "--calibration", "--criteria", "--recoveries"];
     if let Some((name, _)) = names.into_iter().zip(lists).find(|(_, list)| !list.is_empty()) {
@@ -153,7 +153,7 @@ fn of_file(arguments: &Arguments) -> Result<Grid> {
             .expected("no options for axes or budget")
             .hint("override values with --set, for example `--set search.budget.layers=6`"));
     }
-    Grid::load(Path::new(&arguments.asked.model), arguments.asked.profile.as_deref(), &arguments.overrides)
+    Grid::load(Path::new(&arguments.search_args.model), arguments.search_args.profile.as_deref(), &arguments.overrides)
 }
 
 /// Returns the output directory `results/NAME/search+BUDGET`. Each budget has its own.

@@ -221,12 +221,12 @@ impl SearchArgs {
         let shared = SharedEntries::of(&self.model, self.profile.as_ref())?;
         let (tasks, used) = shared.tasks_of(&self.tasks, Bos::default(), None)?;
         let (mut corpora, read) = shared.texts_of("--texts", &self.texts, length, &self.rule, None)?;
-        let asked = match self.calibration.as_slice() {
+        let requested = match self.calibration.as_slice() {
             [] => vec![CALIBRATION.to_owned()],
-            asked => asked.to_vec(),
+            requested => requested.to_vec(),
         };
         let mut calibrations = Vec::new();
-        for given in &asked {
+        for given in &requested {
             let (text, size) = sized(given, length)?;
             let (entries, used) = shared
                 .texts_of("--calibration", std::slice::from_ref(&text), length, &self.rule, None)

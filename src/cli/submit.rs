@@ -38,7 +38,7 @@ pub(super) enum Command {
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    asked: GridArgs,
+    grid_args: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
     /// Number of workers [default: that of the profile file, or one per backbone].
@@ -71,13 +71,13 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let Command::Slurm(arguments) = command;
     let profile = arguments.profile_file.as_deref().map(SlurmProfile::read).transpose()?.unwrap_or_default();
     cluster::check_options(&arguments.sbatch)?;
-    arguments.asked.threads.start()?;
+    arguments.grid_args.threads.start()?;
     // A dry run does not change the store: tokens go to a temporary directory.
-    let store = if arguments.dry_run { arguments.asked.look()? } else { arguments.asked.store()? };
+    let store = if arguments.dry_run { arguments.grid_args.look()? } else { arguments.grid_args.store()? };
     let shadow = if arguments.dry_run { Some(ScratchStore::of(&store, &[stage::tokens::KIND])?) } else { None };
     let tried = shadow.as_ref().map_or(&store, ScratchStore::store);
-    let work = GivenWork::of(&arguments.asked, arguments.no_gate, tried)?;
-    let engine = resolve_auto(arguments.asked.engine.request(), &work.grid)?;
+    let work = GivenWork::of(&arguments.grid_args, arguments.no_gate, tried)?;
+    let engine = resolve_auto(arguments.grid_args.engine.request(), &work.grid)?;
     let settings = arguments.limits.settings(engine);
     let (submission, answer, device_memory) = prepared(&work, settings, tried)?;
     if answer.complete == submission.cells {
@@ -127,7 +127,7 @@ impl SubmitCall<'_> {
         let Self { arguments, profile, store, work, settings, submission, folder } = self;
         let workers = arguments.workers.map(usize::from).or(profile.workers).unwrap_or(work.grid.backbone.len()).max(1);
         let at_a_time = arguments.at_a_time.map_or(workers, usize::from).min(workers);
-        let cpus = arguments.asked.threads.threads.map(usize::from).or(profile.cpus).unwrap_or(1);
+        let cpus = arguments.grid_args.threads.threads.map(usize::from).or(profile.cpus).unwrap_or(1);
         // Worker memory: weights, job memory, the program and cached files.
         let memory = arguments.limits.memory.map_or(memory, Gigabytes::bytes);
         let program = absolute(&program(&submission.binary, arguments.dry_run, store)?)?;
@@ -206,7 +206,7 @@ impl SubmitCall<'_> {
     fn report_command(&self, program: &str) -> Result<Vec<String>> {
         let Self { arguments, store, work, settings, submission, folder, .. } = self;
         let file = absolute(&folder.join(Submission::FILE))?;
-        let near = Some(arguments.asked.file());
+        let near = Some(arguments.grid_args.file());
         let results = absolute(&home::below(arguments.results.as_ref(), "results", near))?;
         let mut words = vec![program.to_owned()];
         match &work.artifact {

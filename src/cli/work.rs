@@ -28,18 +28,18 @@ impl GivenWork {
     ///
     /// # Errors
     /// Fails if the grid is invalid, or if a submission belongs to another program or other inputs.
-    pub(super) fn of(asked: &GridArgs, no_gate: bool, store: &Store) -> Result<Self> {
-        if let Some(submission) = asked.submission()? {
+    pub(super) fn of(grid_args: &GridArgs, no_gate: bool, store: &Store) -> Result<Self> {
+        if let Some(submission) = grid_args.submission()? {
             return Self::frozen(&submission, store);
         }
-        let Some(artifact) = Artifact::read(asked.file())?.filter(|artifact| artifact.description.list.is_none())
+        let Some(artifact) = Artifact::read(grid_args.file())?.filter(|artifact| artifact.description.list.is_none())
         else {
-            let mut grid = asked.grid()?;
-            let overrides = asked.overrides.clone();
+            let mut grid = grid_args.grid()?;
+            let overrides = grid_args.overrides.clone();
             artifact::hold(&mut grid, &hash(store))?;
             return Ok(Self { artifact: None, grid, gated: Gated::No, overrides });
         };
-        Self::of_artifact(artifact, asked.profile.as_deref(), &asked.overrides, no_gate, store)
+        Self::of_artifact(artifact, grid_args.profile.as_deref(), &grid_args.overrides, no_gate, store)
     }
 
     /// Loads the grid of an artifact and that of its gate.
@@ -95,8 +95,8 @@ impl GivenWork {
 /// # Errors
 /// Fails if a submission belongs to another program or other inputs, a model's name is taken by a different model, or
 /// hashing fails.
-pub(super) fn check(asked: &GridArgs, grids: &mut [Grid], of_artifact: bool, store: &Store) -> Result<()> {
-    if let Some(submission) = asked.submission()? {
+pub(super) fn check(grid_args: &GridArgs, grids: &mut [Grid], of_artifact: bool, store: &Store) -> Result<()> {
+    if let Some(submission) = grid_args.submission()? {
         return submission.check(store);
     }
     let hash = hash(store);
@@ -108,16 +108,17 @@ pub(super) fn check(asked: &GridArgs, grids: &mut [Grid], of_artifact: bool, sto
 /// # Errors
 /// Fails if the file is not a grid or the engine is not supported here.
 pub(super) fn run_folder(
-    asked: &GridArgs,
+    grid_args: &GridArgs,
     grid: &Grid,
     submission: Option<&Submission>,
     results: Option<&PathBuf>,
 ) -> Result<ResultsFolder> {
-    let results = home::below(results, "results", Some(asked.file()));
-    let overrides = submission.map_or(&asked.overrides, |submission| &submission.overrides);
-    let is_artifact = submission.is_none() && Artifact::read(asked.file())?.is_some();
-    let overrides = effective(overrides, grid, || asked.plain())?;
-    let description = RunDescription::of(grid, &grid.name, By::Run, is_artifact, overrides, asked.engine.request())?;
+    let results = home::below(results, "results", Some(grid_args.file()));
+    let overrides = submission.map_or(&grid_args.overrides, |submission| &submission.overrides);
+    let is_artifact = submission.is_none() && Artifact::read(grid_args.file())?.is_some();
+    let overrides = effective(overrides, grid, || grid_args.plain())?;
+    let description =
+        RunDescription::of(grid, &grid.name, By::Run, is_artifact, overrides, grid_args.engine.request())?;
     Ok(ResultsFolder::new(&results, description))
 }
 

@@ -24,7 +24,7 @@ use ghostlab_store::Store;
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    asked: GridArgs,
+    grid_args: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
     /// Exit after this many seconds without work, even if other workers are still running.
@@ -74,19 +74,19 @@ impl WorkedGrid<'_> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    noted(Some(arguments.asked.file()), || ended(arguments))
+    noted(Some(arguments.grid_args.file()), || ended(arguments))
 }
 
 /// Runs the worker and returns the exit code.
 fn ended(arguments: &Arguments) -> Result<u8> {
     let clock = Instant::now();
-    arguments.asked.threads.start()?;
+    arguments.grid_args.threads.start()?;
     let signals = stop::Signals::watch()?;
     let worked = worked(arguments, &signals);
     let spent = seconds(clock.elapsed().as_secs_f64());
     match worked {
         Ok(worked) => {
-            note!("{} after {spent}", said(worked));
+            note!("{} after {spent}", outcome_text(worked));
             let (end, counts) = match worked {
                 WorkerOutcome::IdleTimeout => (WorkEnd::Left, [None; 3]),
                 WorkerOutcome::Done { cells, complete, failed } => (WorkEnd::Done, [cells, complete, failed].map(Some)),
@@ -125,15 +125,15 @@ fn describe_end(
 
 /// Runs the worker and reports the result. Closing the store afterwards releases its leases.
 fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome> {
-    let store = arguments.asked.store()?;
-    let work = GivenWork::of(&arguments.asked, arguments.no_gate, &store)?;
+    let store = arguments.grid_args.store()?;
+    let work = GivenWork::of(&arguments.grid_args, arguments.no_gate, &store)?;
     let reporter = progress::reporter(arguments.events);
     let reporter = stop::WatchedReporter { inner: &*reporter, signals };
     let worker_limits =
         WorkerLimits { retries: arguments.limits.retries, idle_exit: arguments.idle_exit.map(Duration::from_secs) };
     let part = WorkedGrid {
         store: &store,
-        settings: arguments.limits.settings(arguments.asked.engine.request()),
+        settings: arguments.limits.settings(arguments.grid_args.engine.request()),
         worker_limits,
         reporter: &reporter,
         stop: signals,
@@ -170,7 +170,7 @@ fn raced(part: &WorkedGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
 }
 
 /// Describes the outcome as text.
-fn said(worked: WorkerOutcome) -> String {
+fn outcome_text(worked: WorkerOutcome) -> String {
     match worked {
         WorkerOutcome::IdleTimeout => "others work on the rest; this worker exited".to_owned(),
         WorkerOutcome::Done { cells: all, failed: 0, complete } if complete == all => {

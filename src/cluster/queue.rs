@@ -55,8 +55,8 @@ impl Queue {
     /// # Errors
     /// Fails if neither command succeeds, with the error of squeue.
     pub fn ask() -> Result<Self, String> {
-        let asked = answer("squeue", &["--me", "--noheader", "-o", FORMAT], QUERY_TIMEOUT);
-        match asked {
+        let answered = answer("squeue", &["--me", "--noheader", "-o", FORMAT], QUERY_TIMEOUT);
+        match answered {
             Ok(text) => Ok(Self { told_by: "squeue", jobs: text.lines().filter_map(parsed).collect() }),
             Err(reason) => {
                 let format = "JobID,JobName,State,Reason,Comment";
@@ -102,7 +102,7 @@ pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
     let mut arguments = vec!["--parsable"];
     arguments.extend(options.iter().map(String::as_str));
     arguments.push(script);
-    let text = told("sbatch", &arguments, WORKING).map_err(|SilentCommand { reason, absent }| NotTaken {
+    let text = stdout_of("sbatch", &arguments, WORKING).map_err(|SilentCommand { reason, absent }| NotTaken {
         absent,
         error: Error::missing("sbatch rejected the job")
             .at(script)
@@ -146,10 +146,10 @@ struct SilentCommand {
 
 /// Runs a command with a timeout, and returns its stdout.
 fn answer(program: &str, arguments: &[&str], within: Duration) -> Result<String, String> {
-    told(program, arguments, within).map_err(|silent| silent.reason)
+    stdout_of(program, arguments, within).map_err(|silent| silent.reason)
 }
 
-fn told(program: &str, arguments: &[&str], within: Duration) -> Result<String, SilentCommand> {
+fn stdout_of(program: &str, arguments: &[&str], within: Duration) -> Result<String, SilentCommand> {
     let spawned = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())

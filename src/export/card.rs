@@ -207,18 +207,18 @@ fn without(layout: &Layout) -> Vec<String> {
 
 fn describe_operator(attached: &Attached) -> String {
     let Attached { layer, place, operator } = attached;
-    let place = match place {
+    let position = match place {
         BranchPlace::Before => format!("on the stream that enters layer {layer}"),
         BranchPlace::After => format!("on the stream that leaves layer {layer}, the last one"),
         BranchPlace::Norm(norm) => format!("behind `{norm}` of layer {layer}"),
     };
     let bias = if operator.has_bias() { " with a bias" } else { "" };
     if operator.is_bias_only() {
-        return format!("a constant added {place}");
+        return format!("a constant added {position}");
     }
     if operator.is_normed() {
-        return format!("a full map{bias} of the norm of the stream, whose result is added {place}");
+        return format!("a full map{bias} of the norm of the stream, whose result is added {position}");
     }
     let form = if operator.is_diagonal() { "diagonal" } else { "full" };
-    format!("a {form} map{bias} {place}")
+    format!("a {form} map{bias} {position}")
 }

@@ -349,16 +349,16 @@ fn method(at: &At<'_>, entry: &MethodEntry, described: Option<&Described>) -> Re
         options.push((key, values));
     }
     let lengths: Vec<usize> = options.iter().map(|(_, values)| values.len()).collect();
-    validate::few_enough(&lengths, &at.place())?;
+    validate::few_enough(&lengths, &at.position())?;
     let lists = options.iter().filter(|(_, values)| values.iter().any(|(_, position)| position.is_some())).count();
     Ok(combinations(&lengths)
         .into_iter()
         .map(|combination| {
             let chosen = options.iter().zip(combination).map(|((key, values), i)| (key, &values[i]));
-            let own_place = chosen.clone().find_map(|(_, (_, position))| position.clone()).filter(|_| lists == 1);
+            let own_position = chosen.clone().find_map(|(_, (_, position))| position.clone()).filter(|_| lists == 1);
             let options = chosen.map(|(key, (value, _))| ((*key).clone(), value.clone())).collect();
             let value = WrittenMethod { name: entry.name.clone(), options };
-            Positioned { value, position: own_place.unwrap_or_else(|| at.place()) }
+            Positioned { value, position: own_position.unwrap_or_else(|| at.position()) }
         })
         .collect())
 }

@@ -39,7 +39,7 @@ impl Axes {
             calibration.written().map(|written| calibrations(&at.key("calibration"), written)).transpose()?;
         let (calibration, corpora) = calibrations.unzip();
         Ok(Self {
-            position: at.place(),
+            position: at.position(),
             backbone: backbone.written().map(|names| validate::values(&at.key("backbone"), names)).transpose()?,
             criterion: criterion.written().map(|entries| built(at, entries)).transpose()?,
             depth: depth.written().map(|entries| depths(&at.key("depth"), entries)).transpose()?,
@@ -51,9 +51,9 @@ impl Axes {
 
     /// Fills in missing axes from `grid`.
     pub(super) fn within(&self, grid: &Self) -> Self {
-        let Self { position: place, backbone, criterion, depth, recovery, calibration, corpora } = self.clone();
+        let Self { position, backbone, criterion, depth, recovery, calibration, corpora } = self.clone();
         Self {
-            position: place,
+            position,
             backbone: backbone.or_else(|| grid.backbone.clone()),
             criterion: criterion.or_else(|| grid.criterion.clone()),
             depth: depth.or_else(|| grid.depth.clone()),
@@ -144,7 +144,7 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
     let operators = optional(at, operators);
 
     let sizes = [corpora.len(), sequences.len(), lengths.len(), seeds.len(), operators.len()];
-    validate::few_enough(&sizes, &at.place())?;
+    validate::few_enough(&sizes, &at.position())?;
     let lists = sizes.iter().filter(|&&size| size > 1).count();
     let mut calibrations = Vec::new();
     for combination in combinations(&sizes) {
@@ -170,7 +170,7 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
         }
         let places = [&corpus.position, &count.position, &length.position, &seed.position, &operator.position];
         let listed = places.into_iter().zip(sizes).find(|(_, size)| lists == 1 && *size > 1);
-        let position = listed.map_or_else(|| at.place(), |(position, _)| position.clone());
+        let position = listed.map_or_else(|| at.position(), |(position, _)| position.clone());
         calibrations.push(Positioned { value, position });
     }
     Ok((calibrations, corpora))
@@ -278,12 +278,12 @@ impl Impossible {
 
 /// Returns the cells whose depth their criterion or recovery rejects, without duplicates.
 pub(super) fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String, Backbone>) -> Vec<Impossible> {
-    let mut asked = HashSet::new();
+    let mut seen = HashSet::new();
     let mut impossible = Vec::new();
     for Positioned { value: cell, position } in cells {
         let Cell { backbone, criterion: Some(criterion), depth, recovery, .. } = cell else { continue };
         let mut error = None;
-        if asked.insert((backbone, criterion, depth)) {
+        if seen.insert((backbone, criterion, depth)) {
             let cut = PruneSpec { backbone, layers: backbones[backbone].layers, depth: depth.count, unit: depth.unit };
             error = criterion::check(&criterion.name, &*criterion.rule, &cut).err();
         }

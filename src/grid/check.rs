@@ -139,7 +139,7 @@ fn seeds<'a>(axes: impl Iterator<Item = &'a Axes> + Clone, evaluate: &'a Evaluat
 fn name(root: &At<'_>, schema: &Schema, file: &Path) -> Result<String> {
     let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let name = schema.name.clone().or(stem).unwrap_or_default();
-    validate::plain(&name, &root.key("name").place())?;
+    validate::plain(&name, &root.key("name").position())?;
     Ok(name)
 }
 
@@ -225,7 +225,7 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
             .expected("one or more of `perplexity: [{corpus: …, length: …}]`, `tasks: [arc_easy, …]` and `latency: {length: …}`")
             .found("an empty map"));
     }
-    let (perplexity, corpora) = texts(&at.key("perplexity"), &entries.perplexity)?;
+    let TextUses { perplexity, corpora } = TextUses::read(&at.key("perplexity"), &entries.perplexity)?;
     let TaskUses { known, defined } = TaskUses::read(&at.key("tasks"), &entries.tasks)?;
     // A list that is present must not be empty.
     if entries.perplexity.written().is_some() {
@@ -262,32 +262,37 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
     Ok((Evaluate { perplexity, tasks, groups, latency, metrics }, used))
 }
 
-/// Evaluated texts, and the names of their corpora.
-type PlacedTexts = (Vec<Positioned<Perplexity>>, Vec<Positioned<String>>);
+/// Evaluated texts of a grid with their positions.
+struct TextUses {
+    perplexity: Vec<Positioned<Perplexity>>,
+    /// Names of the corpora.
+    corpora: Vec<Positioned<String>>,
+}
 
-/// Expands texts and window lengths.
-fn texts(at: &At<'_>, entries: &Many<PerplexityEntry>) -> Result<PlacedTexts> {
-    let mut perplexity = Vec::new();
-    let mut corpora = Vec::new();
-    for (i, entry) in entries.iter().enumerate() {
-        let at = at.item(i);
-        let texts = validate::values(&at.key("corpus"), &entry.corpus)?;
-        let lengths = validate::counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
-        validate::few_enough(&[texts.len(), lengths.len()], &at.place())?;
-        for (text, length) in texts.iter().flat_map(|text| lengths.iter().map(move |length| (text, length))) {
-            // Point at the item if only one of the lists has several items, otherwise at the entry.
-            let position = match (texts.len(), lengths.len()) {
-                (1, 2..) => length.position.clone(),
-                (2.., 1) => text.position.clone(),
-                _ => at.place(),
-            };
-            let corpus = text.value.clone();
-            let value = Perplexity { corpus, length: length.value, damage: entry.damage, draw: None };
-            perplexity.push(Positioned { value, position });
+impl TextUses {
+    /// Expands texts and window lengths.
+    fn read(at: &At<'_>, entries: &Many<PerplexityEntry>) -> Result<Self> {
+        let mut uses = Self { perplexity: Vec::new(), corpora: Vec::new() };
+        for (i, entry) in entries.iter().enumerate() {
+            let at = at.item(i);
+            let texts = validate::values(&at.key("corpus"), &entry.corpus)?;
+            let lengths = validate::counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
+            validate::few_enough(&[texts.len(), lengths.len()], &at.position())?;
+            for (text, length) in texts.iter().flat_map(|text| lengths.iter().map(move |length| (text, length))) {
+                // Point at the item if only one of the lists has several items, otherwise at the entry.
+                let position = match (texts.len(), lengths.len()) {
+                    (1, 2..) => length.position.clone(),
+                    (2.., 1) => text.position.clone(),
+                    _ => at.position(),
+                };
+                let corpus = text.value.clone();
+                let value = Perplexity { corpus, length: length.value, damage: entry.damage, draw: None };
+                uses.perplexity.push(Positioned { value, position });
+            }
+            uses.corpora.extend(texts);
         }
-        corpora.extend(texts);
+        Ok(uses)
     }
-    Ok((perplexity, corpora))
 }
 
 /// Tasks of a grid with their positions.
@@ -308,7 +313,7 @@ impl<'a> TaskUses<'a> {
                     let Asking { shots, max_length, limit, .. } = entry.how;
                     defined::check(&at, max_length, limit)?;
                     let shots = shots.unwrap_or_default();
-                    validate::count(0, shots, "the number of examples", &at.key("shots").place())?;
+                    validate::count(0, shots, "the number of examples", &at.key("shots").position())?;
                     uses.defined.push((at, &**entry));
                 }
             }
@@ -338,7 +343,7 @@ fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> 
         let lengths = validate::counts(&at.key("length"), &entry.length, 1, "the length of a timed prompt")?;
         let batches = optional_counts(&at, "batch", &entry.batch, "the number of sequences of a timed prompt")?;
         let new = optional_counts(&at, "decode", &entry.decode, "the number of tokens decoded behind a timed prompt")?;
-        validate::few_enough(&[lengths.len(), batches.len(), new.len()], &at.place())?;
+        validate::few_enough(&[lengths.len(), batches.len(), new.len()], &at.position())?;
         for (length, batch) in lengths.iter().flat_map(|length| batches.iter().map(move |batch| (length, batch))) {
             let (length, batch, position) = (length.value, batch.value.unwrap_or(1), &length.position);
             prompts.extend(new.iter().map(|decode| Positioned {

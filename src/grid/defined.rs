@@ -143,7 +143,7 @@ impl Meant {
             for definition in tasks {
                 offered(&definition)?;
                 let task_use = EvalTask { name: definition.name.clone(), how: how.clone(), defined: true };
-                validate::shown("task", &task_use.name, &at.place())?;
+                validate::shown("task", &task_use.name, &at.position())?;
                 shown.push(at.placed(task_use.to_string()));
                 meant.uses.push(task_use);
                 let defined =
@@ -202,7 +202,7 @@ impl Meant {
                     need.want = need.want.take().map(|want| wanted(want, definition, &splits));
                     let Found { path, hub, .. } = need.find(around)?;
                     let rows = if path.is_file() {
-                        single(path, &splits, &need.place())?
+                        single(path, &splits, &need.position())?
                     } else {
                         FileRows::below(&path, &definition.data, &splits)?
                     };
@@ -232,7 +232,7 @@ fn selected(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     let path = from_here(Path::new(&entry.definition), &named).value;
     let folder = entry.folder.as_ref().map(|folder| from_here(folder, &at.key("folder")).value);
     let add_position =
-        |error: Error| if error.parts().place.is_none() { error.at(named.place().to_string()) } else { error };
+        |error: Error| if error.parts().place.is_none() { error.at(named.position().to_string()) } else { error };
     let probe = Probe::Definitions { path: path.clone(), name: entry.definition.clone(), folder: folder.clone() };
     sandbox::check(probe).map_err(add_position)?;
     let Some(selection) = Library::at(&path, &entry.definition, folder.as_deref()) else {
@@ -253,7 +253,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
     match &entry.data {
         Some(DataEntry::Splits(splits)) => {
             let splits = splits.iter().map(|(split, entry)| (split.clone(), files_from_here(&at, entry))).collect();
-            return Ok(RowsOrigin::OneOrMore(splits, at.place().to_string()));
+            return Ok(RowsOrigin::OneOrMore(splits, at.position().to_string()));
         }
         Some(DataEntry::Place(folder)) => {
             let Positioned { value, position } = from_here(folder, &at);
@@ -288,7 +288,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
         return Ok(RowsOrigin::OneOrMore(splits, format!("task {name}, `data_files`, {}", definition.place)));
     }
     if local(path).is_dir() {
-        return Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, Some(local(path)), None, at.place()))));
+        return Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, Some(local(path)), None, at.position()))));
     }
     check_builder(definition, path)?;
     let revision = entry.revision.as_deref().or_else(|| options.get("revision")?.as_text());
@@ -298,7 +298,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
             .hint("set `data: FOLDER` or `data: {SPLIT: FILE}` in the grid")
     })?;
     let want = RepoFiles { source, files: Vec::new() };
-    Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, None, Some(want), at.place()))))
+    Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, None, Some(want), at.position()))))
 }
 
 /// Returns the files of one split relative to the working directory.
@@ -398,8 +398,8 @@ fn single(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRows> {
 /// Checks the document limit and the context length.
 pub(super) fn check(at: &At<'_>, max_length: Option<usize>, limit: Option<f64>) -> Result<()> {
     if let Some(length) = max_length {
-        validate::count(1, length, "the context length of a backbone", &at.key("max_length").place())?;
+        validate::count(1, length, "the context length of a backbone", &at.key("max_length").position())?;
     }
     let limit = limit.map(DocumentLimit::new).transpose();
-    limit.map(drop).map_err(|error| error.at(at.key("limit").place().to_string()))
+    limit.map(drop).map_err(|error| error.at(at.key("limit").position().to_string()))
 }

@@ -61,7 +61,7 @@ impl Definers<'_> {
         self.each(EntryKind::Corpus, &self.schema.corpora, used, |(name, at), corpus: &CorpusEntry| {
             known("window rule", &corpus.rule, &rules(), &at.key("rule"))?;
             if let Some(limit) = corpus.limit {
-                validate::count(1, limit, "the limit on evaluation windows", &at.key("limit").place())?;
+                validate::count(1, limit, "the limit on evaluation windows", &at.key("limit").position())?;
             }
             let CorpusEntry { path, hub, revision, files, rule, shards, shards_read, .. } = corpus;
             let seeds = seeds.get(name).cloned().unwrap_or_default();
@@ -232,8 +232,8 @@ pub(super) fn found_backbones(
                 (Some(source), None) => error.hint(format!("download it from {source}")),
                 _ => error,
             })?;
-            let layers = layers(&path).map_err(|error| error.at(need.place()))?;
-            parts::check_tokenizer(&path).map_err(|error| error.at(need.place()))?;
+            let layers = layers(&path).map_err(|error| error.at(need.position()))?;
+            parts::check_tokenizer(&path).map_err(|error| error.at(need.position()))?;
             Ok((name, Backbone { path, layers, hub, unidentified: None, weights: None }))
         })
         .collect()

@@ -158,7 +158,7 @@ pub(super) fn depths(at: &At<'_>, entries: &[DepthEntry]) -> Result<Vec<Position
         &entries
             .iter()
             .enumerate()
-            .map(|(i, entry)| Depth::read(entry).map_err(|error| error.at(at.item(i).place().to_string())))
+            .map(|(i, entry)| Depth::read(entry).map_err(|error| error.at(at.item(i).position().to_string())))
             .collect::<Result<Vec<_>>>()?,
     )
 }

@@ -108,7 +108,7 @@ pub struct InputRef {
     pub package: Option<String>,
     /// Path relative to the current directory, whether or not it exists.
     pub path: Option<PathBuf>,
-    place: YamlPosition,
+    position: YamlPosition,
     /// Whether the same file gives a path and a hub source. The hub is then used if the path does not exist.
     either: bool,
     shards: Option<WrittenShards>,
@@ -241,7 +241,7 @@ impl InputRef {
             want: None,
             package: None,
             path: Some(value),
-            place: position,
+            position,
             either: false,
             shards: written.shards,
             whole: false,
@@ -253,7 +253,7 @@ impl InputRef {
         let hub_at = at.key("hub");
         let repo = if kind == EntryKind::Backbone { RepoKind::Model } else { RepoKind::Dataset };
         let source = Repo::new(repo, hub).and_then(|repo| Source::new(repo, written.revision));
-        let source = source.map_err(|error| error.at(hub_at.place().to_string()))?;
+        let source = source.map_err(|error| error.at(hub_at.position().to_string()))?;
         let want = match (kind, written.files) {
             (EntryKind::Backbone, []) => RepoFiles::backbone(source),
             (_, []) => {
@@ -269,7 +269,7 @@ impl InputRef {
             }
         };
         let path = written.path.map(|path| from_here(path, &at.key("path")));
-        let place = path.as_ref().map_or_else(|| hub_at.place(), |path| path.position.clone());
+        let position = path.as_ref().map_or_else(|| hub_at.position(), |path| path.position.clone());
         if let Some(package) = written.package.filter(|package| !is_pinned_requirement(package)) {
             return Err(at
                 .key("package")
@@ -283,8 +283,8 @@ impl InputRef {
             want: Some(want),
             package: written.package.map(str::to_owned),
             path: path.map(|path| path.value),
-            either: same_file(&place, &hub_at.place()),
-            place,
+            either: same_file(&position, &hub_at.position()),
+            position,
             shards: written.shards,
             whole: false,
         })
@@ -294,12 +294,12 @@ impl InputRef {
     pub(super) fn of_rows(name: &str, path: Option<PathBuf>, want: Option<RepoFiles>, position: YamlPosition) -> Self {
         let kind = EntryKind::Task;
         let name = name.to_owned();
-        Self { kind, name, want, package: None, path, place: position, either: false, shards: None, whole: true }
+        Self { kind, name, want, package: None, path, position, either: false, shards: None, whole: true }
     }
 
     /// Describes the position of the entry, for messages.
-    pub fn place(&self) -> String {
-        self.place.to_string()
+    pub fn position(&self) -> String {
+        self.position.to_string()
     }
 
     /// Returns the hub files to fetch, unless a local path is used.
@@ -342,15 +342,15 @@ impl InputRef {
         let Some(want) = self.to_fetch() else {
             let path = self.path.clone().unwrap_or_default();
             if let Some(shards) = self.shards.as_ref().filter(|_| path.is_dir()) {
-                shards.below(&path).map_err(|error| error.at(self.place()))?;
+                shards.below(&path).map_err(|error| error.at(self.position()))?;
             }
-            return Err(absent(what, kind, &path, &self.place, around.grid));
+            return Err(absent(what, kind, &path, &self.position, around.grid));
         };
         let missing = |found: String| {
             let local = self.path.as_ref().map_or(String::new(), |path| format!("\nor {kind} at {}", path.display()));
             let cache = around.hub().map_or(String::new(), |hub| hub.cache().root().display().to_string());
             Error::missing(format!("the {} `{}` is missing", self.kind.word(), self.name))
-                .at(self.place())
+                .at(self.position())
                 .expected(format!("{} in the hub's cache {cache}{local}", want.source))
                 .found(found)
                 .hint(self.ways(around))
@@ -403,7 +403,7 @@ impl InputRef {
                 self.kind.word(),
                 self.name
             ))
-            .at(self.place())
+            .at(self.position())
             .expected("one file")
             .found(repo.files.iter().map(|file| file.name.to_string()).collect::<Vec<_>>().join(", "))),
         }
@@ -412,7 +412,7 @@ impl InputRef {
 
 /// Resolves a path relative to its file, or to the current directory on the command line.
 pub(super) fn from_here(path: &Path, at: &At<'_>) -> Positioned<PathBuf> {
-    let position = at.place();
+    let position = at.position();
     let value = match &position {
         YamlPosition::File { file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
         YamlPosition::Set(_) => path.to_owned(),

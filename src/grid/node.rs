@@ -182,17 +182,17 @@ impl<'a> At<'a> {
     }
 
     /// Returns the position of the value, or of the map that could hold it.
-    pub(super) fn place(&self) -> YamlPosition {
+    pub(super) fn position(&self) -> YamlPosition {
         self.root.deepest(&self.steps).position.clone()
     }
 
     pub(super) fn placed<T>(&self, value: T) -> Positioned<T> {
-        Positioned { value, position: self.place() }
+        Positioned { value, position: self.position() }
     }
 
     /// Creates an error about the value.
     pub(super) fn bad(&self, what: impl std::fmt::Display) -> Error {
-        Error::bad_input(what).at(self.place().to_string())
+        Error::bad_input(what).at(self.position().to_string())
     }
 
     /// Formats the path: `evaluate.perplexity`, `include[0].depth`.

@@ -37,7 +37,7 @@ impl CellPattern {
             Ok(at.placed(entry.clone()))
         });
         Ok(Self {
-            position: at.place(),
+            position: at.position(),
             backbone: names.collect(),
             criterion: cell::methods::<dyn Criterion>(at, criterion)?,
             depth: depth.written().map_or(Ok(Vec::new()), |depths| depth::depths(&at.key("depth"), depths))?,

@@ -36,7 +36,7 @@ pub(super) struct ChosenProfile {
 /// Removes `profile` and `profiles` from the tree and returns the selected profile. `chosen` comes from the command
 /// line and overrides `profile`. The grid's own profile is merged over a shared file `profiles/NAME.yaml`, if any.
 pub(super) fn take(root: &mut YamlNode, chosen: Option<&str>, library: &Library) -> Result<Option<ChosenProfile>> {
-    let Some(mut profile) = own(root, chosen)? else { return Ok(None) };
+    let Some(mut profile) = own_profile(root, chosen)? else { return Ok(None) };
     if let Some(file) = library.profile(&profile.name) {
         let mut shared = shared(&file, &profile.name)?;
         shared.merge(profile.changes);
@@ -76,7 +76,7 @@ fn shared(file: &Path, name: &str) -> Result<YamlNode> {
     Ok(changes)
 }
 
-fn own(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<ChosenProfile>> {
+fn own_profile(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<ChosenProfile>> {
     let Value::Map(keys) = &mut root.value else { return Ok(None) };
     let [default, profiles] = ["profile", "profiles"].map(|key| {
         let position = keys.iter().position(|entry| entry.key == key)?;

@@ -58,7 +58,7 @@ impl WrittenShards {
         let files_at = at.key("files");
         let mut names = Vec::new();
         for pattern in files {
-            names.extend(expanded(pattern).map_err(|error| error.at(files_at.place().to_string()))?);
+            names.extend(expanded(pattern).map_err(|error| error.at(files_at.position().to_string()))?);
         }
         if names.iter().any(|name| folder(name) != folder(&names[0])) {
             return Err(files_at.bad("the shards of a text are in several folders").expected("one folder"));

@@ -100,7 +100,7 @@ pub(super) fn each_once<T: Display>(at: &At<'_>, values: &[Positioned<T>]) -> Re
 
 /// Rejects an empty list and a list that is too long.
 pub(super) fn neither_empty_nor_long<T>(at: &At<'_>, values: &[T]) -> Result<()> {
-    few_enough(&[values.len()], &at.place())?;
+    few_enough(&[values.len()], &at.position())?;
     if !values.is_empty() {
         return Ok(());
     }

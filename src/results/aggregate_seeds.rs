@@ -31,7 +31,7 @@ impl Results {
     pub fn aggregate_seeds(&self) -> Self {
         let mut cells: Vec<(Option<Settings>, Vec<&CellSummary>)> = Vec::new();
         for cell in &self.cells {
-            let (key, _) = seedless(&cell.factors);
+            let (key, _) = seedless(&cell.settings);
             match cells.iter_mut().find(|(known, _)| key.is_some() && *known == key) {
                 Some((_, all)) => all.push(cell),
                 None => cells.push((key, vec![cell])),
@@ -42,8 +42,8 @@ impl Results {
 }
 
 /// Splits the seed from the settings, if there is one.
-fn seedless(factors: &Settings) -> (Option<Settings>, Option<u64>) {
-    let mut rest = factors.clone();
+fn seedless(settings: &Settings) -> (Option<Settings>, Option<u64>) {
+    let mut rest = settings.clone();
     let seed = rest.remove(SEED).and_then(|seed| seed.as_u64());
     (seed.map(|_| rest), seed)
 }
@@ -87,7 +87,7 @@ pub fn deviation(values: &[f64]) -> Option<f64> {
 /// Merges cells that differ only in seed.
 fn merged(all: &[&CellSummary]) -> CellSummary {
     let first = all[0];
-    let (Some(rest), _) = seedless(&first.factors) else { return first.clone() };
+    let (Some(rest), _) = seedless(&first.settings) else { return first.clone() };
     let seeds = all.iter().map(seed).collect::<Vec<_>>().join(",");
     let removed = distinct(all.iter().map(|cell| &cell.removed));
     let mut notes = distinct(all.iter().flat_map(|cell| &cell.notes));
@@ -105,16 +105,16 @@ fn merged(all: &[&CellSummary]) -> CellSummary {
     let [corpus, sequences, length] =
         ["corpus", "sequences", "length"].map(|name| word(&format!("calibration.{name}")).unwrap_or_default());
     // All questions, in order of first appearance.
-    let asked = distinct(all.iter().flat_map(|cell| &cell.numbers).map(|number| &number.asked));
+    let keys = distinct(all.iter().flat_map(|cell| &cell.numbers).map(|number| &number.key));
     CellSummary {
-        numbers: asked
+        numbers: keys
             .iter()
-            .map(|asked| over(&all.iter().filter_map(|cell| cell.number(asked)).collect::<Vec<_>>()))
+            .map(|key| over(&all.iter().filter_map(|cell| cell.number(key)).collect::<Vec<_>>()))
             .collect(),
         calibration: Some(format!("{corpus}:{sequences}x{length}@{seeds}")),
         removed: if removed.len() == 1 { first.removed.clone() } else { Cut::default() },
         programs: merged_programs(all),
-        factors: Arc::new(rest),
+        settings: Arc::new(rest),
         seconds: all.iter().map(|cell| cell.seconds).sum(),
         notes,
         failure,
@@ -123,7 +123,7 @@ fn merged(all: &[&CellSummary]) -> CellSummary {
 }
 
 fn seed(cell: &&CellSummary) -> String {
-    seedless(&cell.factors).1.map_or(String::new(), |seed| seed.to_string())
+    seedless(&cell.settings).1.map_or(String::new(), |seed| seed.to_string())
 }
 
 /// Returns the programs of all seeds, or none if any of them is unknown.
@@ -175,7 +175,7 @@ mod tests {
             calibration: "c4".into(),
         };
         let metric = Metric::task("rte");
-        let factors = match seed {
+        let settings = match seed {
             Some(seed) => below("", &json!({"recovery": "ghosted", "calibration": {"seed": seed}})),
             None => Settings::new(),
         };
@@ -186,8 +186,8 @@ mod tests {
             failure: value.is_none().then(|| "it failed".to_owned()),
             sample: Sample::None,
         };
-        let setup = Setup { variant: Arc::new(factors), ..Setup::default() };
-        Measurement { row, asked: MetricKey::Besides("rte".into()), metric, setup }
+        let setup = Setup { variant: Arc::new(settings), ..Setup::default() };
+        Measurement { row, key: MetricKey::Besides("rte".into()), metric, setup }
     }
 
     fn results(numbers: &[Measurement]) -> Results {
@@ -196,7 +196,7 @@ mod tests {
                 .iter()
                 .map(|measurement| CellSummary {
                     name: measurement.cell.clone(),
-                    factors: Arc::clone(&measurement.setup.variant),
+                    settings: Arc::clone(&measurement.setup.variant),
                     failure: measurement.failure.clone(),
                     numbers: vec![Arc::new(measurement.clone())],
                     ..CellSummary::default()

@@ -83,7 +83,7 @@ impl BestCounts {
 }
 
 fn seed_of(run: &StoredResults, setting: &Setting<'_>) -> Option<u64> {
-    run.factors(setting.number).get(SEED).and_then(serde_json::Value::as_u64)
+    run.number_settings(setting.number).get(SEED).and_then(serde_json::Value::as_u64)
 }
 
 /// Formats `5 of 6 on seed 0, significantly in 1 of 6; over five seeds in 2 of 6`.

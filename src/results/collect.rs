@@ -33,7 +33,7 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
         let undetermined = result.boundaries.iter().any(|boundary| boundary.undetermined);
         let setup = Setup {
             identity: result.identity.clone(),
-            named_settings: Arc::new(labels.told(&variant)),
+            named_settings: Arc::new(labels.shown_settings(&variant)),
             engine: outcome.engines.get(&result.cell.backbone).copied(),
             calibration: calibrated(grid, &result.cell),
             unidentified: grid
@@ -75,7 +75,7 @@ fn summary(result: &CellResult) -> CellSummary {
         layers: result.layers,
         recovery: cell.recovery.as_ref().map(ToString::to_string),
         calibration: cell.calibration.as_ref().map(ToString::to_string),
-        factors: Arc::new(settings::of_cell(cell)),
+        settings: Arc::new(settings::of_cell(cell)),
         written: settings::written(cell),
         seconds: result.seconds,
         notes: result.notes(),
@@ -121,16 +121,16 @@ impl Numbers<'_> {
         Setup { scored: scored.into_iter().collect(), measure, measures, ..self.setup.clone() }
     }
 
-    /// Adds a measurement. Without `asked`, it appears in no table of a run.
+    /// Adds a measurement. Without `key`, it appears in no table of a run.
     fn push(
         &mut self,
         metric: Metric,
-        asked: Option<MetricKey>,
+        key: Option<MetricKey>,
         setup: &Setup,
         estimate: Option<Measure>,
         sample: Option<Sample>,
     ) {
-        let key = asked.unwrap_or_else(|| MetricKey::besides(&metric));
+        let key = key.unwrap_or_else(|| MetricKey::besides(&metric));
         let row = ResultRow {
             record: Record {
                 condition: self.condition.clone(),
@@ -143,7 +143,7 @@ impl Numbers<'_> {
             failure: self.result.failure.clone(),
             sample: sample.unwrap_or_default(),
         };
-        self.all.push(Arc::new(Measurement { row, asked: key, metric, setup: setup.clone() }));
+        self.all.push(Arc::new(Measurement { row, key, metric, setup: setup.clone() }));
     }
 
     fn texts(&mut self, shown: &[&'static MetricEntry]) {
@@ -167,10 +167,10 @@ impl Numbers<'_> {
                 }
                 let items =
                     windows.filter(|_| entry.test.is_some()).map(|windows| Sample::Losses(windows.by_window(entry)));
-                let asked = MetricKey::Text(entry, text.clone());
+                let key = MetricKey::Text(entry, text.clone());
                 self.push(
                     entry.on(stem(&text.corpus)),
-                    Some(asked),
+                    Some(key),
                     &setup,
                     windows.and_then(|windows| windows.estimate(entry)),
                     items,
@@ -210,9 +210,9 @@ impl Numbers<'_> {
                 }
                 let tested = sample.filter(|_| entry.test.is_some());
                 let items = tested.and_then(|sample| sample.by_document(entry)).map(Sample::Right);
-                let asked = MetricKey::Task(entry, used.clone());
+                let key = MetricKey::Task(entry, used.clone());
                 let estimate = sample.and_then(|sample| sample.estimate(entry));
-                self.push(entry.on(&used.name), Some(asked), &setup, estimate, items);
+                self.push(entry.on(&used.name), Some(key), &setup, estimate, items);
             }
             all.measure.extend(settings::below(&used.to_string(), used));
             all.scored.extend(setup.scored);
@@ -278,7 +278,7 @@ impl Numbers<'_> {
                 let aggregation = metrics.iter().find(|metric| metric.kind.name() == *name)?.aggregation;
                 Some(Sample::Losses(aggregation.losses(judged?.1)?.0))
             });
-            self.push(metric, Some(protocol.asked()), &setup, value, sample);
+            self.push(metric, Some(protocol.key()), &setup, value, sample);
         }
     }
 
@@ -299,7 +299,7 @@ impl Numbers<'_> {
             let timing = measured.and_then(|measured| measured.sample.as_ref());
             for protocol in Protocol::latencies(self.grid, *prompt, &self.outcome.machine) {
                 let metric = protocol.measures();
-                let asked = protocol.asked();
+                let key = protocol.key();
                 let estimate = match metric.of {
                     Of::Prompt(estimate) => timing.and_then(estimate),
                     Of::Decode(estimate) => timing.and_then(|timing| estimate(timing.decode.as_ref()?)),
@@ -316,7 +316,7 @@ impl Numbers<'_> {
                     Some(sample) if sample.times.is_none() => Some(Sample::OutOfMemory),
                     _ => is_noisy_speedup.then_some(Sample::NoisyTimes),
                 };
-                self.push(metric, Some(asked), &setup, estimate, sample);
+                self.push(metric, Some(key), &setup, estimate, sample);
             }
         }
     }
@@ -389,7 +389,7 @@ impl<'a> Labels<'a> {
     }
 
     /// Returns the settings that are visible in a cell's condition, besides its names.
-    fn told(&self, variant: &Settings) -> BTreeSet<String> {
+    fn shown_settings(&self, variant: &Settings) -> BTreeSet<String> {
         let named =
             self.named.iter().flat_map(|option| ["criterion", "recovery"].map(|axis| format!("{axis}.{option}")));
         let sequences = self.sequences.then(|| settings::OPERATOR_SEQUENCES.to_owned());

@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::files::sha256;
 use crate::metric::Metric;
 use crate::model::Tolerance;
-use crate::pipeline::identity::{Canonical, ComputeId, Difference, differs, leaves};
+use crate::pipeline::identity::{Canonical, ComputeId, Difference, differs, flatten};
 
 /// Differences between two runs.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -135,7 +135,7 @@ impl Differences {
             let notable = pair
                 .differences
                 .iter()
-                .filter(|difference| !difference.aspect.is_of("engine") && !difference.aspect.is_of("model"));
+                .filter(|difference| !difference.path.is_of("engine") && !difference.path.is_of("model"));
             aside.extend(notable.cloned());
             values.extend(value_difference(first, second, pair, identified));
         }
@@ -180,7 +180,7 @@ fn value_difference(
     let only_engines_differ = pair
         .differences
         .iter()
-        .all(|Difference { aspect, .. }| aspect.is_of("engine") || aspect.is_of("measure") && aspect.name() == "batch");
+        .all(|Difference { path, .. }| path.is_of("engine") || path.is_of("measure") && path.name() == "batch");
     let beyond = (same_items && only_engines_differ).then(|| beyond(number, other, &engines)).flatten();
     let Unpaired { record, cell, column } = unpaired(number);
     Some(ValueDifference { first: record, second: other.record.clone(), cell, column, beyond, same_items, paired })
@@ -194,16 +194,16 @@ fn all_numbers(run: &StoredResults, at: &[usize]) -> Vec<Unpaired> {
 fn of_same_items(differences: &[Difference], metric: &str) -> bool {
     /// Fields of a measure that do not affect the items.
     const BESIDE: [&str; 4] = ["batch", "generation", "max_length", "prefix"];
-    differences.iter().all(|Difference { aspect, .. }| match aspect.is_of("measure") {
-        true => BESIDE.contains(&aspect.name()),
+    differences.iter().all(|Difference { path, .. }| match path.is_of("measure") {
+        true => BESIDE.contains(&path.name()),
         // A different tokenizer changes the windows of a text, but not the documents of a task.
-        false => !Metric::find(metric).is_ok_and(|metric| metric.is_of_texts()) || !aspect.is_of("model.tokenizer"),
+        false => !Metric::find(metric).is_ok_and(|metric| metric.is_of_texts()) || !path.is_of("model.tokenizer"),
     })
 }
 
 impl From<Difference> for SettingDifference {
-    fn from(Difference { aspect, one, other }: Difference) -> Self {
-        Self { path: aspect.to_string(), first: canonical_value(one), second: canonical_value(other) }
+    fn from(Difference { path, one, other }: Difference) -> Self {
+        Self { path: path.to_string(), first: canonical_value(one), second: canonical_value(other) }
     }
 }
 
@@ -216,7 +216,7 @@ fn unpaired(number: &ResultRow) -> Unpaired {
 }
 
 /// Returns the input name, as in [`bytes`], if a setting is the path of an input.
-fn place(setting: &SettingDifference) -> Option<&str> {
+fn input_name(setting: &SettingDifference) -> Option<&str> {
     let name = setting.path.strip_suffix(".path")?;
     let kind = setting.path.split('.').next()?;
     KINDS.contains(&kind).then_some(name)
@@ -230,7 +230,7 @@ pub fn other_than_kept(kept: &StoredResults, settings: &Value, inputs: &BTreeMap
     let absolute = |path: &Option<Value>| std::path::absolute(path.as_ref()?.as_str()?).ok();
     let mut found: Vec<String> = settings_that_differ(&kept.settings, settings)
         .into_iter()
-        .filter(|setting| match place(setting) {
+        .filter(|setting| match input_name(setting) {
             None => true,
             Some(name) => match (one.get(name), two.get(name)) {
                 (Some(one), Some(two)) => one != two,
@@ -307,8 +307,8 @@ fn by_name<T: PartialEq + Clone + Into<Value>>(
 
 /// Returns the settings that differ between two resolved grids, except file locations.
 pub fn settings_that_differ(first: &Value, second: &Value) -> Vec<SettingDifference> {
-    let all = differs(&leaves(first), &leaves(second)).into_iter();
-    all.filter(|change| !ASIDE.iter().any(|aside| change.aspect.is_of(aside))).map(SettingDifference::from).collect()
+    let all = differs(&flatten(first), &flatten(second)).into_iter();
+    all.filter(|change| !ASIDE.iter().any(|aside| change.path.is_of(aside))).map(SettingDifference::from).collect()
 }
 
 /// Returns whether two values differ by more than the tolerance between their engines. Returns `None` for equal

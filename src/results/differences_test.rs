@@ -325,25 +325,25 @@ fn option_of_one_of_several_methods_is_reported() {
 #[test]
 fn every_setting_that_differs_is_reported() {
     let one = stored(json!({}), vec![number("none", "rte", 50.0, "0101")]);
-    let leaves = one.leaves(&one.numbers[0]).unwrap();
-    assert!(leaves.len() > 20, "{leaves:?}");
+    let flat = one.flat_settings(&one.numbers[0]).unwrap();
+    assert!(flat.len() > 20, "{flat:?}");
     let mut count = 0;
-    for aspect in leaves.keys().filter(|leave| !leave.is_of("measure")) {
+    for path in flat.keys().filter(|leave| !leave.is_of("measure")) {
         let two = with(one.clone(), |identity| {
-            let value = identity.pointer_mut(&format!("/{}", aspect.as_str().replace('.', "/"))).unwrap();
+            let value = identity.pointer_mut(&format!("/{}", path.as_str().replace('.', "/"))).unwrap();
             *value = if value.is_number() { json!(7) } else { json!("another") };
         });
         let found = Differences::of(&one, &two, &[]).unwrap();
         // Different methods are never paired.
-        if ["cut.criterion", "repair.recovery"].contains(&aspect.as_str()) {
-            assert_eq!((found.compared, found.only_first.len(), found.only_second.len()), (0, 1, 1), "{aspect}");
+        if ["cut.criterion", "repair.recovery"].contains(&path.as_str()) {
+            assert_eq!((found.compared, found.only_first.len(), found.only_second.len()), (0, 1, 1), "{path}");
             continue;
         }
-        assert_eq!((found.compared, found.coinciding.len()), (1, 0), "{aspect}");
+        assert_eq!((found.compared, found.coinciding.len()), (1, 0), "{path}");
         let aside: Vec<&str> = found.aside.iter().map(|change| change.path.as_str()).collect();
         // Engine and content of a backbone are listed under its name.
-        let by_name = aspect.is_of("model") || aspect.is_of("engine");
-        assert_eq!(aside, if by_name { Vec::new() } else { vec![aspect.as_str()] });
+        let by_name = path.is_of("model") || path.is_of("engine");
+        assert_eq!(aside, if by_name { Vec::new() } else { vec![path.as_str()] });
         count += aside.len();
     }
     assert!(count > 10, "{count}");

@@ -125,7 +125,7 @@ fn is_one_row(cells: &[&CellSummary]) -> bool {
 /// Returns the criteria by boundary, if each has exactly one and they differ.
 fn boundaries<'a>(cells: impl Iterator<Item = &'a CellSummary>, criteria: &[String]) -> Vec<(String, Vec<String>)> {
     let boundary =
-        |cell: &CellSummary| cell.factors.get(BOUNDARY).and_then(Value::as_str).unwrap_or_default().to_owned();
+        |cell: &CellSummary| cell.settings.get(BOUNDARY).and_then(Value::as_str).unwrap_or_default().to_owned();
     let pairs: Vec<(String, String)> = cells.map(|cell| (boundary(cell), criterion_label(cell))).collect();
     let pairs = distinct(&pairs);
     let groups = grouped(pairs.iter().cloned());
@@ -141,9 +141,9 @@ fn criterion_label(cell: &CellSummary) -> String {
 /// Returns the settings of a row's recovery and calibration, except the boundary, which a table may set per
 /// criterion.
 fn recovery_key(cell: &CellSummary) -> Settings {
-    let factors = cell.factors.iter().filter(|(name, _)| *name != BOUNDARY);
-    let factors = factors.filter(|(name, _)| name.starts_with("recovery") || name.starts_with("calibration."));
-    factors.map(|(name, value)| (name.clone(), value.clone())).collect()
+    let settings = cell.settings.iter().filter(|(name, _)| *name != BOUNDARY);
+    let settings = settings.filter(|(name, _)| name.starts_with("recovery") || name.starts_with("calibration."));
+    settings.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 fn label(key: &Settings) -> String {
@@ -204,9 +204,9 @@ mod tests {
                 .unwrap()
             })
             .collect();
-        let mut factors = below("", &json!({"recovery": recovery, "calibration": {"corpus": "c4", "seed": 0}}));
+        let mut settings = below("", &json!({"recovery": recovery, "calibration": {"corpus": "c4", "seed": 0}}));
         if recovery != "none" {
-            factors.insert(BOUNDARY.to_owned(), boundary.into());
+            settings.insert(BOUNDARY.to_owned(), boundary.into());
         }
         CellSummary {
             backbone: backbone.into(),
@@ -214,7 +214,7 @@ mod tests {
             depth: removed.len().into(),
             removed: Cut::layers(removed.iter().copied()),
             layers: 16,
-            factors: Arc::new(factors),
+            settings: Arc::new(settings),
             programs: vec![MeasuredProgram::new(&Cut::layers(removed.iter().copied()), &boundaries)],
             ..CellSummary::default()
         }

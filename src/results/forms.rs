@@ -63,8 +63,8 @@ pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -
 fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &CellResult) -> Option<Value> {
     let cell = &result.cell;
     let shown = ENTRIES.iter().filter(|metric| metric.is_column(false, &grid.evaluate.metrics));
-    let asked = shown.flat_map(|metric| grid.evaluate.perplexity.iter().map(move |text| (metric, text)));
-    let texts = asked.filter_map(|(metric, key)| {
+    let requested = shown.flat_map(|metric| grid.evaluate.perplexity.iter().map(move |text| (metric, text)));
+    let texts = requested.filter_map(|(metric, key)| {
         let corpus = grid.corpora.get(&key.corpus)?;
         let sample = result.text_sample(key)?;
         let estimate = sample.estimate(metric)?;
@@ -83,7 +83,7 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
         let score = json!({"score": estimate.value});
         Some(evaluated(&id, &key.to_string(), &data, &config, &score))
     });
-    let scored = result.tasks.iter().filter_map(|task| Some((&task.asked, task.sample.as_ref()?)));
+    let scored = result.tasks.iter().filter_map(|task| Some((&task.requested, task.sample.as_ref()?)));
     let tasks = scored.flat_map(|(task, scores)| task_records(grid, task, scores));
     let results: Vec<Value> = tasks.chain(texts).collect();
     let backbone = grid.backbones.get(&cell.backbone)?;
@@ -200,7 +200,8 @@ fn data(name: &str, of_hub: Option<(String, Option<String>)>, generated: bool, s
 /// complete splits of Hugging Face datasets count, because partial splits are not benchmark results. `None` if there
 /// are none.
 fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {
-    let scored = result.tasks.iter().filter_map(|task| Some((&task.asked, task.sample.as_ref()?.answers.native()?)));
+    let scored =
+        result.tasks.iter().filter_map(|task| Some((&task.requested, task.sample.as_ref()?.answers.native()?)));
     let entries: String = scored.filter_map(|(task, answered)| result_entry(grid, result, task, answered)).collect();
     (!entries.is_empty()).then_some(entries)
 }

@@ -71,9 +71,9 @@ struct TimedPrompt<'a> {
 }
 
 fn timed(cell: &CellResult) -> impl Iterator<Item = TimedPrompt<'_>> {
-    cell.prompts
-        .iter()
-        .filter_map(move |prompt| Some(TimedPrompt { cell, prompt: &prompt.asked, result: prompt.sample.as_ref()? }))
+    cell.prompts.iter().filter_map(move |prompt| {
+        Some(TimedPrompt { cell, prompt: &prompt.requested, result: prompt.sample.as_ref()? })
+    })
 }
 
 /// Returns the notes for a table of latencies: timing of diagonal operators, and disturbances.
@@ -257,7 +257,7 @@ mod tests {
             .into_iter()
             .zip([1, 4])
             .map(|(sample, batch)| Measured {
-                asked: Latency { length: 8, batch, decode: None },
+                requested: Latency { length: 8, batch, decode: None },
                 measure: MeasureId::Boundary.into(),
                 extent: None,
                 sample,

@@ -29,7 +29,7 @@ pub fn latex(table: &Table, label: &str) -> String {
     let star = if columns.len() >= WIDE { "*" } else { "" };
     let notes = if table.below().next().is_some() { NOTES } else { "" };
     let mut text = format!("{PACKAGES}\n{notes}\\begin{{table{star}}}[t]\n{SETTING}\n");
-    text.push_str(&format!("\\caption[{}]{{{}}}\n", said(&title(table)), caption(table)));
+    text.push_str(&format!("\\caption[{}]{{{}}}\n", escaped(&title(table)), caption(table)));
     text.push_str(&format!(
         "\\label{{tab:{label}}}\n\\smallskip\n\\begin{{adjustbox}}{{max totalsize={{\\linewidth}}{{.75\\textheight}}}}\n"
     ));
@@ -111,7 +111,7 @@ fn columns(table: &Table) -> Vec<PrintedColumn> {
             Some(false) => " $\\downarrow$",
             None => "",
         };
-        let head = if kind == Some(RowHeaderKind::Fraction) { "$L_p/L_t$".to_owned() } else { said(&head) };
+        let head = if kind == Some(RowHeaderKind::Fraction) { "$L_p/L_t$".to_owned() } else { escaped(&head) };
         columns.push(PrintedColumn {
             side: if is_number { 'r' } else { 'l' },
             head: format!("\\textbf{{{head}}}{arrow}"),
@@ -139,7 +139,7 @@ fn over(table: &Table, columns: &[PrintedColumn]) -> String {
         match column.number {
             Some(number) if number == first => {
                 let Some((head, count)) = groups.next() else { break };
-                heads.push(format!("\\multicolumn{{{count}}}{{c}}{{\\textbf{{{}}}}}", said(head)));
+                heads.push(format!("\\multicolumn{{{count}}}{{c}}{{\\textbf{{{}}}}}", escaped(head)));
                 rules.extend((!head.is_empty()).then(|| format!("\\cmidrule{{{at}-{}}}", at + count - 1)));
                 first += count;
             }
@@ -193,12 +193,12 @@ fn linked(lead: &RowHeader, text: &str) -> String {
     match lead.kind {
         _ if text.is_empty() => "--".to_owned(),
         RowHeaderKind::Link if text.starts_with("https://") => format!("\\url{{{text}}}"),
-        _ => said(text),
+        _ => escaped(text),
     }
 }
 
 fn number(shown: &PrintedNumber) -> String {
-    let text = said(&shown.text);
+    let text = escaped(&shown.text);
     let text = match (shown.best, shown.second) {
         (true, _) => format!("\\textbf{{{text}}}"),
         (_, true) => format!("\\underline{{{text}}}"),
@@ -209,7 +209,7 @@ fn number(shown: &PrintedNumber) -> String {
         mark => format!("{text}$^{{{mark}}}$"),
     };
     let Some(comparison) = &shown.comparison else { return text };
-    let lines = comparison.said().into_iter().map(|line| format!("\\\\{{\\tiny {}}}", said(&line)));
+    let lines = comparison.lines().into_iter().map(|line| format!("\\\\{{\\tiny {}}}", escaped(&line)));
     format!("\\shortstack[r]{{{text}{}}}", lines.collect::<String>())
 }
 
@@ -230,11 +230,11 @@ fn caption(table: &Table) -> String {
     let marks = [ranks, ours].into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join("; ");
     parts.push(sentence(&capital(&marks)));
     if table.significant() {
-        let marks = said(&table.marks());
+        let marks = escaped(&table.marks());
         parts.push(format!("$^{{+}}$ and $^{{-}}$: {marks}."));
     }
     if table.has_paper() {
-        let signs = said(&table.signs());
+        let signs = escaped(&table.signs());
         parts.push(format!("Small: the paper's value, ours less it, and a sign: {signs}."));
     }
     parts.retain(|part| !part.is_empty());
@@ -245,13 +245,13 @@ fn caption(table: &Table) -> String {
 fn sentence(text: &str) -> String {
     match text.trim() {
         "" => String::new(),
-        text if text.ends_with('.') => said(text),
-        text => format!("{}.", said(text)),
+        text if text.ends_with('.') => escaped(text),
+        text => format!("{}.", escaped(text)),
     }
 }
 
 /// Escapes a text for LaTeX. Commands become literal, and characters missing in the fonts become math.
-fn said(text: &str) -> String {
+fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut before = None;
     for c in printable(text).chars() {

@@ -45,7 +45,7 @@ pub struct CellSummary {
     pub layers: usize,
     pub recovery: Option<String>,
     pub calibration: Option<String>,
-    pub factors: Arc<Settings>,
+    pub settings: Arc<Settings>,
     /// Method options that the grid sets explicitly.
     pub written: BTreeSet<String>,
     pub seconds: f64,
@@ -74,7 +74,7 @@ pub struct ResultRow {
 #[derive(Debug, Clone)]
 pub struct Measurement {
     pub row: ResultRow,
-    pub asked: MetricKey,
+    pub key: MetricKey,
     /// Metric of the record, with direction and format.
     pub metric: Metric,
     /// Inputs of the number.
@@ -161,8 +161,8 @@ pub struct Calibrated {
 }
 
 impl CellSummary {
-    pub fn number(&self, asked: &MetricKey) -> Option<&Arc<Measurement>> {
-        self.numbers.iter().find(|number| number.asked == *asked)
+    pub fn number(&self, key: &MetricKey) -> Option<&Arc<Measurement>> {
+        self.numbers.iter().find(|number| number.key == *key)
     }
 }
 
@@ -207,7 +207,7 @@ impl ResultRow {
     /// Returns the number without its setup, as a number that appears in no table of a run.
     pub fn measurement(&self) -> Measurement {
         let metric = Metric::find(&self.record.metric).unwrap_or_else(|_| Metric::task(&self.record.metric));
-        Measurement { row: self.clone(), asked: MetricKey::besides(&metric), metric, setup: Setup::default() }
+        Measurement { row: self.clone(), key: MetricKey::besides(&metric), metric, setup: Setup::default() }
     }
 }
 

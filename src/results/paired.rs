@@ -121,7 +121,7 @@ impl PaperComparison {
     }
 
     /// Formats the paper's value and the difference with the verdict's sign, one line each.
-    pub fn said(&self) -> Vec<String> {
+    pub fn lines(&self) -> Vec<String> {
         let difference = self.difference_text().map(|text| format!("{text} {}", self.verdict.sign()));
         [Some(self.paper_text()), difference].into_iter().flatten().collect()
     }
@@ -197,7 +197,7 @@ mod tests {
         };
         let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
         let row = ResultRow { record, cell: String::new(), column: metric.id.clone(), failure: None, sample };
-        Measurement { row, asked: MetricKey::besides(&metric), metric, setup: Setup::default() }
+        Measurement { row, key: MetricKey::besides(&metric), metric, setup: Setup::default() }
     }
 
     /// Returns `count` answers, of which `right` are correct, starting at `from`.

@@ -15,7 +15,7 @@ use super::stored::StoredResults;
 use crate::criterion::Depth;
 use crate::error::{Error, Result, nearest};
 use crate::metric::{self, Metric};
-use crate::pipeline::identity::{Canonical, Difference, FlatSettings, SettingPath, differs, leaves};
+use crate::pipeline::identity::{Canonical, Difference, FlatSettings, SettingPath, differs, flatten};
 
 /// Pairs and unpaired numbers of two runs, by index.
 #[derive(Debug, Default)]
@@ -42,12 +42,12 @@ pub(super) struct Coinciding {
 }
 
 /// Identity of a number, with its run's names of the inputs.
-struct Subject {
+struct NumberIdentity {
     at: usize,
-    called: NumberNames,
+    names: NumberNames,
     /// Kind of number within a measurement.
     kind: String,
-    leaves: FlatSettings,
+    flat: FlatSettings,
 }
 
 /// Names of a number's backbone, metric and calibration text.
@@ -62,26 +62,26 @@ pub(super) fn pairing(renamed: &Renamed, first: &StoredResults, second: &StoredR
     let known = first.identified() && second.identified();
     let mut found = Pairing::default();
     let mut one = Vec::new();
-    let mut two = all_subjects(known, second);
+    let mut two = number_identities(known, second);
     // Mapped names count as equal, whatever else differs.
     let mut mapped = Vec::new();
-    for subject in all_subjects(known, first) {
-        let at = subject.at;
-        let called = subject.called.clone();
-        match subject.renamed(renamed) {
-            Some(subject) if subject.called == called => one.push(subject),
-            Some(subject) => mapped.push(subject),
+    for number in number_identities(known, first) {
+        let at = number.at;
+        let names = number.names.clone();
+        match number.renamed(renamed) {
+            Some(number) if number.names == names => one.push(number),
+            Some(number) => mapped.push(number),
             None => found.only_first.push(at),
         }
     }
     let aside = aside(&one.iter().chain(&mapped).collect::<Vec<_>>(), &two.iter().collect::<Vec<_>>());
-    pair(&mut one, &mut two, &mut found, |subject| (subject.kind.clone(), subject.without(&BTreeSet::new())));
+    pair(&mut one, &mut two, &mut found, |number| (number.kind.clone(), number.without(&BTreeSet::new())));
     one.extend(mapped);
-    pair(&mut one, &mut two, &mut found, |subject| {
-        (subject.called.backbone.clone(), subject.called.metric.clone(), subject.without(&aside))
+    pair(&mut one, &mut two, &mut found, |number| {
+        (number.names.backbone.clone(), number.names.metric.clone(), number.without(&aside))
     });
-    found.only_first.extend(one.iter().map(|subject| subject.at));
-    found.only_second.extend(two.iter().map(|subject| subject.at));
+    found.only_first.extend(one.iter().map(|number| number.at));
+    found.only_second.extend(two.iter().map(|number| number.at));
     found.pairs.sort_by_key(|pair| (pair.first, pair.second));
     found.only_first.sort_unstable();
     found.only_second.sort_unstable();
@@ -93,30 +93,35 @@ pub(super) fn pairing(renamed: &Renamed, first: &StoredResults, second: &StoredR
     found
 }
 
-fn all_subjects(known: bool, run: &StoredResults) -> Vec<Subject> {
-    run.numbers.iter().enumerate().map(|(at, number)| Subject::new(run, at, number, known)).collect()
+fn number_identities(known: bool, run: &StoredResults) -> Vec<NumberIdentity> {
+    run.numbers.iter().enumerate().map(|(at, number)| NumberIdentity::new(run, at, number, known)).collect()
 }
 
 /// Pairs numbers with the same key in both runs. Among several, those with equal names are paired.
-fn pair<K: Ord>(one: &mut Vec<Subject>, two: &mut Vec<Subject>, found: &mut Pairing, key: impl Fn(&Subject) -> K) {
-    let mut places: BTreeMap<K, (Vec<Subject>, Vec<Subject>)> = BTreeMap::new();
-    for subject in one.drain(..) {
-        places.entry(key(&subject)).or_default().0.push(subject);
+fn pair<K: Ord>(
+    one: &mut Vec<NumberIdentity>,
+    two: &mut Vec<NumberIdentity>,
+    found: &mut Pairing,
+    key: impl Fn(&NumberIdentity) -> K,
+) {
+    let mut candidates: BTreeMap<K, (Vec<NumberIdentity>, Vec<NumberIdentity>)> = BTreeMap::new();
+    for number in one.drain(..) {
+        candidates.entry(key(&number)).or_default().0.push(number);
     }
-    for subject in two.drain(..) {
-        places.entry(key(&subject)).or_default().1.push(subject);
+    for number in two.drain(..) {
+        candidates.entry(key(&number)).or_default().1.push(number);
     }
-    for (mut ours, mut others) in places.into_values() {
+    for (mut ours, mut others) in candidates.into_values() {
         if ours.len() > 1 || others.len() > 1 {
-            let names = |all: &[Subject]| -> BTreeSet<NumberNames> {
+            let names = |all: &[NumberIdentity]| -> BTreeSet<NumberNames> {
                 all.iter()
-                    .filter(|subject| all.iter().filter(|other| other.called == subject.called).count() == 1)
-                    .map(|subject| subject.called.clone())
+                    .filter(|number| all.iter().filter(|other| other.names == number.names).count() == 1)
+                    .map(|number| number.names.clone())
                     .collect()
             };
             for name in names(&ours).intersection(&names(&others)) {
-                let taken = |all: &mut Vec<Subject>| {
-                    all.iter().position(|subject| subject.called == *name).map(|at| all.remove(at))
+                let taken = |all: &mut Vec<NumberIdentity>| {
+                    all.iter().position(|number| number.names == *name).map(|at| all.remove(at))
                 };
                 if let (Some(one), Some(other)) = (taken(&mut ours), taken(&mut others)) {
                     found.pairs.push(one.paired_with(&other));
@@ -130,86 +135,82 @@ fn pair<K: Ord>(one: &mut Vec<Subject>, two: &mut Vec<Subject>, found: &mut Pair
                 two.append(&mut others);
             }
             _ => found.coinciding.push(Coinciding {
-                first: ours.iter().map(|subject| subject.at).collect(),
-                second: others.iter().map(|subject| subject.at).collect(),
+                first: ours.iter().map(|number| number.at).collect(),
+                second: others.iter().map(|number| number.at).collect(),
                 settings: Vec::new(),
             }),
         }
     }
 }
 
-impl Subject {
+impl NumberIdentity {
     fn new(run: &StoredResults, at: usize, number: &ResultRow, known: bool) -> Self {
         let condition = &number.record.condition;
         let cell = run.cells.get(&number.cell).filter(|_| known);
         let text = cell.and_then(|cell| cell.get(CORPUS)?.as_str().map(str::to_owned));
-        let called = NumberNames { backbone: condition.backbone.clone(), metric: number.record.metric.clone(), text };
-        let leaves = match run.leaves(number).filter(|_| known) {
-            Some(leaves) => leaves,
+        let names = NumberNames { backbone: condition.backbone.clone(), metric: number.record.metric.clone(), text };
+        let flat = match run.flat_settings(number).filter(|_| known) {
+            Some(flat) => flat,
             // Identify a number that was never planned by its question.
-            None if known => leaves(&serde_json::json!({"asked": run.factors(number)})),
+            None if known => flatten(&serde_json::json!({"asked": run.number_settings(number)})),
             None => by_condition(number),
         };
-        let kind = match Metric::find(&called.metric) {
+        let kind = match Metric::find(&names.metric) {
             Ok(metric) if metric.is_latency() => metric.family().to_owned(),
             // The measure includes the text or task, but not which of its metrics.
-            entry if leaves.keys().any(|aspect| aspect.is_of("measure")) => {
+            entry if flat.keys().any(|path| path.is_of("measure")) => {
                 entry.map_or(metric::TASK.name, |metric| metric.entry().name).to_owned()
             }
-            _ => called.metric.clone(),
+            _ => names.metric.clone(),
         };
-        Self { at, called, kind, leaves }
+        Self { at, names, kind, flat }
     }
 
     /// Renames a number to the second run's names. Returns `None` if the second run uses the name for something else.
     fn renamed(self, renamed: &Renamed) -> Option<Self> {
-        let NumberNames { backbone, metric, text } = &self.called;
+        let NumberNames { backbone, metric, text } = &self.names;
         let text = match text {
             Some(text) => Some(renamed.name(text)?),
             None => None,
         };
-        let called = NumberNames { backbone: renamed.name(backbone)?, metric: renamed.metric(metric)?, text };
-        let mut leaves = self.leaves;
-        for aspect in NAMED {
-            let Some(leaf) = leaves.get_mut(aspect) else { continue };
+        let names = NumberNames { backbone: renamed.name(backbone)?, metric: renamed.metric(metric)?, text };
+        let mut flat = self.flat;
+        for path in NAMED {
+            let Some(leaf) = flat.get_mut(path) else { continue };
             if let Value::String(name) = leaf.value() {
                 *leaf = Canonical::of(&renamed.name(&name)?.into());
             }
         }
-        Some(Self { called, leaves, ..self })
+        Some(Self { names, flat, ..self })
     }
 
     /// Returns the name of the input or method that an aspect belongs to, if there is exactly one.
-    fn owner(&self, aspect: &SettingPath) -> Option<String> {
-        let leaf = |name: &str| self.leaves.get(name).map(ToString::to_string);
-        let NumberNames { backbone, metric, text } = &self.called;
-        match aspect.as_str() {
-            path if path.starts_with("model.") || path.starts_with("engine.") => Some(backbone.clone()),
-            path if path.starts_with("calibration.text.") => text.clone(),
-            path if path.starts_with("measure.") => Some(format!("{backbone} {metric}")),
+    fn owner(&self, path: &SettingPath) -> Option<String> {
+        let leaf = |name: &str| self.flat.get(name).map(ToString::to_string);
+        let NumberNames { backbone, metric, text } = &self.names;
+        match path.as_str() {
+            name if name.starts_with("model.") || name.starts_with("engine.") => Some(backbone.clone()),
+            name if name.starts_with("calibration.text.") => text.clone(),
+            name if name.starts_with("measure.") => Some(format!("{backbone} {metric}")),
             "cut.known" => Some(format!("{backbone} {}", leaf("cut.criterion")?)),
             "cut.version" => leaf("cut.criterion"),
-            path if path.starts_with("cut.options") => leaf("cut.criterion"),
+            name if name.starts_with("cut.options") => leaf("cut.criterion"),
             "repair.version" => leaf("repair.recovery"),
-            path if path.starts_with("repair.options") => leaf("repair.recovery"),
+            name if name.starts_with("repair.options") => leaf("repair.recovery"),
             _ => None,
         }
     }
 
     /// Returns the identity without the given aspects. Timing cohorts never separate numbers.
     fn without(&self, aside: &BTreeSet<(SettingPath, Option<String>)>) -> FlatSettings {
-        let kept = |aspect: &SettingPath| {
-            aspect.name() != "among" && (aside.is_empty() || !aside.contains(&(aspect.clone(), self.owner(aspect))))
+        let kept = |path: &SettingPath| {
+            path.name() != "among" && (aside.is_empty() || !aside.contains(&(path.clone(), self.owner(path))))
         };
-        self.leaves
-            .iter()
-            .filter(|(aspect, _)| kept(aspect))
-            .map(|(aspect, value)| (aspect.clone(), value.clone()))
-            .collect()
+        self.flat.iter().filter(|(path, _)| kept(path)).map(|(path, value)| (path.clone(), value.clone())).collect()
     }
 
     fn paired_with(&self, other: &Self) -> NumberPair {
-        NumberPair { first: self.at, second: other.at, differences: differs(&self.leaves, &other.leaves) }
+        NumberPair { first: self.at, second: other.at, differences: differs(&self.flat, &other.flat) }
     }
 }
 
@@ -221,7 +222,7 @@ fn by_condition(number: &ResultRow) -> FlatSettings {
     let condition = &number.record.condition;
     let dense = condition.depth == 0;
     let calibration = if dense { "" } else { &condition.calibration };
-    leaves(&serde_json::json!({
+    flatten(&serde_json::json!({
         "backbone": condition.backbone, "cut": {"criterion": condition.criterion, "depth": Depth { count: condition.depth, unit: condition.unit }}, "repair": {"recovery": condition.recovery, "trained": condition.finetuned},
         "calibration": calibration,
     }))
@@ -229,15 +230,15 @@ fn by_condition(number: &ResultRow) -> FlatSettings {
 
 /// Returns the aspects that are constant within each run but differ between the runs, with the named input or method
 /// they belong to.
-fn aside(one: &[&Subject], two: &[&Subject]) -> BTreeSet<(SettingPath, Option<String>)> {
+fn aside(one: &[&NumberIdentity], two: &[&NumberIdentity]) -> BTreeSet<(SettingPath, Option<String>)> {
     let one = values(one);
     let two = values(two);
-    let changed = one.keys().chain(two.keys()).filter(|aspect| {
-        let a = one.get(aspect);
-        let b = two.get(aspect);
+    let changed = one.keys().chain(two.keys()).filter(|path| {
+        let a = one.get(path);
+        let b = two.get(path);
         // Never pair different methods, or trained with untrained operators.
-        let is_method = ["cut.criterion", "repair.recovery"].contains(&aspect.0.as_str())
-            || (aspect.0.is_of("repair.training") && (a.is_none() || b.is_none()));
+        let is_method = ["cut.criterion", "repair.recovery"].contains(&path.0.as_str())
+            || (path.0.is_of("repair.training") && (a.is_none() || b.is_none()));
         a != b && is_constant(a) && is_constant(b) && !is_method
     });
     changed.cloned().collect()
@@ -247,26 +248,26 @@ fn is_constant(canonicals: Option<&BTreeSet<Canonical>>) -> bool {
     canonicals.is_none_or(|values| values.len() == 1)
 }
 
-fn values(all: &[&Subject]) -> BTreeMap<(SettingPath, Option<String>), BTreeSet<Canonical>> {
+fn values(all: &[&NumberIdentity]) -> BTreeMap<(SettingPath, Option<String>), BTreeSet<Canonical>> {
     let mut found: BTreeMap<_, BTreeSet<Canonical>> = BTreeMap::new();
-    for subject in all {
-        for (aspect, value) in &subject.leaves {
-            found.entry((aspect.clone(), subject.owner(aspect))).or_default().insert(value.clone());
+    for number in all {
+        for (path, value) in &number.flat {
+            found.entry((path.clone(), number.owner(path))).or_default().insert(value.clone());
         }
     }
     found
 }
 
 /// Iterates over the aspects in which the given numbers of a run differ.
-fn varying<'a>(run: &'a StoredResults, places: &'a [usize]) -> impl Iterator<Item = SettingPath> {
+fn varying<'a>(run: &'a StoredResults, numbers: &'a [usize]) -> impl Iterator<Item = SettingPath> {
     let differs_at = |at: usize| {
         let number = &run.numbers[at];
-        run.leaves(number).unwrap_or_else(|| leaves(&serde_json::json!(run.factors(number))))
+        run.flat_settings(number).unwrap_or_else(|| flatten(&serde_json::json!(run.number_settings(number))))
     };
-    places
+    numbers
         .windows(2)
         .flat_map(move |pair| differs(&differs_at(pair[0]), &differs_at(pair[1])))
-        .map(|differs| differs.aspect)
+        .map(|differs| differs.path)
 }
 
 /// Mapping from names of the first run to names of the second.

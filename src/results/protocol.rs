@@ -8,7 +8,7 @@ use crate::corpus::ShardOrder;
 use crate::grid::{Asking, DefinedColumn, EvalTask, Grid, Latency, Perplexity, defined_columns};
 use crate::latency::Rounds;
 use crate::metric::{self, ENTRIES, Metric, MetricEntry, Of};
-use crate::pipeline::env::backbone::Subject;
+use crate::pipeline::env::backbone::EvalTarget;
 use crate::pipeline::outcome::{GridOutcome, TaskExtent, TextExtent};
 use crate::tasks::Bos;
 
@@ -122,7 +122,7 @@ pub enum Protocol {
         #[serde(rename = "protocol", serialize_with = "by_name")]
         metric: &'static MetricEntry,
         #[serde(flatten)]
-        scored_on: Subject,
+        scored_on: EvalTarget,
     },
 }
 
@@ -146,16 +146,16 @@ impl Protocol {
                 Of::Text(_) if *metric == metric::TEXT => {
                     texts.iter().map(|text| Self::windows(grid, outcome, text)).collect()
                 }
-                Of::Text(_) => texts.iter().map(|text| derived(Subject::Windows(text.clone()))).collect(),
+                Of::Text(_) => texts.iter().map(|text| derived(EvalTarget::Windows(text.clone()))).collect(),
                 Of::Damage(..) => {
                     let compared = texts.iter().filter(|text| text.damage);
-                    compared.map(|text| derived(Subject::Windows(text.clone()))).collect()
+                    compared.map(|text| derived(EvalTarget::Windows(text.clone()))).collect()
                 }
                 Of::Task(_) if *metric == metric::TASK => {
                     scored.iter().filter_map(|task| Self::task(grid, task, outcome.task(task)?)).collect()
                 }
                 Of::Task(_) | Of::Flips(_) => {
-                    scored.iter().map(|used| derived(Subject::Task((*used).clone()))).collect()
+                    scored.iter().map(|used| derived(EvalTarget::Task((*used).clone()))).collect()
                 }
                 Of::Tasks(_) if scored.len() > 1 => vec![Self::Average { tasks: scored.len() }],
                 Of::Size(_) => vec![Self::Size { metric }],
@@ -286,7 +286,7 @@ impl Protocol {
     }
 
     /// Returns the question that the column answers.
-    pub fn asked(&self) -> MetricKey {
+    pub fn key(&self) -> MetricKey {
         match self {
             Self::Windows { corpus, length, .. } => MetricKey::Text(
                 &metric::TEXT,
@@ -296,8 +296,8 @@ impl Protocol {
                 let how = Asking { limit: *limit, bos: *bos, max_length: *max_length, ..Asking::default() };
                 MetricKey::Task(&metric::TASK, EvalTask { name: name.clone(), how, defined: false })
             }
-            Self::Derived { metric, scored_on: Subject::Windows(text) } => MetricKey::Text(metric, text.clone()),
-            Self::Derived { metric, scored_on: Subject::Task(used) } => MetricKey::Task(metric, used.clone()),
+            Self::Derived { metric, scored_on: EvalTarget::Windows(text) } => MetricKey::Text(metric, text.clone()),
+            Self::Derived { metric, scored_on: EvalTarget::Task(used) } => MetricKey::Task(metric, used.clone()),
             Self::Defined { label, metric, filter, .. } => {
                 MetricKey::Defined(DefinedColumn { label: label.clone(), metric, filter: filter.clone() })
             }
@@ -314,8 +314,8 @@ impl Protocol {
         match self {
             Self::Windows { corpus, .. } => Metric::perplexity(stem(corpus)),
             Self::MultipleChoice { name, .. } => Metric::task(name),
-            Self::Derived { metric, scored_on: Subject::Windows(text) } => metric.on(stem(&text.corpus)),
-            Self::Derived { metric, scored_on: Subject::Task(used) } => metric.on(&used.name),
+            Self::Derived { metric, scored_on: EvalTarget::Windows(text) } => metric.on(stem(&text.corpus)),
+            Self::Derived { metric, scored_on: EvalTarget::Task(used) } => metric.on(&used.name),
             Self::Defined { label, metric, filter, .. } => Metric::defined(label, metric, filter),
             Self::Average { .. } => metric::ACCURACY.metric(),
             Self::Size { metric } => metric.metric(),
@@ -328,7 +328,7 @@ impl Protocol {
 
     /// Formats the column name, such as `ppl wikitext2-test@512`, `arc_easy` or `average`.
     pub fn column(&self) -> String {
-        self.asked().to_string()
+        self.key().to_string()
     }
 
     /// Describes the column in a note under the table.
@@ -406,8 +406,8 @@ impl Protocol {
                     how.max_length.map(|length| format!(", inputs of at most {length} tokens")).unwrap_or_default();
                 format!("{count}{made}{shots}{chat}{system}{cut}")
             }
-            Self::Derived { scored_on: Subject::Windows(text), .. } => format!("windows of {} tokens", text.length),
-            Self::Derived { scored_on: Subject::Task(_), .. } => "the same documents".to_owned(),
+            Self::Derived { scored_on: EvalTarget::Windows(text), .. } => format!("windows of {} tokens", text.length),
+            Self::Derived { scored_on: EvalTarget::Task(_), .. } => "the same documents".to_owned(),
             Self::Average { tasks } => format!("{tasks} tasks"),
             Self::Size { .. } => "no data".to_owned(),
             Self::Latency { metric, decode, warmups, rounds, machine, .. } => {
@@ -440,8 +440,8 @@ impl Protocol {
         match self {
             Self::Windows { corpus, .. } => corpus,
             Self::MultipleChoice { name, .. } => name,
-            Self::Derived { scored_on: Subject::Windows(text), .. } => &text.corpus,
-            Self::Derived { scored_on: Subject::Task(used), .. } => &used.name,
+            Self::Derived { scored_on: EvalTarget::Windows(text), .. } => &text.corpus,
+            Self::Derived { scored_on: EvalTarget::Task(used), .. } => &used.name,
             Self::Defined { label, .. } => label,
             Self::Average { .. } => "average",
             Self::Latency { metric, .. } | Self::Size { metric } => metric.id,

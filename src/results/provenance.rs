@@ -148,14 +148,14 @@ impl RunDescription {
         by: By,
         is_artifact: bool,
         overrides: &[String],
-        asked: EngineRequest,
+        request: EngineRequest,
     ) -> Result<Self> {
-        let engines = choose_entry(grid, asked)?;
+        let engines = choose_entry(grid, request)?;
         // Sort by key only: of two overrides with the same key, the later one wins.
         let mut sorted: Vec<String> = overrides.iter().map(|text| text.trim().to_owned()).collect();
         sorted.sort_by(|a, b| key(a).cmp(key(b)));
         let mut differs = sorted.clone();
-        if asked != EngineRequest::default() && engines != choose_entry(grid, EngineRequest::default())? {
+        if request != EngineRequest::default() && engines != choose_entry(grid, EngineRequest::default())? {
             differs.push(words(&engines));
         }
         if is_artifact && by == By::Run {
@@ -188,9 +188,9 @@ impl RunDescription {
     }
 }
 
-fn choose_entry(grid: &Grid, asked: EngineRequest) -> Result<BTreeMap<String, ComputeId>> {
+fn choose_entry(grid: &Grid, request: EngineRequest) -> Result<BTreeMap<String, ComputeId>> {
     let chosen = grid.backbones.iter();
-    chosen.map(|(name, entry)| Ok((name.clone(), asked.choose(&entry.path)?.id().into()))).collect()
+    chosen.map(|(name, entry)| Ok((name.clone(), request.choose(&entry.path)?.id().into()))).collect()
 }
 
 fn key(setting: &str) -> &str {

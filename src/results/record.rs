@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use crate::grid::Asking;
     use crate::metric;
-    use crate::pipeline::env::backbone::Subject;
+    use crate::pipeline::env::backbone::EvalTarget;
     use crate::tasks::Bos;
 
     fn text(length: usize, windows: usize) -> Protocol {
@@ -133,15 +133,15 @@ mod tests {
 
     #[test]
     fn extent_is_not_part_of_a_metric_key_but_length_is() {
-        assert_eq!(text(64, 5).asked(), text(64, 9).asked());
-        assert_ne!(text(64, 5).asked(), text(48, 5).asked());
+        assert_eq!(text(64, 5).key(), text(64, 9).key());
+        assert_ne!(text(64, 5).key(), text(48, 5).key());
         let bits = Protocol::Derived {
             metric: &metric::BITS_PER_BYTE,
-            scored_on: Subject::Windows(Perplexity { corpus: "c4".into(), length: 64, damage: false, draw: None }),
+            scored_on: EvalTarget::Windows(Perplexity { corpus: "c4".into(), length: 64, damage: false, draw: None }),
         };
-        assert_ne!(text(64, 5).asked(), bits.asked());
-        assert_eq!(bits.asked().to_string(), "bits/byte c4@64");
-        assert_eq!(text(64, 5).asked().to_string(), "ppl c4@64");
+        assert_ne!(text(64, 5).key(), bits.key());
+        assert_eq!(bits.key().to_string(), "bits/byte c4@64");
+        assert_eq!(text(64, 5).key().to_string(), "ppl c4@64");
     }
 
     #[test]

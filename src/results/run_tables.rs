@@ -29,14 +29,14 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     let named =
         ["criterion", "recovery"].into_iter().filter(|axis| written.iter().any(|column| column.starts_with(axis)));
     let written = named.chain(written.iter().map(|column| column.as_str()));
-    let factors: Vec<&str> = settings::OF_CALIBRATION.into_iter().chain(written).collect();
+    let setting_names: Vec<&str> = settings::OF_CALIBRATION.into_iter().chain(written).collect();
     let backbones = distinct(results.cells.iter().map(|cell| &cell.backbone));
     let heads = ["backbone", "criterion", "depth", UNIT, "layers removed", "layers", "recovery", "calibration"];
     // Omit the unit column for grids that count whole layers.
     let heads = heads.into_iter().filter(|head| *head != UNIT || counts_sublayers(results));
     let lead = heads
         .map(|head| if matches!(head, "depth" | "layers") { RowHeader::count(head) } else { RowHeader::text(head) });
-    let factors_of = factors.iter().map(|name| {
+    let setting_columns = setting_names.iter().map(|name| {
         let head = match *name {
             "criterion" | "recovery" => format!("{name}.name"),
             name => name.strip_prefix("calibration.").unwrap_or(name).to_owned(),
@@ -55,11 +55,11 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
             .iter()
             .map(|protocol| NumberColumn::of(protocol.measures(), protocol.column()))
             .collect(),
-        tail: factors_of.chain(tail.into_iter().flatten()).collect(),
+        tail: setting_columns.chain(tail.into_iter().flatten()).collect(),
         rows: results
             .cells
             .iter()
-            .map(|cell| long_table_row(results, &decimals, noted, &blocks, &factors, &backbones, cell))
+            .map(|cell| long_table_row(results, &decimals, noted, &blocks, &setting_names, &backbones, cell))
             .collect(),
         protocol: protocol_sentence(profile, results.numbers().map(AsRef::as_ref)),
         notes: besides,
@@ -73,7 +73,7 @@ fn long_table_row(
     decimals: &[usize],
     noted: bool,
     blocks: &[(&String, Depth)],
-    factors: &[&str],
+    setting_names: &[&str],
     backbones: &[String],
     cell: &CellSummary,
 ) -> TableRow {
@@ -101,16 +101,16 @@ fn long_table_row(
         backbone: backbones.iter().position(|known| *known == cell.backbone).unwrap_or(0),
         block: blocks.iter().position(|known| *known == (&cell.backbone, cell.depth)).unwrap_or(0),
         dense: cell.depth.count == 0,
-        ours: settings::is_ours(&cell.factors),
+        ours: settings::is_ours(&cell.settings),
         cells: results
             .protocols
             .iter()
             .zip(decimals)
-            .map(|(protocol, &decimals)| shown(cell, &protocol.asked(), decimals))
+            .map(|(protocol, &decimals)| shown(cell, &protocol.key(), decimals))
             .collect(),
-        tail: factors
+        tail: setting_names
             .iter()
-            .map(|name| factor(cell, name))
+            .map(|name| setting_text(cell, name))
             .chain([Some(format!("{:.1}", cell.seconds)), notes, Some(status)].into_iter().flatten())
             .collect(),
         ..TableRow::default()
@@ -131,17 +131,17 @@ fn remark_of(head: &str) -> RowHeader {
 }
 
 /// Returns a cell's printed number, if there is one.
-pub(super) fn shown(cell: &CellSummary, asked: &MetricKey, decimals: usize) -> Option<PrintedNumber> {
+pub(super) fn shown(cell: &CellSummary, key: &MetricKey, decimals: usize) -> Option<PrintedNumber> {
     Some(PrintedNumber::printed(
-        cell.number(asked).filter(|number| number.record.value.is_some() || number.sample == Sample::OutOfMemory)?,
+        cell.number(key).filter(|number| number.record.value.is_some() || number.sample == Sample::OutOfMemory)?,
         decimals,
         "",
     ))
 }
 
 /// Returns a cell's setting as text, or an empty text.
-fn factor(cell: &CellSummary, name: &str) -> String {
-    cell.factors
+fn setting_text(cell: &CellSummary, name: &str) -> String {
+    cell.settings
         .get(name)
         .map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
         .unwrap_or_default()
@@ -156,8 +156,8 @@ pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
     if protocol.measures().is_latency() {
         return protocol.measures().decimals;
     }
-    let asked = protocol.asked();
-    let numbers = results.numbers().filter(|number| number.asked == asked).filter_map(|number| number.record.value);
+    let key = protocol.key();
+    let numbers = results.numbers().filter(|number| number.key == key).filter_map(|number| number.record.value);
     match numbers.map(f64::abs).fold(f64::INFINITY, f64::min) {
         least if least < 10.0 => 4,
         least if least < 100.0 => 3,
@@ -175,7 +175,7 @@ type Setting = (String, Depth, usize);
 /// Fails if the results do not have the metric, or have no metric at all.
 pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec<String>) -> Result<Table> {
     let protocol = chosen(&results.protocols, metric)?;
-    let asked = protocol.asked();
+    let key = protocol.key();
     let decimals = decimals(results, protocol);
     let of_pruned: Vec<Setting> = results.cells.iter().filter(|cell| cell.depth.count > 0).map(setting_of).collect();
     // An unpruned backbone gets its own column.
@@ -183,26 +183,30 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
         results.cells.iter().filter(|cell| of_pruned.iter().all(|(backbone, ..)| *backbone != cell.backbone));
     let settings = distinct(of_pruned.iter().chain(&dense_cells.map(setting_of).collect::<Vec<_>>()));
     let variants = distinct(results.cells.iter().map(variant).collect::<Vec<_>>().iter());
-    let row = |(factors, called): (&RowFactors, String)| {
+    let row = |(row_settings, label): (&RowSettings, String)| {
         let cells = settings
             .iter()
             .map(|(backbone, depth, _)| {
                 // Repeat the dense value in each column of its backbone.
                 let is_shown =
                     |cell: &&CellSummary| cell.backbone == *backbone && (cell.depth == *depth || cell.depth.count == 0);
-                shown(results.cells.iter().filter(is_shown).find(|cell| variant(cell) == *factors)?, &asked, decimals)
+                shown(
+                    results.cells.iter().filter(is_shown).find(|cell| variant(cell) == *row_settings)?,
+                    &key,
+                    decimals,
+                )
             })
             .collect();
         TableRow {
-            lead: vec![called],
-            dense: factors.is_empty(),
-            ours: settings::is_ours(factors),
+            lead: vec![label],
+            dense: row_settings.is_empty(),
+            ours: settings::is_ours(row_settings),
             cells,
             ..TableRow::default()
         }
     };
     let table = Table {
-        title: asked.to_string(),
+        title: key.to_string(),
         lead: vec![RowHeader::text("")],
         columns: settings
             .iter()
@@ -230,11 +234,11 @@ fn chosen<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Result<&'a Pro
         None => average.or(protocols.first()),
     };
     found.ok_or_else(|| {
-        let asked = metric.unwrap_or_default();
+        let requested = metric.unwrap_or_default();
         let known = protocols.iter().map(Protocol::column).collect::<Vec<_>>();
         let error = Error::bad_input("unknown metric of the run").at("--metric");
-        let error = error.expected(format!("one of {}", known.join(", "))).found(format!("`{asked}`"));
-        match nearest(asked, known.iter().map(String::as_str)) {
+        let error = error.expected(format!("one of {}", known.join(", "))).found(format!("`{requested}`"));
+        match nearest(requested, known.iter().map(String::as_str)) {
             Some(near) => error.hint(format!("did you mean `{near}`?")),
             None => error,
         }
@@ -242,29 +246,29 @@ fn chosen<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Result<&'a Pro
 }
 
 /// Settings of a row's cells, without backbone and depth. Empty for the dense backbone.
-type RowFactors = Settings;
+type RowSettings = Settings;
 
-fn variant(cell: &CellSummary) -> RowFactors {
-    let factors = cell.factors.iter().filter(|(name, _)| *name != "backbone" && *name != settings::DEPTH);
-    factors.map(|(name, value)| (name.clone(), value.clone())).collect()
+fn variant(cell: &CellSummary) -> RowSettings {
+    let settings = cell.settings.iter().filter(|(name, _)| *name != "backbone" && *name != settings::DEPTH);
+    settings.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// Returns row labels. Recoveries follow the row of their criterion, and equal labels are distinguished.
-fn called(variants: &[RowFactors]) -> Vec<String> {
-    let headed: Vec<RowFactors> = variants
+fn called(variants: &[RowSettings]) -> Vec<String> {
+    let headed: Vec<RowSettings> = variants
         .iter()
-        .filter(|variant| factor_word(variant, "recovery") == recovery::NONE)
-        .map(called_criterion)
+        .filter(|variant| setting_word(variant, "recovery") == recovery::NONE)
+        .map(criterion_settings)
         .collect();
-    let bases: Vec<(String, RowFactors)> = variants
+    let bases: Vec<(String, RowSettings)> = variants
         .iter()
-        .map(|factors| match factor_word(factors, "recovery") {
-            name if name.is_empty() => (criterion::DENSE.label.to_owned(), RowFactors::new()),
+        .map(|settings| match setting_word(settings, "recovery") {
+            name if name.is_empty() => (criterion::DENSE.label.to_owned(), RowSettings::new()),
             name if name == recovery::NONE => {
-                (criterion::label(&factor_word(factors, "criterion")).to_owned(), RowFactors::new())
+                (criterion::label(&setting_word(settings, "criterion")).to_owned(), RowSettings::new())
             }
             name => {
-                let below = Some(called_criterion(factors)).filter(|factors| headed.contains(factors));
+                let below = Some(criterion_settings(settings)).filter(|settings| headed.contains(settings));
                 (format!("+ {}", recovery::label(&name)), below.unwrap_or_default())
             }
         })
@@ -277,11 +281,11 @@ fn called(variants: &[RowFactors]) -> Vec<String> {
         .collect()
 }
 
-fn factor_word(factors: &RowFactors, name: &str) -> String {
-    factors.get(name).and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+fn setting_word(settings: &RowSettings, name: &str) -> String {
+    settings.get(name).and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-fn called_criterion(factors: &RowFactors) -> RowFactors {
-    let factors = factors.iter().filter(|(name, _)| *name == "criterion" || name.starts_with("criterion."));
-    factors.map(|(name, value)| (name.clone(), value.clone())).collect()
+fn criterion_settings(settings: &RowSettings) -> RowSettings {
+    let settings = settings.iter().filter(|(name, _)| *name == "criterion" || name.starts_with("criterion."));
+    settings.map(|(name, value)| (name.clone(), value.clone())).collect()
 }

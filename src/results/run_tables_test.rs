@@ -57,7 +57,7 @@ pub(super) fn cell<'a>(backbone: &'a str, depth: usize, recovery: &'a str, value
     Made { backbone, depth, recovery, values, error: None, notes: "", failure: None }
 }
 
-fn factors(made: &Made<'_>) -> Settings {
+fn cell_settings(made: &Made<'_>) -> Settings {
     let mut all = Settings::from([("backbone".into(), made.backbone.into()), (DEPTH.into(), made.depth.into())]);
     if made.depth > 0 {
         all.insert("criterion".into(), "llm-streamline".into());
@@ -82,7 +82,7 @@ pub(super) fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
             layers: 16,
             recovery: pruned(spec.recovery),
             calibration: pruned("wiki:32x512@0"),
-            factors: Arc::new(factors(spec)),
+            settings: Arc::new(cell_settings(spec)),
             written: BTreeSet::new(),
             seconds: 1.25,
             notes: Some(spec.notes.to_owned()).filter(|text| !text.is_empty()).into_iter().collect(),
@@ -105,12 +105,12 @@ pub(super) fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
             let row = ResultRow {
                 record: Record { condition, metric: metric.id.clone(), value: *value, error: spec.error },
                 cell: name.clone(),
-                column: protocol.asked().to_string(),
+                column: protocol.key().to_string(),
                 failure: failure.clone(),
                 sample: Sample::None,
             };
             let setup = Setup::default();
-            cell.numbers.push(Arc::new(Measurement { row, asked: protocol.asked(), metric, setup }));
+            cell.numbers.push(Arc::new(Measurement { row, key: protocol.key(), metric, setup }));
         }
         cells.push(cell);
     }
@@ -363,7 +363,7 @@ fn texts_drawn_with_replacement_and_equal_cuts_are_named() {
     for number in results.cells.iter_mut().flat_map(|cell| &mut cell.numbers) {
         let measurement = Arc::get_mut(number).unwrap();
         measurement.row.sample = Sample::Losses(vec![1.0, 1.1]);
-        measurement.setup.scored = vec![text(if measurement.asked == text("c4").asked() { "c4" } else { "wikitext2" })];
+        measurement.setup.scored = vec![text(if measurement.key == text("c4").key() { "c4" } else { "wikitext2" })];
     }
     let mut twin = results.cells[0].clone();
     twin.criterion = Some("shortgpt".into());

@@ -161,15 +161,15 @@ pub fn empty_file(model: &str) -> Value {
 /// Fails if there is no such built-in task.
 pub fn harness_files(grid: &Grid, result: &CellResult, model: &str) -> Result<Vec<Value>> {
     let mut files: Vec<Value> = Vec::new();
-    for task in result.tasks.iter().filter(|task| !task.asked.defined) {
+    for task in result.tasks.iter().filter(|task| !task.requested.defined) {
         let Some(scores) = &task.sample else { continue };
-        let definition = grid.task(&task.asked).definition()?;
+        let definition = grid.task(&task.requested).definition()?;
         let found = files.iter().position(|file| file["results"].get(&definition.name).is_none());
         let index = found.unwrap_or_else(|| {
             files.push(empty_file(model));
             files.len() - 1
         });
-        add_task(&mut files[index], definition, &task.asked.how, scores);
+        add_task(&mut files[index], definition, &task.requested.how, scores);
         files[index]["config"]["tasks"].as_array_mut().into_iter().for_each(|all| all.push(json!(scores.label)));
     }
     let mut ways: Vec<&Asking> = Vec::new();

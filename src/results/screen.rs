@@ -18,7 +18,7 @@ use crate::metric::Of;
 pub fn screen(table: &Table, width: Option<usize>) -> String {
     let mut text = if table.title.is_empty() { String::new() } else { format!("{}\n\n", table.title) };
     let texts =
-        TextTable::of(table, |visibility| visibility != Visibility::Data, &|_, _, text, _| said(text), &numbers);
+        TextTable::of(table, |visibility| visibility != Visibility::Data, &|_, _, text, _| one_line(text), &numbers);
     match width {
         None => text.push_str(&ScreenTable::whole(texts).to_string()),
         Some(width) => text.push_str(&ScreenTable::condensed(texts, table, width).folded(width)),
@@ -38,7 +38,7 @@ pub fn screen(table: &Table, width: Option<usize>) -> String {
 }
 
 /// Joins a text to one line, because failure reasons may have several.
-fn said(text: &str) -> String {
+fn one_line(text: &str) -> String {
     if text.is_empty() { NONE.to_owned() } else { text.split_whitespace().collect::<Vec<_>>().join(" ") }
 }
 

@@ -27,7 +27,7 @@ pub fn written(cell: &Cell) -> BTreeSet<String> {
     let mut all = Settings::new();
     let criterion = cell.criterion.iter().map(|method| ("criterion", &method.options));
     for (axis, options) in criterion.chain(cell.recovery.iter().map(|method| ("recovery", &method.options))) {
-        options.iter().for_each(|(option, value)| leaves(&format!("{axis}.{option}"), value, &mut all));
+        options.iter().for_each(|(option, value)| flatten_into(&format!("{axis}.{option}"), value, &mut all));
     }
     all.into_keys().collect()
 }
@@ -44,15 +44,15 @@ pub fn of_cell(cell: &Cell) -> Settings {
         criterion.chain(cell.recovery.iter().map(|method| ("recovery", &method.name, &method.resolved)))
     {
         all.insert(axis.to_owned(), name.clone().into());
-        resolved.iter().for_each(|(option, value)| leaves(&format!("{axis}.{option}"), value, &mut all));
+        resolved.iter().for_each(|(option, value)| flatten_into(&format!("{axis}.{option}"), value, &mut all));
     }
     cell.calibration.iter().for_each(|calibration| all.extend(calibrated(calibration)));
     all
 }
 
 /// Returns whether a cell uses the repair that the paper proposes.
-pub(super) fn is_ours(factors: &Settings) -> bool {
-    factors.get("recovery").and_then(Value::as_str).is_some_and(recovery::is_ours)
+pub(super) fn is_ours(settings: &Settings) -> bool {
+    settings.get("recovery").and_then(Value::as_str).is_some_and(recovery::is_ours)
 }
 
 fn calibrated(calibration: &Calibration) -> Settings {
@@ -74,15 +74,15 @@ fn named(name: &str, value: Value) -> (String, Value) {
 pub fn below(name: &str, value: &impl Serialize) -> Settings {
     let mut all = Settings::new();
     if let Ok(value) = serde_json::to_value(value) {
-        leaves(name, &value, &mut all);
+        flatten_into(name, &value, &mut all);
     }
     all
 }
 
-fn leaves(path: &str, value: &Value, into: &mut Settings) {
+fn flatten_into(path: &str, value: &Value, into: &mut Settings) {
     match value {
         Value::Object(fields) => fields.iter().for_each(|(name, value)| {
-            leaves(&if path.is_empty() { name.clone() } else { format!("{path}.{name}") }, value, into);
+            flatten_into(&if path.is_empty() { name.clone() } else { format!("{path}.{name}") }, value, into);
         }),
         leaf => drop(into.insert(path.to_owned(), leaf.clone())),
     }

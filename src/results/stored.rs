@@ -15,7 +15,7 @@ use crate::files::sha256;
 use crate::grid::{Grid, defined_columns};
 use crate::metric::{ACCURACY, Metric, PERPLEXITY};
 use crate::model::CPU;
-use crate::pipeline::identity::{ComputeId, FlatSettings, Identity, MeasureId, SettingPath, leaves};
+use crate::pipeline::identity::{ComputeId, FlatSettings, Identity, MeasureId, SettingPath, flatten};
 use crate::pipeline::outcome::GridOutcome;
 
 /// Stored results of one run of a grid.
@@ -80,7 +80,7 @@ impl StoredResults {
                 false => measured.entry(number.record.condition.backbone.clone()).or_default(),
             };
             protocols
-                .entry(number.asked.to_string())
+                .entry(number.key.to_string())
                 .or_insert_with(|| number.setup.measures.iter().map(|measure| MeasureId::clone(measure)).collect());
         }
         Ok(Self {
@@ -92,10 +92,10 @@ impl StoredResults {
             inputs: outcome.inputs.clone(),
             engines: outcome.engines.iter().map(|(name, &id)| (name.clone(), id.into())).collect(),
             protocols: protocols(grid, outcome),
-            cells: results.cells.iter().map(|cell| (cell.name.clone(), Settings::clone(&cell.factors))).collect(),
+            cells: results.cells.iter().map(|cell| (cell.name.clone(), Settings::clone(&cell.settings))).collect(),
             measures: results
                 .numbers()
-                .map(|numbers| (numbers.asked.to_string(), numbers.setup.measure.clone()))
+                .map(|numbers| (numbers.key.to_string(), numbers.setup.measure.clone()))
                 .collect(),
             identities: results
                 .numbers()
@@ -147,7 +147,7 @@ impl StoredResults {
     }
 
     /// Returns the settings that distinguish a number within its run.
-    pub fn factors(&self, number: &ResultRow) -> Settings {
+    pub fn number_settings(&self, number: &ResultRow) -> Settings {
         let cell = self.cells.get(&number.cell);
         let measure = self.measures.get(&number.column);
         cell.into_iter().chain(measure).flatten().map(|(name, value)| (name.clone(), value.clone())).collect()
@@ -161,12 +161,12 @@ impl StoredResults {
     }
 
     /// Flattens the identity of a number: its variant and each measurement. `None` in files of older programs.
-    pub fn leaves(&self, number: &ResultRow) -> Option<FlatSettings> {
-        let mut all = self.identities.get(&number.cell)?.leaves();
+    pub fn flat_settings(&self, number: &ResultRow) -> Option<FlatSettings> {
+        let mut all = self.identities.get(&number.cell)?.flat_settings();
         for (at, measure) in self.measures(number).iter().enumerate() {
-            let settings = leaves(&serde_json::to_value(measure).unwrap_or_default());
+            let settings = flatten(&serde_json::to_value(measure).unwrap_or_default());
             let path = SettingPath::new("measure").below(&at.to_string());
-            all.extend(settings.into_iter().map(|(aspect, value)| (path.below(aspect.as_str()), value)));
+            all.extend(settings.into_iter().map(|(inner, value)| (path.below(inner.as_str()), value)));
         }
         Some(all)
     }

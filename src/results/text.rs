@@ -164,7 +164,7 @@ fn marked(shown: &PrintedNumber) -> String {
         _ => format!("{}{mark}", shown.text),
     };
     match &shown.comparison {
-        Some(comparison) => format!("{text}<br><sub>{}</sub>", comparison.said().join("; ")),
+        Some(comparison) => format!("{text}<br><sub>{}</sub>", comparison.lines().join("; ")),
         None => text,
     }
 }

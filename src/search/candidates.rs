@@ -240,7 +240,7 @@ impl Racer {
         (self.fate == Elimination::Survived, self.gains.iter().flatten().map(Vec::len).sum())
     }
 
-    pub(super) fn told(self, tracks: &[Track], budget: &Budget) -> Candidate {
+    pub(super) fn into_candidate(self, tracks: &[Track], budget: &Budget) -> Candidate {
         let scores = tracks.iter().zip(&self.gains).filter(|(_, gains)| gains.iter().any(|gain| !gain.is_empty()));
         let scores = scores.map(|(track, gains)| score(Stratified::of(gains), mean_of_means(gains), track)).collect();
         let items = self.gains.iter().flatten().map(Vec::len).sum();

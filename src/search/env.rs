@@ -9,7 +9,7 @@ use crate::grid::{Asking, Cell, Draw, EvalTask, Evaluate, Grid, Perplexity, Sear
 use crate::latency::LatencyResult;
 use crate::model::{Config, EngineChoice};
 use crate::pipeline::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, Where};
-use crate::pipeline::plan::{Plan, Subject};
+use crate::pipeline::plan::{EvalTarget, Plan};
 use crate::significance::stratified::Stratified;
 use ghostlab_store::Store;
 
@@ -151,7 +151,7 @@ const MIN_STRETCH: usize = 4;
 
 /// Task or text, with the number of its items.
 pub(super) struct Stratum {
-    pub(super) on: Subject,
+    pub(super) on: EvalTarget,
     /// Total number of items.
     pub(super) all: usize,
     /// Number of items that the search may use, including those held out for the final evaluation.
@@ -182,9 +182,9 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &SearchEnv<'_>) -> Result<
     let plan = lab.plan(&dense_grid)?;
     exec::preflight(&plan, &lab.settings, Where::Here, lab.store, lab.reporter, lab.stop)?;
     let outcome = GridOutcome::read(&plan, lab.store, &BTreeMap::new())?;
-    let tasks = grid.evaluate.tasks.iter().map(|used| (Subject::Task(used.clone()), document_count(&outcome, used)));
+    let tasks = grid.evaluate.tasks.iter().map(|used| (EvalTarget::Task(used.clone()), document_count(&outcome, used)));
     let texts =
-        grid.evaluate.perplexity.iter().map(|text| (Subject::Windows(text.clone()), window_count(&outcome, text)));
+        grid.evaluate.perplexity.iter().map(|text| (EvalTarget::Windows(text.clone()), window_count(&outcome, text)));
     let tracks = [
         track(spec, "accuracy", tasks.collect(), FIRST_DOCUMENTS, 100.0),
         track(spec, "loss", texts.collect(), FIRST_WINDOWS, -1.0),
@@ -201,7 +201,7 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &SearchEnv<'_>) -> Result<
 }
 
 /// Schedules the items of strata, of which the race uses at most as many as the search allows.
-fn track(spec: &Search, name: &'static str, strata: Vec<(Subject, usize)>, first: usize, scale: f64) -> Track {
+fn track(spec: &Search, name: &'static str, strata: Vec<(EvalTarget, usize)>, first: usize, scale: f64) -> Track {
     let share = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
     let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(share) });
     let strata: Vec<Stratum> = strata.collect();
@@ -231,8 +231,8 @@ pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -
             for (from, to) in draws(track, at) {
                 let draw = Some(Draw { seed: spec.seed, from, to });
                 match &stratum.on {
-                    Subject::Task(task) => tasks.push(drawn_task(task, draw)),
-                    Subject::Windows(text) => perplexity.push(Perplexity { draw, ..text.clone() }),
+                    EvalTarget::Task(task) => tasks.push(drawn_task(task, draw)),
+                    EvalTarget::Windows(text) => perplexity.push(Perplexity { draw, ..text.clone() }),
                 }
             }
         }
@@ -249,7 +249,7 @@ pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, r
     for (track, gains) in tracks.iter().zip(gains) {
         for (stratum, gains) in track.strata.iter().zip(gains) {
             match &stratum.on {
-                Subject::Task(task) => {
+                EvalTarget::Task(task) => {
                     for drawn in evaluate.tasks.iter().filter(|drawn| drawn_task(drawn, None) == *task) {
                         let answered = result.task(drawn).and_then(|task| task.sample.as_ref()?.answers.native());
                         let answered = answered.ok_or_else(|| missing_scores(&result.cell, &drawn.to_string()))?;
@@ -257,7 +257,7 @@ pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, r
                         gains.extend(answered.documents().map(|document| f64::from(u8::from(document.right(column)))));
                     }
                 }
-                Subject::Windows(text_use) => {
+                EvalTarget::Windows(text_use) => {
                     let drawn = evaluate
                         .perplexity
                         .iter()

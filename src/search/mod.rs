@@ -267,14 +267,14 @@ impl Found {
     }
 
     fn scores_text(&self, judged: &HeldOutScore) -> String {
-        let each = judged.scores.iter().zip(&self.objectives).map(|(score, objective)| objective.said(score));
+        let each = judged.scores.iter().zip(&self.objectives).map(|(score, objective)| objective.score_text(score));
         each.collect::<Vec<_>>().join(" and ")
     }
 }
 
 impl Objective {
     /// Formats a score with its unit: `71.2 ± 1.4 %`, `perplexity 12.3 (12.1 to 12.5)`.
-    pub fn said(&self, score: &Score) -> String {
+    pub fn score_text(&self, score: &Score) -> String {
         let Score { mean, half } = *score;
         match (self.name.as_str(), half) {
             ("accuracy", Some(half)) => format!("{mean:.2} ± {half:.2} %"),

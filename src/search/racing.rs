@@ -71,7 +71,7 @@ pub fn search(grid: &Grid, lab: &SearchEnv<'_>) -> Result<Found> {
         prompt: spec.prompt.to_string(),
         objectives: tracks.iter().map(objective).collect(),
         rounds,
-        candidates: survivors.into_iter().map(|survivor| survivor.told(&tracks, &spec.budget)).collect(),
+        candidates: survivors.into_iter().map(|survivor| survivor.into_candidate(&tracks, &spec.budget)).collect(),
         left_out,
         winner,
         judged,

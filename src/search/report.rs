@@ -54,7 +54,7 @@ impl Found {
             row.extend(candidate.costs.kv_cache.map(percent));
             row.extend(timed.then(|| candidate.milliseconds.map_or_else(String::new, |time| format!("{time:.2} ms"))));
             for (at, objective) in self.objectives.iter().enumerate() {
-                row.push(candidate.scores.get(at).map_or_else(|| "—".to_owned(), |score| objective.said(score)));
+                row.push(candidate.scores.get(at).map_or_else(|| "—".to_owned(), |score| objective.score_text(score)));
                 row.push(
                     candidate.beyond.get(at).map_or_else(|| "—".to_owned(), |beyond| objective.difference(beyond)),
                 );
@@ -110,7 +110,7 @@ impl Found {
             .chain(self.judged.iter().map(|judged| {
                 let mut row = vec![judged.role.clone(), names.of(&judged.cell).to_owned()];
                 for (at, objective) in self.objectives.iter().enumerate() {
-                    row.push(judged.scores.get(at).map_or_else(String::new, |score| objective.said(score)));
+                    row.push(judged.scores.get(at).map_or_else(String::new, |score| objective.score_text(score)));
                     row.push(
                         judged.beyond.get(at).map_or_else(|| "—".to_owned(), |beyond| objective.difference(beyond)),
                     );

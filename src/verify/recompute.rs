@@ -124,12 +124,12 @@ pub(super) fn draw(
         subset.cells.retain(|cell| recorded.numbers.engine(&cell.backbone) == engine);
         let Some(backbone) = subset.cells.first().map(|cell| cell.backbone.clone()) else { continue };
         subset.backbones.retain(|name, _| subset.cells.iter().any(|cell| cell.backbone == *name));
-        let (asked, note) = asked(&engine, &subset, &backbone);
+        let (engine_request, note) = self::engine_request(&engine, &subset, &backbone);
         notes.extend(note);
         let base = request.settings;
         let measured = subset.backbones.keys().filter_map(|name| recorded.numbers.measured.get(name));
         let batch = measured.flat_map(BTreeMap::values).flatten().find_map(batch);
-        let settings = RunSettings { engine: asked, batch_tokens: batch.or(base.batch_tokens), ..base };
+        let settings = RunSettings { engine: engine_request, batch_tokens: batch.or(base.batch_tokens), ..base };
         drawn.parts.push(EngineGrid { grid: subset, settings, engine });
     }
     drawn
@@ -204,7 +204,7 @@ impl DrawnPart {
 }
 
 /// Returns the recorded engine, or the closest one available here with a note that explains why.
-fn asked(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<String>) {
+fn engine_request(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<String>) {
     let Some((request, backbone)) = id.request().zip(grid.backbones.get(backbone)) else {
         return (EngineRequest::default(), is_elsewhere(id));
     };

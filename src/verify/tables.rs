@@ -24,7 +24,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
     tables.retain(|path| path.extension().is_some_and(|extension| extension == "csv"));
     for path in tables {
         let table = PrintedTable::read(&path)?;
-        match table.place("metric").zip(table.place("cell")) {
+        match table.column("metric").zip(table.column("cell")) {
             Some((metric, cell)) => tidy(&table, recorded, metric, cell, &mut check),
             None => wide(&table, recorded, &mut check),
         }
@@ -59,7 +59,7 @@ impl PrintedTable {
         Ok(Self { name, heads, rows: rows.collect::<Result<_>>()? })
     }
 
-    fn place(&self, head: &str) -> Option<usize> {
+    fn column(&self, head: &str) -> Option<usize> {
         self.heads.iter().position(|known| known == head)
     }
 
@@ -112,10 +112,10 @@ impl ExpectedLine {
 
 /// Checks a table with one row per number, or per mean and deviation over seeds.
 fn tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell: usize, check: &mut Check) {
-    let Some(value) = table.place("value") else { return };
+    let Some(value) = table.column("value") else { return };
     let kinds: Vec<(usize, Spread)> =
-        Spread::ALL.into_iter().filter_map(|kind| Some((table.place(kind.column())?, kind))).collect();
-    let seeds = table.place("n");
+        Spread::ALL.into_iter().filter_map(|kind| Some((table.column(kind.column())?, kind))).collect();
+    let seeds = table.column("n");
     for row in 0..table.rows.len() {
         let (Some(cells), Some(metric)) = (table.rows[row].get(cell), table.rows[row].get(metric)) else { continue };
         let cells: Vec<&str> = cells.split("; ").collect();
@@ -254,7 +254,7 @@ fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &Path, check
     let Some(view) = value["artifact"]["tables"].get(0) else { return Ok(()) };
     let lines = view["rows"].as_array().into_iter().flatten();
     let rows: Vec<Vec<&Value>> = lines.map(|row| row["cells"].as_array().into_iter().flatten().collect()).collect();
-    let places = table.place("cell").zip(table.place("value"));
+    let places = table.column("cell").zip(table.column("value"));
     for (row, cells) in rows.iter().enumerate() {
         for cell in cells {
             let (Some(key), Some(value)) = (cell["key"].as_str(), cell["value"].as_f64()) else { continue };
@@ -412,7 +412,7 @@ fn run_markdown(table: &PrintedTable, recorded: &ReferenceRun, path: &Path, chec
     }
     for (at, head) in heads.iter().enumerate() {
         let is_recorded = recorded.numbers.numbers.iter().any(|number| number.column == *head);
-        let Some(column) = table.place(head).filter(|_| is_recorded) else { continue };
+        let Some(column) = table.column(head).filter(|_| is_recorded) else { continue };
         for (row, cells) in rows.iter().enumerate() {
             let (Some(value), Some(text)) = (table.number(row, column), cells.get(at)) else { continue };
             let bare = text.replace("**", "").replace("<u>", "").replace("*", "");

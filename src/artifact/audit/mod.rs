@@ -127,7 +127,7 @@ impl Finding {
             expected: String::new(),
             found: String::new(),
             note: String::new(),
-            places: listed(entries.iter().map(|entry| entry.place())),
+            places: listed(entries.iter().map(|entry| entry.location())),
         }
     }
 

@@ -202,13 +202,13 @@ fn count_text(settings: &[SettingVerdict], outcome: Judgement) -> usize {
 /// Axis values of a setting, and its numbers.
 type ClaimGroup<'a> = (Vec<String>, Vec<KnownNumber<'a>>);
 
-/// Returns whether the records that `asked` selects are equal in both groups.
-fn alike(one: &[KnownNumber<'_>], other: &[KnownNumber<'_>], asked: impl Fn(&Record) -> bool) -> bool {
-    is_one_measurement(&content(one, &asked), &content(other, &asked))
+/// Returns whether the records that `is_selected` accepts are equal in both groups.
+fn alike(one: &[KnownNumber<'_>], other: &[KnownNumber<'_>], is_selected: impl Fn(&Record) -> bool) -> bool {
+    is_one_measurement(&content(one, &is_selected), &content(other, &is_selected))
 }
 
-fn content<'a>(all: &[KnownNumber<'a>], asked: impl Fn(&Record) -> bool) -> RowContent<'a> {
-    RowContent::scores(all.iter().map(|known| known.record).filter(|record| asked(record)))
+fn content<'a>(all: &[KnownNumber<'a>], is_selected: impl Fn(&Record) -> bool) -> RowContent<'a> {
+    RowContent::scores(all.iter().map(|known| known.record).filter(|record| is_selected(record)))
 }
 
 /// Returns the settings in which numbers with the same condition and metric differ.
@@ -218,9 +218,9 @@ fn differing(known: &[KnownNumber<'_>]) -> Vec<String> {
         alike.entry((&record.condition, &record.metric)).or_default().extend(*identity);
     }
     let pairs = alike.values().flat_map(|all| all.windows(2));
-    let aspects: BTreeSet<SettingPath> =
-        pairs.flat_map(|pair| differs(pair[0], pair[1])).map(|differs| differs.aspect).collect();
-    aspects.iter().map(ToString::to_string).collect()
+    let paths: BTreeSet<SettingPath> =
+        pairs.flat_map(|pair| differs(pair[0], pair[1])).map(|differs| differs.path).collect();
+    paths.iter().map(ToString::to_string).collect()
 }
 
 impl ClaimVerdict {

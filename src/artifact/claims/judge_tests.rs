@@ -4,7 +4,7 @@ use super::super::ClaimAxis::{Backbone, Criterion, Depth};
 use super::super::run::ClaimRun;
 use super::super::samples::{record, with_metric};
 use super::*;
-use crate::pipeline::identity::leaves;
+use crate::pipeline::identity::flatten;
 use serde_json::json;
 
 const ALL: [&str; 2] = ["none", "ghosted"];
@@ -61,14 +61,14 @@ fn there_is_a_check_for_each_combination_of_the_pruned_cells() {
 
 #[test]
 fn the_same_counts_hold_or_fail_by_what_is_asked() {
-    assert_eq!(asked(Needed::Most), (Judgement::Holds, "3 of 4, most needed".to_owned()));
-    assert_eq!(asked(Needed::Any), (Judgement::Holds, "3 of 4, any needed".to_owned()));
-    assert_eq!(asked(Needed::AtLeast(3)), (Judgement::Holds, "3 of 4, at least 3 needed".to_owned()));
-    assert_eq!(asked(Needed::AtLeast(4)), (Judgement::Fails, "3 of 4, at least 4 needed".to_owned()));
-    assert_eq!(asked(Needed::AtLeast(5)).0, Judgement::Unknown);
+    assert_eq!(decided(Needed::Most), (Judgement::Holds, "3 of 4, most needed".to_owned()));
+    assert_eq!(decided(Needed::Any), (Judgement::Holds, "3 of 4, any needed".to_owned()));
+    assert_eq!(decided(Needed::AtLeast(3)), (Judgement::Holds, "3 of 4, at least 3 needed".to_owned()));
+    assert_eq!(decided(Needed::AtLeast(4)), (Judgement::Fails, "3 of 4, at least 4 needed".to_owned()));
+    assert_eq!(decided(Needed::AtLeast(5)).0, Judgement::Unknown);
 }
 
-fn asked(needed: Needed) -> (Judgement, String) {
+fn decided(needed: Needed) -> (Judgement, String) {
     let verdict = on(&claim(needed), records());
     (verdict.outcome, verdict.count())
 }
@@ -133,7 +133,7 @@ fn a_claim_joins_only_runs_that_agree() {
         artifact.identities = artifact
             .records
             .iter()
-            .map(|record| leaves(&json!({"model": {"content": record.condition.backbone}})))
+            .map(|record| flatten(&json!({"model": {"content": record.condition.backbone}})))
             .collect();
     }
     assert_eq!(joined().judge(&both, |_| String::new()).outcome, Judgement::Holds);
@@ -182,7 +182,7 @@ fn judge(claim: &Claim, second: Vec<Record>) -> ClaimVerdict {
 #[test]
 fn cells_of_one_condition_are_distinguished_by_setting() {
     let records = vec![record("a", 4, "none", 40.0), record("a", 4, "ghosted", 60.0), record("a", 4, "ghosted", 60.0)];
-    let identities = [0, 0, 1].map(|seed| leaves(&json!({"calibration": {"seed": seed}}))).to_vec();
+    let identities = [0, 0, 1].map(|seed| flatten(&json!({"calibration": {"seed": seed}}))).to_vec();
     let verdict = verdict_of(records.clone(), identities.clone());
     assert_eq!(verdict.settings[0].outcome, Judgement::Unknown, "two seeds of equal values are two cells");
     let shown = &verdict.settings[0].shown;

@@ -88,7 +88,7 @@ fn these_are_the_counts_on_the_papers_own_tables() {
 type Shown = BTreeMap<&'static str, (f64, f64)>;
 
 /// Returns numbers that agree with the paper's text.
-fn said() -> Shown {
+fn stated_shares() -> Shown {
     BTreeMap::from([
         ("none", (1.0, 0.0)),
         ("prune-and-comp", (0.9, 0.9)),
@@ -135,10 +135,10 @@ fn figure_claims(ours: &Artifacts) -> BTreeMap<&'static str, Judgement> {
 
 #[test]
 fn every_claim_about_a_figure_can_hold_and_can_fail() {
-    let good = figure_claims(&figures(&said(), 0.6));
+    let good = figure_claims(&figures(&stated_shares(), 0.6));
     assert_eq!(good.len(), 8);
     assert!(good.values().all(|outcome| *outcome == Judgement::Holds), "{good:?}");
-    let mut worse = said();
+    let mut worse = stated_shares();
     worse.insert("ghosted", (1.2, 0.2));
     assert_eq!(
         failing(&worse, 0.1),
@@ -151,14 +151,16 @@ fn every_claim_about_a_figure_can_hold_and_can_fail() {
         ])
     );
     // One existing method reduces the error as much as ghosted.
-    let mut mended = said();
+    let mut mended = stated_shares();
     mended.insert("linearpatch-rotate", (0.4, 1.0));
     assert_eq!(
         failing(&mended, 0.6),
         BTreeSet::from(["figure1-uncorrected", "figure4-baselines-exceed", "figure4-uniform", "figure5-gap-widens"])
     );
-    let every: Shown =
-        said().into_iter().map(|(name, shares)| (name, if name == "none" { shares } else { (0.4, 1.0) })).collect();
+    let every: Shown = stated_shares()
+        .into_iter()
+        .map(|(name, shares)| (name, if name == "none" { shares } else { (0.4, 1.0) }))
+        .collect();
     assert!(failing(&every, 0.6).contains("figure4-baselines-track"));
 }
 
@@ -170,7 +172,7 @@ fn failing(shown: &Shown, antisymmetric: f64) -> BTreeSet<&'static str> {
 #[test]
 fn method_without_cell_leaves_its_claims_open() {
     for missing in ["linearpatch-diag", "ghosted"] {
-        let mut shown = said();
+        let mut shown = stated_shares();
         shown.remove(missing);
         for (id, outcome) in figure_claims(&figures(&shown, 0.6)) {
             let about_existing = id.starts_with("figure1") || id.starts_with("figure4-baselines");

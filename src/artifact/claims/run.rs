@@ -43,7 +43,7 @@ impl ArtifactNumbers {
     }
 
     pub fn of(stored: StoredResults) -> Self {
-        let identities = stored.numbers.iter().map(|number| stored.leaves(number).unwrap_or_default());
+        let identities = stored.numbers.iter().map(|number| stored.flat_settings(number).unwrap_or_default());
         let identities = if stored.identified() { identities.collect() } else { Vec::new() };
         let records = stored.records();
         let run = Some(ClaimRun { program: stored.program.clone(), gate: stored.gate });
@@ -52,7 +52,7 @@ impl ArtifactNumbers {
 
     pub(super) fn known(&self) -> impl Iterator<Item = KnownNumber<'_>> {
         self.records.iter().enumerate().map(|(at, record)| {
-            let identity = self.identities.get(at).filter(|leaves| !leaves.is_empty());
+            let identity = self.identities.get(at).filter(|flat| !flat.is_empty());
             KnownNumber { record, identity }
         })
     }
@@ -119,7 +119,7 @@ fn unlike(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> O
     let nothing = FlatSettings::new();
     let differences = differs(ours.unwrap_or(&nothing), theirs.unwrap_or(&nothing));
     Some(match (ours, theirs, differences.first()) {
-        (Some(_), Some(_), Some(first)) => format!("{} of {name}", first.aspect),
+        (Some(_), Some(_), Some(first)) => format!("{} of {name}", first.path),
         _ => format!("the cells of {name}"),
     })
 }
@@ -128,9 +128,9 @@ fn unlike(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> O
 fn called((is_of, name): &Level, numbers: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<FlatSettings>> {
     let mut all: BTreeMap<String, BTreeSet<FlatSettings>> = BTreeMap::new();
     for KnownNumber { record, identity } in numbers.known() {
-        let (Some(name), Some(leaves)) = (name(record), identity) else { continue };
-        let selected = leaves.iter().filter(|(aspect, _)| is_of(aspect));
-        all.entry(name).or_default().insert(selected.map(|(aspect, value)| (aspect.clone(), value.clone())).collect());
+        let (Some(name), Some(flat)) = (name(record), identity) else { continue };
+        let selected = flat.iter().filter(|(path, _)| is_of(path));
+        all.entry(name).or_default().insert(selected.map(|(path, value)| (path.clone(), value.clone())).collect());
     }
     all
 }
@@ -141,7 +141,7 @@ mod tests {
 
     use super::super::samples::record;
     use super::*;
-    use crate::pipeline::identity::{Canonical, leaves, setting_paths};
+    use crate::pipeline::identity::{Canonical, flatten, setting_paths};
 
     fn numbers(records: Vec<Record>, identities: Vec<FlatSettings>) -> ArtifactNumbers {
         let run = Some(ClaimRun { program: "ghostlab 0.1.0 ab".into(), gate: true });
@@ -149,7 +149,7 @@ mod tests {
     }
 
     fn of(value: &serde_json::Value) -> FlatSettings {
-        leaves(value)
+        flatten(value)
     }
 
     fn why(one: &ArtifactNumbers, other: &ArtifactNumbers) -> String {
@@ -158,19 +158,19 @@ mod tests {
 
     #[test]
     fn every_aspect_of_what_a_number_is_keeps_them_apart() {
-        let aspects = setting_paths();
-        assert!(aspects.len() > 40, "{aspects:?}");
-        for aspect in aspects {
-            assert_eq!(LEVELS.iter().filter(|(is_of, _)| is_of(&aspect)).count(), 1, "{aspect}");
-            assert_eq!(why(&options(&aspect, "one"), &options(&aspect, "one")), "");
-            let why = why(&options(&aspect, "one"), &options(&aspect, "other"));
-            assert!(why.starts_with(&format!("table2 and tableA7 differ in {aspect} of ")), "{why}");
+        let paths = setting_paths();
+        assert!(paths.len() > 40, "{paths:?}");
+        for path in paths {
+            assert_eq!(LEVELS.iter().filter(|(is_of, _)| is_of(&path)).count(), 1, "{path}");
+            assert_eq!(why(&options(&path, "one"), &options(&path, "one")), "");
+            let why = why(&options(&path, "one"), &options(&path, "other"));
+            assert!(why.starts_with(&format!("table2 and tableA7 differ in {path} of ")), "{why}");
         }
     }
 
-    fn options(aspect: &SettingPath, value: &str) -> ArtifactNumbers {
-        let leaves = FlatSettings::from([(aspect.clone(), Canonical::of(&json!(value)))]);
-        numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![leaves])
+    fn options(path: &SettingPath, value: &str) -> ArtifactNumbers {
+        let flat = FlatSettings::from([(path.clone(), Canonical::of(&json!(value)))]);
+        numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![flat])
     }
 
     #[test]
@@ -198,10 +198,10 @@ mod tests {
         }))
     }
 
-    fn known(depth: usize, corpus: &str, leaves: FlatSettings) -> ArtifactNumbers {
+    fn known(depth: usize, corpus: &str, flat: FlatSettings) -> ArtifactNumbers {
         let mut record = record("llama", depth, "ghosted", 50.0);
         record.condition.calibration = corpus.to_owned();
-        numbers(vec![record], vec![leaves])
+        numbers(vec![record], vec![flat])
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub fn count_sentences<'a>(
     verdict: fn(&ClaimRow) -> Judgement,
 ) -> SentenceCount {
     let verdicts = ClaimRow::by_sentence(claims, verdict);
-    let counts = Judgement::ALL.map(|asked| verdicts.iter().filter(|verdict| **verdict == asked).count());
+    let counts = Judgement::ALL.map(|judgement| verdicts.iter().filter(|verdict| **verdict == judgement).count());
     SentenceCount { sentences: verdicts.len(), counts }
 }
 

@@ -131,7 +131,7 @@ impl Range {
     }
 
     /// Maps a value to 0…1, clamped.
-    pub(super) fn place(&self, value: f64) -> f64 {
+    pub(super) fn fraction(&self, value: f64) -> f64 {
         let low = forward(self.low, self.scale);
         let high = forward(self.high, self.scale);
         if self.scale == Scale::Log && value <= 0.0 {
@@ -302,8 +302,8 @@ mod tests {
         for (low, high) in [(0.0, 1.69), (0.0, 0.98), (31.2, 67.5), (-0.3, 0.52), (0.0, 3e-7), (-1e150, 1e150)] {
             let range = Range::of([low, high], Scale::Linear).unwrap().with_end_ticks(5);
             let ticks = range.ticks(5);
-            let first = range.place(ticks[0].at);
-            let last = range.place(ticks[ticks.len() - 1].at);
+            let first = range.fraction(ticks[0].at);
+            let last = range.fraction(ticks[ticks.len() - 1].at);
             assert!(first.abs() < 1e-9 && (last - 1.0).abs() < 1e-9, "{low} to {high}: {ticks:?}");
             assert!(range.low <= low && range.high >= high);
         }
@@ -326,7 +326,7 @@ mod tests {
     fn a_range_of_one_value_has_a_width() {
         for (value, scale) in [(0.0, Scale::Linear), (5.0, Scale::Linear), (-2.0, Scale::Linear), (3.0, Scale::Log)] {
             let range = Range::of([value], scale).unwrap().with_room(true);
-            assert!((range.place(value) - 0.5).abs() < 0.5, "{value}");
+            assert!((range.fraction(value) - 0.5).abs() < 0.5, "{value}");
             assert!(range.ticks(5).len() >= 2, "{value}");
         }
     }
@@ -335,7 +335,7 @@ mod tests {
     fn extreme_values_have_finite_places() {
         for (low, high) in [(-1e150, 1e150), (0.0, 1e-149), (1e15, 1e15 + 0.25)] {
             let range = Range::of([low, high], Scale::Linear).unwrap().with_room(true);
-            assert!(range.place(low).is_finite() && range.place(high).is_finite());
+            assert!(range.fraction(low).is_finite() && range.fraction(high).is_finite());
             assert!(range.ticks(5).len() < 45);
         }
         assert_eq!(drawable(Some(f64::NAN)), None);
@@ -347,6 +347,6 @@ mod tests {
     fn a_log_axis_shows_no_zero() {
         assert_eq!(Range::of([0.0, -1.0], Scale::Log), None);
         let range = Range::of([0.0, 0.5, 2.0], Scale::Log).unwrap().with_base();
-        assert_eq!((range.low, range.place(0.0)), (0.1, 0.0));
+        assert_eq!((range.low, range.fraction(0.0)), (0.1, 0.0));
     }
 }

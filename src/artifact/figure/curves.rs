@@ -151,7 +151,7 @@ impl Curves {
 
     /// Returns the offset between lines at one x, at most half the distance between two x values.
     fn apart(&self, xs: &Range, room: f64) -> f64 {
-        let at: Vec<f64> = self.all_x().into_iter().map(|x| xs.place(x) * room).collect();
+        let at: Vec<f64> = self.all_x().into_iter().map(|x| xs.fraction(x) * room).collect();
         let nearest = at.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
         (nearest / (2.0 * self.lines.len() as f64)).min(APART)
     }
@@ -227,7 +227,7 @@ impl LinePlot<'_> {
 
 fn ticks_fit(xs: &Range, room: f64, ticks: &[Tick]) -> bool {
     let ends: Vec<(f64, f64)> =
-        ticks.iter().map(|tick| (xs.place(tick.at) * room, font::width(&tick.text) / 2.0 + 3.0)).collect();
+        ticks.iter().map(|tick| (xs.fraction(tick.at) * room, font::width(&tick.text) / 2.0 + 3.0)).collect();
     ends.windows(2).all(|pair| {
         let [(a, half), (b, other)] = [pair[0], pair[1]];
         a + half <= b - other

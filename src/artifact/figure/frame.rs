@@ -125,7 +125,7 @@ impl Frame {
     }
 
     pub(super) fn y(&self, value: f64) -> f64 {
-        self.bottom - self.foot - self.range.place(value) * (self.bottom - self.top - self.head - self.foot)
+        self.bottom - self.foot - self.range.fraction(value) * (self.bottom - self.top - self.head - self.foot)
     }
 
     pub(super) fn base(&self) -> f64 {
@@ -151,7 +151,7 @@ impl Frame {
     }
 
     pub(super) fn x(&self, xs: &Range, value: f64) -> f64 {
-        self.left + xs.place(value) * (self.right - self.left)
+        self.left + xs.fraction(value) * (self.right - self.left)
     }
 
     /// Draws an error bar, with caps wider than a marker to keep short ones visible.

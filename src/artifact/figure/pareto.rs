@@ -148,27 +148,27 @@ impl Pareto {
     ) {
         let sign = if self.panels[number].is_higher_better { -1.0 } else { 1.0 };
         let costs: Vec<(f64, f64)> = points.iter().map(|(_, point, value)| (point.x, sign * value)).collect();
-        let places: Vec<ScenePoint> =
+        let positions: Vec<ScenePoint> =
             points.iter().map(|(_, point, value)| (frame.x(xs, point.x), frame.y(*value))).collect();
         let best = frontier(&costs);
-        let stairs = stairs(&best.iter().map(|&at| places[at]).collect::<Vec<_>>());
+        let stairs = stairs(&best.iter().map(|&at| positions[at]).collect::<Vec<_>>());
         scene.line(&stairs, MUTED, 1.0, Dash::Solid);
-        for ((series, ..), place) in points.iter().zip(&places) {
+        for ((series, ..), position) in points.iter().zip(&positions) {
             let look = palette::nth(*series);
-            scene.marker(*place, look.marker, look.colour, MARKER);
+            scene.marker(*position, look.marker, look.colour, MARKER);
         }
-        let mut taken: Vec<Taken> = places.iter().map(|(x, y)| around_point(*x, *y)).collect();
+        let mut taken: Vec<Taken> = positions.iter().map(|(x, y)| around_point(*x, *y)).collect();
         taken.extend(line);
         taken.extend(stairs.windows(2).map(|pair| around_line(pair[0], pair[1])));
         for (rank, &at) in best.iter().enumerate() {
             let label = &points[at].1.label;
-            let is_labelled = best[..rank]
-                .iter()
-                .any(|&other| points[other].1.label == *label && distance(places[other], places[at]) < SAME_LABEL);
+            let is_labelled = best[..rank].iter().any(|&other| {
+                points[other].1.label == *label && distance(positions[other], positions[at]) < SAME_LABEL
+            });
             if is_labelled {
                 continue;
             }
-            if let Some((corner, anchor)) = free_place(label, places[at], frame, &taken) {
+            if let Some((corner, anchor)) = free_place(label, positions[at], frame, &taken) {
                 scene.text(corner, label, anchor, TEXT);
                 taken.push(label_box(label, corner, anchor));
             }
@@ -181,11 +181,11 @@ fn nothing() -> Error {
 }
 
 /// Returns the step line through the frontier: each value extends to the next point.
-fn stairs(places: &[ScenePoint]) -> Vec<ScenePoint> {
+fn stairs(positions: &[ScenePoint]) -> Vec<ScenePoint> {
     let mut line: Vec<ScenePoint> = Vec::new();
-    for place in places {
-        line.extend(line.last().map(|last| (place.0, last.1)));
-        line.push(*place);
+    for position in positions {
+        line.extend(line.last().map(|last| (position.0, last.1)));
+        line.push(*position);
     }
     line
 }

@@ -461,7 +461,7 @@ fn overlapping_lines_are_offset_and_only_dense_is_dashed() {
     let scene = scene(&of_plot(depths(), Plot::Curves));
     let strokes = |colour: palette::Colour, width: f64| {
         scene.shapes.iter().filter(move |shape| {
-            matches!(shape, SceneShape::Line { colour: own, width: wide, .. } if *own == colour && *wide == width)
+            matches!(shape, SceneShape::Line { colour: line_colour, width: line_width, .. } if *line_colour == colour && *line_width == width)
         })
     };
     let firsts: Vec<f64> = ["linearpatch-rotate", "ghosted"]

@@ -378,7 +378,7 @@ pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
     for (key, note) in page.cells.iter().filter(|(key, _)| opened.contains(key)) {
         let makers = note.makers.iter().map(|maker| {
             let words: Vec<&str> = maker.iter().take(2).map(|(_, value)| short(value)).collect();
-            Use { id: format!("maker-{}", place(&mut makers, maker)), text: words.join(", ") }
+            Use { id: format!("maker-{}", index_of(&mut makers, maker)), text: words.join(", ") }
         });
         let is_said = key.ends_with(&note.title);
         notes.push(Note {
@@ -388,7 +388,7 @@ pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
             note,
             makers: makers.collect(),
             inputs: (!note.inputs.is_empty()).then(|| Use {
-                id: format!("inputs-{}", place(&mut inputs, &note.inputs)),
+                id: format!("inputs-{}", index_of(&mut inputs, &note.inputs)),
                 text: format!("{} input files", note.inputs.len()),
             }),
         });
@@ -411,7 +411,7 @@ fn short(value: &str) -> &str {
 }
 
 /// Returns the 1-based index of an item, appending the item if it is new.
-fn place<'a, T: PartialEq>(known: &mut Vec<&'a T>, one: &'a T) -> usize {
+fn index_of<'a, T: PartialEq>(known: &mut Vec<&'a T>, one: &'a T) -> usize {
     let at = known.iter().position(|other| *other == one).unwrap_or_else(|| {
         known.push(one);
         known.len() - 1

@@ -169,7 +169,7 @@ impl<'a> PageShape<'a> {
         Self { group, label: label(&view.columns, group.is_some()), is_prose }
     }
 
-    fn place(&self, column: usize) -> usize {
+    fn position(&self, column: usize) -> usize {
         column + usize::from(self.group.is_some())
     }
 
@@ -180,7 +180,7 @@ impl<'a> PageShape<'a> {
         }
         for (index, column) in view.columns.iter().enumerate().filter(|(_, column)| column.choice) {
             let texts = view.rows.iter().map(|row| row.cells[index].text.as_str());
-            choices.extend(choice(&column.name, self.place(index), texts));
+            choices.extend(choice(&column.name, self.position(index), texts));
         }
         choices
     }
@@ -204,7 +204,7 @@ impl<'a> PageShape<'a> {
             row.extend(together.iter().map(|(index, column)| HeaderCell {
                 text: column.name.clone(),
                 class: self.class(*index, column, false),
-                column: Some(self.place(*index)),
+                column: Some(self.position(*index)),
                 columns: 1,
                 rows,
                 higher_is_better: column.higher_is_better,

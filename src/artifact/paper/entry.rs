@@ -135,7 +135,7 @@ impl PaperNumber {
     }
 
     /// Formats the location: `table2.csv:7`.
-    pub fn place(&self) -> String {
+    pub fn location(&self) -> String {
         format!("{}:{}", self.file, self.line)
     }
 }

@@ -363,7 +363,7 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &St
     for (index, evaluation) in backbone.evaluations.iter().enumerate() {
         let cells = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[index])).count();
         if cells > 0 {
-            jobs.push(PlannedJob::Score { backbone: job_name(backbone), on: evaluation.subject.to_string(), cells });
+            jobs.push(PlannedJob::Score { backbone: job_name(backbone), on: evaluation.target.to_string(), cells });
         }
     }
     for (index, prompt) in backbone.latencies.iter().enumerate() {

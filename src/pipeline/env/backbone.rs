@@ -116,12 +116,12 @@ pub struct ScoredExtent {
 /// Text or task to score.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
-pub enum Subject {
+pub enum EvalTarget {
     Windows(Perplexity),
     Task(EvalTask),
 }
 
-impl Subject {
+impl EvalTarget {
     /// Returns which sample is scored, and whether variants are compared with the dense model.
     pub(crate) fn extent(&self) -> ScoredExtent {
         ScoredExtent { draw: self.draw(), damage: matches!(self, Self::Windows(text) if text.damage) }
@@ -146,7 +146,7 @@ impl Subject {
 
 /// Evaluation of a backbone.
 pub struct Evaluation {
-    pub subject: Subject,
+    pub target: EvalTarget,
     /// Measurement. Together with a variant's identity it identifies its scores ([`Identity::measured`]).
     pub measure: Arc<MeasureId>,
     pub tokens: Arc<Key>,
@@ -157,7 +157,7 @@ pub struct Evaluation {
 }
 
 /// Formats `c4@512`, or a task as written in the grid.
-impl std::fmt::Display for Subject {
+impl std::fmt::Display for EvalTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Windows(text) => text.fmt(f),

@@ -33,8 +33,8 @@ pub fn harness_samples(
     for measured in &result.tasks {
         let Some(scores) = &measured.sample else { continue };
         let Answers::Defined { answers, .. } = &scores.answers else { continue };
-        let task = defined::task(given, &measured.asked)?;
-        let requests = defined::requests(given, backbone, &measured.asked, &task)?;
+        let task = defined::task(given, &measured.requested)?;
+        let requests = defined::requests(given, backbone, &measured.requested, &task)?;
         let by_document: Vec<&[Request]> = requests.chunk_by(|a, b| a.document == b.document).collect();
         if by_document.len() != answers.len() {
             return Err(Error::job("the answers do not match the requests").at(scores.label.clone()));

@@ -9,7 +9,7 @@ use crate::files::disk;
 use crate::grid::Grid;
 use crate::machine;
 use crate::model::check_weights;
-use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan, Subject};
+use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan, EvalTarget};
 use crate::pipeline::env::context::RunEnv;
 use crate::pipeline::env::event::{Event, Reporter};
 use crate::pipeline::env::progress;
@@ -136,9 +136,9 @@ fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Resul
             .map_err(|error| error.at(format!("backbone `{}`, recovery `{method}`", backbone.name)))?;
         checked.push(method.to_string());
     }
-    let texts = backbone.evaluations.iter().filter_map(|evaluation| match &evaluation.subject {
-        Subject::Windows(text) => Some((&text.corpus, text.length)),
-        Subject::Task(_) => None,
+    let texts = backbone.evaluations.iter().filter_map(|evaluation| match &evaluation.target {
+        EvalTarget::Windows(text) => Some((&text.corpus, text.length)),
+        EvalTarget::Task(_) => None,
     });
     let lengths = backbone.calibrations.iter().map(|c| (&c.calibration.corpus, c.calibration.length)).chain(texts);
     for (corpus, length) in lengths {
@@ -286,11 +286,11 @@ fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> R
                 .collect::<Vec<_>>()
                 .join("; "),
         );
-    let asked = (wanted as f64 / 1e7).ceil() / 100.0;
+    let gigabytes = (wanted as f64 / 1e7).ceil() / 100.0;
     Err(match free {
-        Some(free) if wanted <= free => error.hint(format!("raise the limit with --memory {asked}")),
+        Some(free) if wanted <= free => error.hint(format!("raise the limit with --memory {gigabytes}")),
         _ => error.hint(format!(
-            "end other programs, or score fewer variants at a time; with --memory {asked} it runs anyway, but the system \
+            "end other programs, or score fewer variants at a time; with --memory {gigabytes} it runs anyway, but the system \
              may kill it"
         )),
     })

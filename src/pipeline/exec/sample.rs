@@ -14,7 +14,7 @@ use crate::evaluate::EvalSet;
 use crate::evaluate::damage::WIDTH;
 use crate::grid::Grid;
 use crate::model::Program;
-use crate::pipeline::env::backbone::{BackbonePlan, Evaluation, Subject, Variant};
+use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, Variant};
 use crate::pipeline::env::context::{RunContext, RunEnv};
 use crate::pipeline::env::event::{Reporter, WorkKind};
 use crate::pipeline::env::models::{FromFiles, Models};
@@ -134,8 +134,8 @@ pub fn sample_cost(
             }
             if job.group.kind == WorkKind::Score {
                 let evaluation = &backbone.evaluations[job.index];
-                let text = tokens::text(&context, backbone, &evaluation.subject, &evaluation.tokens)?;
-                text.with_eval_set(backbone, &evaluation.subject, |eval_set| {
+                let text = tokens::text(&context, backbone, &evaluation.target, &evaluation.tokens)?;
+                text.with_eval_set(backbone, &evaluation.target, |eval_set| {
                     let drawn = draw(backbone, evaluation, eval_set.chunks());
                     let chunks = eval_set.chunks();
                     let part = drawn.len() as f64 / chunks.max(1) as f64;
@@ -226,10 +226,10 @@ fn scores(
         return Ok(all);
     }
     for (index, evaluation) in backbone.evaluations.iter().enumerate() {
-        let text = tokens::text(context, backbone, &evaluation.subject, &evaluation.tokens)?;
-        let label = format!("{} on {}", backbone.name, evaluation.subject);
+        let text = tokens::text(context, backbone, &evaluation.target, &evaluation.tokens)?;
+        let label = format!("{} on {}", backbone.name, evaluation.target);
         let scored = text.scored_tokens();
-        text.with_eval_set(backbone, &evaluation.subject, |eval_set| {
+        text.with_eval_set(backbone, &evaluation.target, |eval_set| {
             let drawn = draw(backbone, evaluation, eval_set.chunks());
             if drawn.is_empty() {
                 return Ok(());
@@ -259,7 +259,7 @@ fn scores(
                 let (items, all_items) = items(context, evaluation, eval_set, values, &scored, answer_key.as_ref())?;
                 all.entry(variant.cell).or_default().push(SampledScores {
                     measure: Arc::clone(&evaluation.measure),
-                    label: evaluation.subject.to_string(),
+                    label: evaluation.target.to_string(),
                     items,
                     chunks: [drawn.len(), eval_set.chunks()],
                     all: all_items,
@@ -288,15 +288,15 @@ fn items(
     answer_key: Option<&AnswerKey>,
 ) -> Result<(SampledItems, usize)> {
     let sample = SampledValues::of(eval_set, chunks);
-    match (&evaluation.subject, answer_key) {
-        (Subject::Windows(text), _) => Ok(sample.windows(if text.damage { WIDTH } else { 1 })),
-        (Subject::Task(_), Some(AnswerKey::Native(solutions))) => sample.documents(solutions),
-        (Subject::Task(task), Some(AnswerKey::Defined(documents))) => {
+    match (&evaluation.target, answer_key) {
+        (EvalTarget::Windows(text), _) => Ok(sample.windows(if text.damage { WIDTH } else { 1 })),
+        (EvalTarget::Task(_), Some(AnswerKey::Native(solutions))) => sample.documents(solutions),
+        (EvalTarget::Task(task), Some(AnswerKey::Defined(documents))) => {
             let definition = context.grid.task(task).definition()?;
             sample.defined(definition, documents, eval_set, scored)
         }
-        (Subject::Task(_), None) => {
-            Err(Error::job("the documents of a task are missing from the store").at(evaluation.subject.to_string()))
+        (EvalTarget::Task(_), None) => {
+            Err(Error::job("the documents of a task are missing from the store").at(evaluation.target.to_string()))
         }
     }
 }

@@ -190,7 +190,7 @@ mod tests {
     }
 
     /// Returns the time, completed share and estimated remaining seconds at each event.
-    fn told(pieces: &[Played]) -> Vec<(f64, f64, Option<f64>)> {
+    fn remaining_estimates(pieces: &[Played]) -> Vec<(f64, f64, Option<f64>)> {
         let duration: f64 = pieces.iter().map(|piece| piece.seconds + piece.silent).sum();
         let mut left = TimeLeft::default();
         let mut now = 0.0;
@@ -251,7 +251,9 @@ mod tests {
     fn time_left_is_within_half_after_a_tenth_of_the_run() {
         let pieces = grid();
         let duration: f64 = pieces.iter().map(|piece| piece.seconds + piece.silent).sum();
-        for (now, share, left) in told(&pieces).into_iter().filter(|(_, share, _)| (0.1..0.97).contains(share)) {
+        for (now, share, left) in
+            remaining_estimates(&pieces).into_iter().filter(|(_, share, _)| (0.1..0.97).contains(share))
+        {
             let left = left.unwrap();
             let really = duration - now;
             assert!(left < 1.5 * really && really < 1.5 * left, "at {share:.2}: {left:.1} s for {really:.1} s");
@@ -304,7 +306,7 @@ mod tests {
         // The plan underestimated the length of the text by a factor of ten.
         let text =
             Played { work: "small text", kind: WorkKind::Score, planned: 1.0, flops: 10.0, seconds: 60.0, silent: 5.0 };
-        let all = told(&[text]);
+        let all = remaining_estimates(&[text]);
         let (last, before) = all.split_last().unwrap();
         assert_eq!(last.2, Some(0.0));
         assert!(before.iter().all(|(_, _, left)| left.is_none_or(|left| left >= 1.0)), "{before:?}");

@@ -61,7 +61,7 @@ pub type FlatSettings = BTreeMap<SettingPath, Canonical>;
 /// Setting in which two values differ.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
-    pub aspect: SettingPath,
+    pub path: SettingPath,
     /// First value; `None` if it has no such setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub one: Option<Canonical>,
@@ -70,7 +70,7 @@ pub struct Difference {
 }
 
 /// Flattens a value. Null counts as absent.
-pub fn leaves(root: &Value) -> FlatSettings {
+pub fn flatten(root: &Value) -> FlatSettings {
     fn add(found: &mut FlatSettings, path: &SettingPath, value: &Value) {
         match value {
             Value::Object(map) if !map.is_empty() => {
@@ -88,13 +88,13 @@ pub fn leaves(root: &Value) -> FlatSettings {
 }
 
 pub fn differs(one: &FlatSettings, other: &FlatSettings) -> Vec<Difference> {
-    let aspects: BTreeSet<&SettingPath> = one.keys().chain(other.keys()).collect();
-    aspects
+    let paths: BTreeSet<&SettingPath> = one.keys().chain(other.keys()).collect();
+    paths
         .into_iter()
-        .filter_map(|aspect| {
-            let one = one.get(aspect).cloned();
-            let other = other.get(aspect).cloned();
-            (one != other).then(|| Difference { aspect: aspect.clone(), one, other })
+        .filter_map(|path| {
+            let one = one.get(path).cloned();
+            let other = other.get(path).cloned();
+            (one != other).then(|| Difference { path: path.clone(), one, other })
         })
         .collect()
 }
@@ -189,14 +189,14 @@ mod tests {
     fn whatever_two_values_are_unlike_in_is_told_by_its_path() {
         let one = json!({"a": {"x": 1, "y": [1, 2]}, "b": {}, "c": null, "d": 0.5});
         let other = json!({"a": {"x": 1, "y": [2, 1]}, "e": "f", "d": 0.50});
-        let found = differs(&leaves(&one), &leaves(&other));
+        let found = differs(&flatten(&one), &flatten(&other));
         let found: Vec<_> = found
             .iter()
-            .map(|change| (change.aspect.as_str(), canonical_text(&change.one), canonical_text(&change.other)))
+            .map(|change| (change.path.as_str(), canonical_text(&change.one), canonical_text(&change.other)))
             .collect();
         let expected = [("a.y", some("[1,2]"), some("[2,1]")), ("b", some("{}"), None), ("e", None, some("\"f\""))];
         assert_eq!(found, expected);
-        assert!(differs(&leaves(&one), &leaves(&one)).is_empty());
+        assert!(differs(&flatten(&one), &flatten(&one)).is_empty());
     }
 
     fn canonical_text(canonical: &Option<Canonical>) -> Option<String> {

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use flat_settings::{Canonical, Difference, FlatSettings, SettingPath, differs, leaves, setting_paths};
+pub use flat_settings::{Canonical, Difference, FlatSettings, SettingPath, differs, flatten, setting_paths};
 pub use timing_cohort::timing_cohort;
 
 use crate::corpus::ShardOrder;
@@ -307,13 +307,13 @@ impl Identity {
     }
 
     /// Returns every setting, by path.
-    pub fn leaves(&self) -> FlatSettings {
-        leaves(&self.json())
+    pub fn flat_settings(&self) -> FlatSettings {
+        flatten(&self.json())
     }
 
     /// Returns the settings in which two identities differ.
     pub fn differs(&self, other: &Self) -> Vec<Difference> {
-        differs(&self.leaves(), &other.leaves())
+        differs(&self.flat_settings(), &other.flat_settings())
     }
 }
 

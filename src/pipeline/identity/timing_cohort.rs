@@ -15,7 +15,7 @@ pub fn timing_cohort(all: &[&Identity]) -> Vec<String> {
     let all: Vec<VariantParts> = all.iter().map(|identity| parts(identity)).collect();
     all.iter()
         .map(|parts| {
-            let differences: BTreeSet<String> = all.iter().map(|other| told(parts, other)).collect();
+            let differences: BTreeSet<String> = all.iter().map(|other| difference_text(parts, other)).collect();
             sha256::of_bytes(differences.into_iter().collect::<Vec<_>>().join("\n"))
         })
         .collect()
@@ -40,7 +40,7 @@ fn fields(part: &impl Serialize) -> Option<BTreeMap<String, String>> {
 }
 
 /// Describes the settings in which `other` differs from a variant.
-fn told(parts: &VariantParts, other: &VariantParts) -> String {
+fn difference_text(parts: &VariantParts, other: &VariantParts) -> String {
     let nothing = BTreeMap::new();
     parts
         .iter()

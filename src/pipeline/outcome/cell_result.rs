@@ -155,7 +155,7 @@ pub fn harness_scores(scores: &[Score]) -> Map<String, Value> {
 #[derive(Debug, Clone)]
 pub struct Measured<A, E, S> {
     /// Request, as in the grid.
-    pub asked: A,
+    pub requested: A,
     pub measure: Arc<MeasureId>,
     /// Amount of data the backbone reads for it, the same for all variants; `None` if it is not stored.
     pub extent: Option<E>,
@@ -167,7 +167,7 @@ impl Measured<Perplexity, TextExtent, Losses> {
     /// Returns the losses of the windows, if they are scored.
     pub fn windows(&self) -> Option<TextSample<'_>> {
         let bytes = self.extent.map(|extent| extent.bytes);
-        Some(TextSample { losses: self.sample.as_ref()?, length: self.asked.length, bytes, damages: None })
+        Some(TextSample { losses: self.sample.as_ref()?, length: self.requested.length, bytes, damages: None })
     }
 }
 
@@ -237,23 +237,23 @@ impl CellResult {
         Self { cell, layers, failure, ..Self::default() }
     }
 
-    pub fn text(&self, asked: &Perplexity) -> Option<&Measured<Perplexity, TextExtent, Losses>> {
-        self.texts.iter().find(|text| text.asked == *asked)
+    pub fn text(&self, requested: &Perplexity) -> Option<&Measured<Perplexity, TextExtent, Losses>> {
+        self.texts.iter().find(|text| text.requested == *requested)
     }
 
     /// Returns the scores of a text, if any.
-    pub fn text_sample(&self, asked: &Perplexity) -> Option<TextSample<'_>> {
-        let index = self.texts.iter().position(|text| text.asked == *asked)?;
+    pub fn text_sample(&self, requested: &Perplexity) -> Option<TextSample<'_>> {
+        let index = self.texts.iter().position(|text| text.requested == *requested)?;
         let damages = self.damages.get(index).and_then(Option::as_ref);
         Some(TextSample { damages, ..self.texts[index].windows()? })
     }
 
-    pub fn task(&self, asked: &EvalTask) -> Option<&Measured<EvalTask, TaskExtent, TaskScores>> {
-        self.tasks.iter().find(|task| task.asked == *asked)
+    pub fn task(&self, requested: &EvalTask) -> Option<&Measured<EvalTask, TaskExtent, TaskScores>> {
+        self.tasks.iter().find(|task| task.requested == *requested)
     }
 
-    pub fn prompt(&self, asked: &Latency) -> Option<&Measured<Latency, (), LatencyResult>> {
-        self.prompts.iter().find(|prompt| prompt.asked == *asked)
+    pub fn prompt(&self, requested: &Latency) -> Option<&Measured<Latency, (), LatencyResult>> {
+        self.prompts.iter().find(|prompt| prompt.requested == *requested)
     }
 
     /// Returns the scores of a group. `None` if one of its tasks has none.

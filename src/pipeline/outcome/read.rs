@@ -14,7 +14,7 @@ use crate::grid::{EvalTask, Grid};
 use crate::machine;
 use crate::metric::{self, Savings};
 use crate::model::{Cut, Program, deployed, rounding_told};
-use crate::pipeline::env::backbone::{BackbonePlan, Evaluation, Subject, Variant};
+use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, Variant};
 use crate::pipeline::plan::Plan;
 use crate::pipeline::stage::group::stored_program;
 use crate::pipeline::stage::tokens::{AnswerKey, extent};
@@ -59,7 +59,8 @@ struct TokensRead {
 impl TokensRead {
     fn read(grid: &Grid, evaluation: &Evaluation, store: &Store) -> Result<Self> {
         let mut scored = Self { text: None, answer_key: AnswerKey::read(evaluation, store)? };
-        if let (Subject::Windows(text), Lookup::Whole(object)) = (&evaluation.subject, store.look(&evaluation.tokens)) {
+        if let (EvalTarget::Windows(text), Lookup::Whole(object)) = (&evaluation.target, store.look(&evaluation.tokens))
+        {
             let rule: Rule = grid.corpora[&text.corpus].rule.parse()?;
             let (windows, corpus_tokens, bytes) = extent(&object)?;
             let all = rule.windows(corpus_tokens, text.length);
@@ -121,7 +122,7 @@ impl<'a> BackboneReader<'a> {
         for ((prompt, key), measure) in self.backbone.latencies.iter().zip(&variant.latencies).zip(&variant.prompts) {
             let artifact = self.find_measured(key, &mut result, || format!("not timed over {prompt}"));
             let sample = artifact.map(|artifact| latency::read(&artifact)).transpose()?;
-            result.prompts.push(Measured { asked: *prompt, measure: Arc::clone(measure), extent: None, sample });
+            result.prompts.push(Measured { requested: *prompt, measure: Arc::clone(measure), extent: None, sample });
         }
         Ok(result)
     }
@@ -154,10 +155,10 @@ impl<'a> BackboneReader<'a> {
     fn read_scores(&self, index: usize, key: &Key, result: &mut CellResult) -> Result<()> {
         let evaluation = &self.backbone.evaluations[index];
         let known = &self.scored[index];
-        let artifact = self.find_measured(key, result, || format!("not scored on {}", evaluation.subject));
+        let artifact = self.find_measured(key, result, || format!("not scored on {}", evaluation.target));
         let measure = Arc::clone(&evaluation.measure);
-        match &evaluation.subject {
-            Subject::Windows(text) => {
+        match &evaluation.target {
+            EvalTarget::Windows(text) => {
                 let scores = artifact.map(|artifact| scores::window_scores(scores::read(&artifact)?, text));
                 let (sample, damages) =
                     scores.transpose()?.map_or((None, None), |(losses, damages)| (Some(losses), damages));
@@ -166,10 +167,10 @@ impl<'a> BackboneReader<'a> {
                     let all = losses.windows.len();
                     result.failure = Some(format!("{bad} of {all} windows of {} have no finite loss", text.corpus));
                 }
-                result.texts.push(Measured { asked: text.clone(), measure, extent: known.text, sample });
+                result.texts.push(Measured { requested: text.clone(), measure, extent: known.text, sample });
                 result.damages.push(damages);
             }
-            Subject::Task(task) => {
+            EvalTarget::Task(task) => {
                 let scored = artifact.as_ref().zip(known.answer_key.as_ref());
                 let scores = scored.map(|(artifact, key)| self.task_scores(task, key, artifact, &self.errors[index]));
                 let sample = match scores.transpose() {
@@ -183,7 +184,7 @@ impl<'a> BackboneReader<'a> {
                 };
                 let extent = known.answer_key.as_ref().map(AnswerKey::documents);
                 let extent = extent.map(|[documents, original]| TaskExtent { documents, original });
-                result.tasks.push(Measured { asked: task.clone(), measure, extent, sample });
+                result.tasks.push(Measured { requested: task.clone(), measure, extent, sample });
             }
         }
         Ok(())

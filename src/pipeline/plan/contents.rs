@@ -138,7 +138,7 @@ impl<'a> BackboneContents<'a> {
         let max_length = how.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
         let prefix = self.prefix(&tokenizer_config, &config)?.map(|prefix| json!(prefix.token));
         if let Some(native) = data.native() {
-            let asked = json!({
+            let requests = json!({
                 "task": native.name, "task_version": native.version, "rows": rows, "formats": formats, "limit": limit,
                 "bos": bos, "max_length": max_length, "prefix": prefix, "tokenizer": self.files.tokenizer,
             });
@@ -154,7 +154,7 @@ impl<'a> BackboneContents<'a> {
                 prefix: prefix.as_ref().map(Canonical::of),
                 batch: self.batch_tokens,
             };
-            return Ok((measure, tokens::of_requests(&task.name, asked)));
+            return Ok((measure, tokens::of_requests(&task.name, requests)));
         }
         let generation = match definition.output {
             Output::Generate => self.inputs.generation(&self.folder, &config)?.changes(),
@@ -174,14 +174,14 @@ impl<'a> BackboneContents<'a> {
             generation: generation.as_ref().map(Canonical::of),
             batch: self.batch_tokens,
         };
-        let mut asked = json!(measure)["defined"].take();
+        let mut requests = json!(measure)["defined"].take();
         // The batch size affects the last digits of scores, but not the requests.
-        asked.as_object_mut().and_then(|object_mut| object_mut.remove("batch"));
-        asked["tokenizer"] = json!(self.files.tokenizer);
+        requests.as_object_mut().and_then(|object_mut| object_mut.remove("batch"));
+        requests["tokenizer"] = json!(self.files.tokenizer);
         if definition.output == Output::Generate {
-            asked["end_of_text"] = json!(end_of_text(&tokenizer_config, &config));
+            requests["end_of_text"] = json!(end_of_text(&tokenizer_config, &config));
         }
-        Ok((measure, tokens::of_requests(&task.name, json!({"definition": asked}))))
+        Ok((measure, tokens::of_requests(&task.name, json!({"definition": requests}))))
     }
 
     fn shots(&self, how: &Asking, definition: &Definition, files: &[PathBuf]) -> Result<Option<ShotsId>> {

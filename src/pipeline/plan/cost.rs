@@ -107,7 +107,7 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
     });
     let evaluations = backbone.evaluations.iter().enumerate().map(|(index, evaluation)| {
         // A comparison keeps the dense model's stream until the end of a batch.
-        let streams = if evaluation.subject.extent().damage { 5 } else { 4 };
+        let streams = if evaluation.target.extent().damage { 5 } else { 4 };
         let load = load(state, &evaluation.tokens);
         let all = load.as_ref().map_or(usize::MAX, |load| load.tokens);
         let length = load.map_or(0, |load| load.length);
@@ -184,11 +184,11 @@ impl BackboneEstimator<'_> {
         let mut jobs = Vec::new();
         for (index, evaluation) in backbone.evaluations.iter().enumerate() {
             let Some(load) = load(state, &evaluation.tokens) else { continue };
-            let load = evaluation.subject.draw().map_or(load, |draw| part(load, draw));
+            let load = evaluation.target.draw().map_or(load, |draw| part(load, draw));
             let missing =
                 backbone.variants.iter().zip(programs).filter(|(variant, _)| !state.has(&variant.scores[index]));
             let missing: Vec<Program> = missing.map(|(_, program)| program.clone()).collect();
-            let reference = evaluation.subject.reference(backbone)?;
+            let reference = evaluation.target.reference(backbone)?;
             let compared = reference.as_ref().map(|reference| Trie::against(reference, programs));
             let trie = compared.as_ref().unwrap_or(all);
             let cost = scores::cost(&backbone.config, trie, reference.as_ref(), &missing, &load);

@@ -18,7 +18,7 @@ pub use self::recipe::Plan;
 pub use self::state::{ObjectState, StoreState};
 pub use self::trial_count::TrialCount;
 pub use crate::pipeline::env::backbone::{
-    BackbonePlan, CalibrationPlan, Evaluation, ScoredExtent, Subject, TrainingPlan, Variant,
+    BackbonePlan, CalibrationPlan, EvalTarget, Evaluation, ScoredExtent, TrainingPlan, Variant,
 };
 pub use crate::pipeline::env::inputs::{Inputs, warnings};
 pub use crate::pipeline::stage::Job;

@@ -76,7 +76,7 @@ impl fmt::Display for Reason {
 }
 
 struct KeyParts {
-    leaves: FlatSettings,
+    flat: FlatSettings,
     inputs: BTreeSet<String>,
 }
 
@@ -106,9 +106,9 @@ impl Reasons {
             }
             let key = &artifact.meta().key;
             let Some(kind) = stage::KINDS.into_iter().find(|kind| key["kind"] == kind.name()) else { continue };
-            let parts = KeyParts { leaves: leaves(key), inputs: inputs(key) };
+            let parts = KeyParts { flat: flat_key(key), inputs: inputs(key) };
             let of_kind = stored.entry(kind.name()).or_default();
-            for field in parts.leaves.keys() {
+            for field in parts.flat.keys() {
                 nearly.insert((kind.name(), all_but(&parts, field)), of_kind.len());
             }
             of_kind.push(parts);
@@ -127,13 +127,13 @@ impl Reasons {
         let kind = key.kind().name();
         let Some(stored) = self.stored.get(kind) else { return Reason::First };
         let readable = key.readable();
-        let wanted = KeyParts { leaves: leaves(&readable), inputs: inputs(&readable) };
-        let single = wanted.leaves.keys().find_map(|field| self.nearly.get(&(kind, all_but(&wanted, field))));
+        let wanted = KeyParts { flat: flat_key(&readable), inputs: inputs(&readable) };
+        let single = wanted.flat.keys().find_map(|field| self.nearly.get(&(kind, all_but(&wanted, field))));
         let nearest = match single {
-            Some(&index) => Some(differences(&stored[index].leaves, &wanted.leaves)),
+            Some(&index) => Some(differences(&stored[index].flat, &wanted.flat)),
             None => {
                 let comparable = stored.iter().rev().filter(|object| object.inputs == wanted.inputs).take(COMPARED);
-                comparable.map(|comparable| differences(&comparable.leaves, &wanted.leaves)).min_by_key(Vec::len)
+                comparable.map(|comparable| differences(&comparable.flat, &wanted.flat)).min_by_key(Vec::len)
             }
         };
         match nearest {
@@ -160,7 +160,7 @@ fn inputs(key: &Value) -> BTreeSet<String> {
 
 /// Flattens a key to its fields by path, without `of` and the kinds of parents. An ancestor or input hash that occurs
 /// several times is listed only at its shortest path.
-fn leaves(key: &Value) -> FlatSettings {
+fn flat_key(key: &Value) -> FlatSettings {
     let mut found = FlatSettings::new();
     let mut seen = HashSet::new();
     let mut left = VecDeque::from([(SettingPath::new(""), "", key)]);
@@ -191,13 +191,13 @@ fn all_but(parts: &KeyParts, field: &SettingPath) -> u64 {
     let mut hash = DefaultHasher::new();
     field.hash(&mut hash);
     parts.inputs.hash(&mut hash);
-    parts.leaves.iter().filter(|(name, _)| *name != field).for_each(|entry| entry.hash(&mut hash));
+    parts.flat.iter().filter(|(name, _)| *name != field).for_each(|entry| entry.hash(&mut hash));
     hash.finish()
 }
 
 fn differences(stored: &FlatSettings, wanted: &FlatSettings) -> Vec<Change> {
-    let changes = differs(stored, wanted).into_iter().map(|Difference { aspect, one, other }| Change {
-        field: aspect,
+    let changes = differs(stored, wanted).into_iter().map(|Difference { path, one, other }| Change {
+        field: path,
         old: one,
         new: other,
     });
@@ -227,7 +227,7 @@ mod tests {
     }
 
     fn parts(key: &Key) -> KeyParts {
-        KeyParts { leaves: leaves(&key.readable()), inputs: inputs(&key.readable()) }
+        KeyParts { flat: flat_key(&key.readable()), inputs: inputs(&key.readable()) }
     }
 
     fn reason(stored: &[Key], wanted: &Key) -> String {
@@ -267,7 +267,7 @@ mod tests {
     fn an_ancestor_on_two_paths_is_told_once() {
         let stored = parts(&operator_key(0));
         let wanted = parts(&operator_key(1));
-        let changes = differences(&stored.leaves, &wanted.leaves);
+        let changes = differences(&stored.flat, &wanted.flat);
         assert_eq!(Reason::Changed(changes).to_string(), "changed: activations.tokens.seed: 0 → 1");
         let field = SettingPath::new("activations.tokens.seed");
         assert_eq!(all_but(&stored, &field), all_but(&wanted, &field), "found by that field alone");

@@ -12,7 +12,7 @@ use crate::grid::{CalibratedOn, Calibration, Cell, Grid, Method};
 use crate::machine;
 use crate::model::{Config, EngineRequest, rounding_told};
 use crate::pipeline::env::backbone::{
-    BackboneKeyParts, BackbonePlan, CalibrationPlan, Evaluation, Subject, TrainingPlan, Variant,
+    BackboneKeyParts, BackbonePlan, CalibrationPlan, EvalTarget, Evaluation, TrainingPlan, Variant,
 };
 use crate::pipeline::env::inputs::{GridInputs, Inputs};
 use crate::pipeline::identity::{CutId, Identity, MeasureId, RepairId, timing_cohort};
@@ -123,20 +123,20 @@ fn planned_evaluations(
     contents: &BackboneContents<'_>,
     key_parts: BackboneKeyParts<'_>,
 ) -> Result<Vec<Evaluation>> {
-    let texts = grid.evaluate.perplexity.iter().cloned().map(Subject::Windows);
-    let tasks = grid.evaluate.tasks.iter().cloned().map(Subject::Task);
+    let texts = grid.evaluate.perplexity.iter().cloned().map(EvalTarget::Windows);
+    let tasks = grid.evaluate.tasks.iter().cloned().map(EvalTarget::Task);
     texts
         .chain(tasks)
-        .map(|subject| {
-            let (measure, tokens) = match &subject {
-                Subject::Windows(text) => contents.windows(text)?,
-                Subject::Task(task) => contents.task(task)?,
+        .map(|target| {
+            let (measure, tokens) = match &target {
+                EvalTarget::Windows(text) => contents.windows(text)?,
+                EvalTarget::Task(task) => contents.task(task)?,
             };
-            let journal = scores::journal(key_parts, &tokens, subject.extent());
-            let generates = matches!(&subject, Subject::Task(task) if grid.task(task).generates());
+            let journal = scores::journal(key_parts, &tokens, target.extent());
+            let generates = matches!(&target, EvalTarget::Task(task) if grid.task(task).generates());
             let measure = Arc::new(measure);
             let tokens = Arc::new(tokens);
-            Ok(Evaluation { subject, measure, tokens, journal, generates })
+            Ok(Evaluation { target, measure, tokens, journal, generates })
         })
         .collect()
 }
@@ -317,7 +317,7 @@ impl BackbonePlan {
                     self.key_parts(),
                     operator,
                     &evaluation.tokens,
-                    evaluation.subject.extent(),
+                    evaluation.target.extent(),
                     &what,
                 ))
             })

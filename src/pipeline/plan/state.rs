@@ -37,10 +37,10 @@ impl StoreState {
         Self::of_keys(plan, store, &|key| !Stage::is_here(key))
     }
 
-    fn of_keys(plan: &Plan<'_>, store: &Store, asked: &dyn Fn(&Key) -> bool) -> Self {
+    fn of_keys(plan: &Plan<'_>, store: &Store, is_requested: &dyn Fn(&Key) -> bool) -> Self {
         let variants: Vec<&Variant> = plan.variants().map(|(_, variant)| variant).collect();
         let mut wanted: HashMap<&str, (&Arc<Key>, bool)> = HashMap::new();
-        for key in plan.keys().filter(|key| asked(key)) {
+        for key in plan.keys().filter(|key| is_requested(key)) {
             wanted.entry(key.hash()).or_insert((key, false));
         }
         let there = present(store, wanted.values().map(|(key, _)| &***key));

@@ -167,7 +167,7 @@ fn make(
     _: &mut ResumeState,
 ) -> Result<JobStatus> {
     let JobContext { run, models, programs } = *tools;
-    let asked = backbone.latencies[position];
+    let latency = backbone.latencies[position];
     let label = label(backbone, position);
     let lease = progress::lease(run.store, timing_lease(), &label, run.reporter, run.stop)?;
     if !run.settings.retime
@@ -180,13 +180,13 @@ fn make(
         return Ok(JobStatus::Done);
     }
     let candidates = candidates(run, programs, backbone, position)?;
-    let prompt = Prompt { length: asked.length, batch: asked.batch };
+    let prompt = Prompt { length: latency.length, batch: latency.batch };
     let started = Instant::now();
     let engine = models.get(backbone)?;
     let memory = run.settings.memory_bytes();
     let config = &backbone.config;
     let choice = backbone.engine;
-    let comparison = TimedComparison { run, config, choice, engine: &*engine, prompt, asked, label: &label, memory };
+    let comparison = TimedComparison { run, config, choice, engine: &*engine, prompt, latency, label: &label, memory };
     let max_sessions = if run.settings.settle { MAX_SESSIONS } else { 1 };
     let mut session = || comparison.results(&candidates);
     let mut again = |unstable: usize, sessions: usize| {
@@ -245,7 +245,7 @@ struct TimedComparison<'a> {
     engine: &'a dyn Engine,
     prompt: Prompt,
     /// Prompt as in `prompt`, with the number of tokens to decode.
-    asked: Latency,
+    latency: Latency,
     label: &'a str,
     /// Memory available for weights and intermediates, in bytes.
     memory: u64,
@@ -282,10 +282,10 @@ impl TimedComparison<'_> {
         let forms =
             candidates.iter().flat_map(|candidate| [Some(&candidate.full), candidate.by_channel.as_ref()]).flatten();
         let fit: Vec<Program> = forms.filter(|program| self.fits(program)).cloned().collect();
-        let decode = self.asked.decode;
+        let decode = self.latency.decode;
         let behind = decode.map_or(0, |new| self.prompt.tokens() + new * self.prompt.batch);
         let tokens = passes(fit.len(), Rounds::PAPER) * (self.prompt.tokens() + behind);
-        let flops = cost(self.config, &Trie::new(&fit), &self.asked, true).separate;
+        let flops = cost(self.config, &Trie::new(&fit), &self.latency, true).separate;
         let job = self.run.start(self.label, self.label, tokens, candidates.len(), flops);
         let prefill = self.session(self.label, (job, self.prompt.tokens()), |after| {
             interleaved(self.engine, &fit, self.prompt, Rounds::PAPER, Patience::USUAL, after)
@@ -317,7 +317,7 @@ impl TimedComparison<'_> {
         let TimedVariant { full, by_channel, .. } = candidate;
         let times = self.next_times(prefill, full);
         let times_by_channel = by_channel.as_ref().and_then(|program| self.next_times(prefill, program));
-        let decode = self.asked.decode.zip(decoded).map(|(new, session)| DecodeResult {
+        let decode = self.latency.decode.zip(decoded).map(|(new, session)| DecodeResult {
             tokens: new * self.prompt.batch,
             times: self.next_times(session, full),
             by_channel: by_channel.as_ref().and_then(|program| self.next_times(session, program)),
@@ -356,8 +356,8 @@ impl TimedComparison<'_> {
         rounds: impl FnOnce(&mut dyn FnMut(bool) -> Result<()>) -> Result<Session>,
     ) -> Result<Session> {
         let mut goes_on = false;
-        let mut after = |asked: bool| {
-            if asked {
+        let mut after = |is_requested: bool| {
+            if is_requested {
                 return self.run.advanced(job, tokens, None);
             }
             // Additional rounds do not count towards the announced progress.
@@ -381,7 +381,7 @@ impl TimedComparison<'_> {
     fn fits(&self, program: &Program) -> bool {
         let Prompt { length, batch } = self.prompt;
         let cached =
-            self.asked.decode.map_or(0, |new| self.config.cache_bytes(program) * ((length + new) * batch) as u64);
+            self.latency.decode.map_or(0, |new| self.config.cache_bytes(program) * ((length + new) * batch) as u64);
         let held = self.config.batch_bytes(self.prompt.tokens(), 1) + cached;
         let wanted = self.choice.needed_bytes(self.config, program) + held;
         !self.in_memory() || wanted <= self.memory

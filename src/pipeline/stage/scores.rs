@@ -41,7 +41,7 @@ pub(super) const WORDS: Words = Words {
     what: "scores on",
     reads: |backbone, _, index| {
         let evaluation = &backbone.evaluations[index];
-        Some((format!("tokens of {}", evaluation.subject), Arc::clone(&evaluation.tokens)))
+        Some((format!("tokens of {}", evaluation.target), Arc::clone(&evaluation.tokens)))
     },
 };
 

@@ -11,7 +11,7 @@ use super::tokens::{self, AnswerKey};
 use crate::error::Result;
 use crate::metric::Metric;
 use crate::model::{CPU, Program};
-use crate::pipeline::env::backbone::{BackbonePlan, ScoredExtent, Subject, Variant};
+use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, ScoredExtent, Variant};
 use crate::pipeline::env::context::RunContext;
 use crate::pipeline::env::event::{Event, WorkKind};
 use crate::pipeline::env::progress::JobStatus;
@@ -21,9 +21,9 @@ use ghostlab_store::{Key, Lookup};
 pub(crate) const GROUP: Group = Group {
     kind: WorkKind::Score,
     places: |backbone| backbone.evaluations.len(),
-    label: |backbone, index| format!("{} on {}", backbone.name, backbone.evaluations[index].subject),
+    label: |backbone, index| format!("{} on {}", backbone.name, backbone.evaluations[index].target),
     lease_name: |backbone, index| backbone.evaluations[index].journal.clone(),
-    on: |backbone, index| Some(backbone.evaluations[index].subject.to_string()),
+    on: |backbone, index| Some(backbone.evaluations[index].target.to_string()),
     made: |variant, index| variant.scores.get(index).into_iter().collect(),
     // One operator per variant.
     bytes: |backbone, variants| variants.len() as u64 * operator::matrix_bytes(&backbone.config),
@@ -60,9 +60,9 @@ fn make(
     let program = |key: &Key| program(run, programs, backbone, &variants, key);
     let (text, begun) = match going.take() {
         Some((text, scoring)) => (text, Some(scoring)),
-        None => (tokens::text(run, backbone, &evaluation.subject, &evaluation.tokens)?, None),
+        None => (tokens::text(run, backbone, &evaluation.target, &evaluation.tokens)?, None),
     };
-    let (step, scoring) = text.with_eval_set(backbone, &evaluation.subject, |eval_set| {
+    let (step, scoring) = text.with_eval_set(backbone, &evaluation.target, |eval_set| {
         let journal = evaluation.journal.clone();
         let label = &*label;
         let program = &program;
@@ -88,7 +88,7 @@ fn make(
 /// the batch. Returns whether there were any such variants.
 fn take_over(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) -> Result<bool> {
     let evaluation = &backbone.evaluations[index];
-    let extent = evaluation.subject.extent();
+    let extent = evaluation.target.extent();
     let reusable = backbone.engine.id() == CPU && !extent.damage;
     let Some(draw) = extent.draw.filter(|_| reusable) else { return Ok(false) };
     let mut known = Vec::new();
@@ -112,7 +112,7 @@ fn take_over(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, varian
     if known.is_empty() {
         return Ok(false);
     }
-    let text = tokens::whole(run, backbone, &evaluation.subject, &evaluation.tokens)?;
+    let text = tokens::whole(run, backbone, &evaluation.target, &evaluation.tokens)?;
     let drawn = text.drawn_values(draw)?;
     let known: Vec<(Arc<Key>, Vec<f64>)> = known
         .into_iter()
@@ -138,13 +138,13 @@ fn tell(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, variants: &
         for (cell, key) in variants.iter().map(|variant| (variant.cell, &variant.scores[index])) {
             let is_reported = !run.failed(cell) && run.tells_of(key);
             let Some(Lookup::Whole(object)) = is_reported.then(|| run.store.look(key)) else { continue };
-            let value = match (&evaluation.subject, &answer_key) {
-                (Subject::Windows(text), _) => scores::window_scores(read(&object)?, text)?.0.perplexity(),
-                (Subject::Task(_), None) => continue,
-                (Subject::Task(_), Some(AnswerKey::Native(solutions))) => {
+            let value = match (&evaluation.target, &answer_key) {
+                (EvalTarget::Windows(text), _) => scores::window_scores(read(&object)?, text)?.0.perplexity(),
+                (EvalTarget::Task(_), None) => continue,
+                (EvalTarget::Task(_), Some(AnswerKey::Native(solutions))) => {
                     100.0 * answered(&read(&object)?, solutions)?.result.column().value
                 }
-                (Subject::Task(task), Some(AnswerKey::Defined(documents))) => {
+                (EvalTarget::Task(task), Some(AnswerKey::Defined(documents))) => {
                     let definition = run.grid.task(task).definition()?;
                     let (answers, _) = documents.answered(definition, &object)?;
                     let judged = documents.judge(definition, &answers, &|_, _| Ok(None))?;
@@ -158,7 +158,7 @@ fn tell(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, variants: &
     };
     for (cell, value) in values().unwrap_or_default() {
         let cell = run.grid.cells[cell].to_string();
-        let on = evaluation.subject.to_string();
+        let on = evaluation.target.to_string();
         run.reporter.event(Event::Scored { cell, on, value });
     }
 }

@@ -15,7 +15,7 @@ use crate::evaluate::{EvalSet, perplexity};
 use crate::generate::{LogitsProcessors, Prompt, Sampling, Settings};
 use crate::grid::Draw;
 use crate::model::Load;
-use crate::pipeline::env::backbone::{BackbonePlan, Subject};
+use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget};
 use crate::pipeline::identity::TextId;
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
@@ -270,12 +270,12 @@ impl Text {
     pub(crate) fn with_eval_set<T>(
         &self,
         backbone: &BackbonePlan,
-        subject: &Subject,
+        target: &EvalTarget,
         with: impl FnOnce(&dyn EvalSet) -> Result<T>,
     ) -> Result<T> {
         let batch_tokens = backbone.batch_tokens;
         match self {
-            Self::Windows(windows) => match subject.reference(backbone)? {
+            Self::Windows(windows) => match target.reference(backbone)? {
                 Some(dense) => with(&DamageEval::new(windows, batch_tokens, dense)),
                 None => with(&perplexity::PerplexityEval::new(windows, batch_tokens)),
             },

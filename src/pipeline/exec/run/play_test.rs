@@ -635,8 +635,8 @@ fn results_survive_faulty_network_and_dying_workers() {
 /// backbones).
 #[test]
 fn workers_share_backbones_with_little_waste() {
-    let asked = std::env::var("GHOSTLAB_PLAY").ok();
-    for play in asked.as_deref().unwrap_or("6/3").split(',') {
+    let requested = std::env::var("GHOSTLAB_PLAY").ok();
+    for play in requested.as_deref().unwrap_or("6/3").split(',') {
         let (workers, backbones) = play.split_once('/').unwrap_or((play, "73"));
         let [workers, backbones] = [workers, backbones].map(|text| text.parse().unwrap());
         let stage = RunState::new(Grounds { backbones, ..LARGE });
@@ -655,7 +655,7 @@ fn workers_share_backbones_with_little_waste() {
         );
         played.server.by_kind().iter().take(16).for_each(|(kind, count)| println!("  {count} {kind}"));
         assert_eq!(played.server.robbed(), 0);
-        if asked.is_none() {
+        if requested.is_none() {
             // Without failures, no work is repeated.
             let alone = stage.play(1, Weather::default());
             assert!(results(&stage, &alone) == results(&stage, &played), "the result differs");

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::evaluate::choices::scored;
 use crate::generate::End;
-use crate::pipeline::env::backbone::{Evaluation, Subject};
+use crate::pipeline::env::backbone::{EvalTarget, Evaluation};
 use crate::pipeline::stage::{from_json, generations, scores};
 use crate::tasks::Solutions;
 use ghostlab_store::{Lookup, Store, StoredObject};
@@ -48,7 +48,8 @@ impl AnswerKey {
     /// # Errors
     /// Fails if the object is damaged.
     pub(crate) fn read(evaluation: &Evaluation, store: &Store) -> Result<Option<Self>> {
-        let (Subject::Task(task), Lookup::Whole(object)) = (&evaluation.subject, store.look(&evaluation.tokens)) else {
+        let (EvalTarget::Task(task), Lookup::Whole(object)) = (&evaluation.target, store.look(&evaluation.tokens))
+        else {
             return Ok(None);
         };
         if task.defined {

@@ -17,7 +17,7 @@ use crate::files::limit::TextLimit;
 use crate::files::parts;
 use crate::grid::{Calibration, EvalTask};
 use crate::machine;
-use crate::pipeline::env::backbone::{BackbonePlan, Subject};
+use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget};
 use crate::pipeline::env::context::RunContext;
 use crate::pipeline::env::event::{Event, Reporter};
 use crate::pipeline::env::inputs::GridInputs;
@@ -32,7 +32,7 @@ type WantedTokens<'a> = (&'a Arc<Key>, What<'a>);
 #[derive(Clone, Copy)]
 enum What<'a> {
     Calibration(&'a Calibration),
-    Evaluation(&'a Subject),
+    Evaluation(&'a EvalTarget),
 }
 
 /// Tokenizes the missing or damaged texts of all backbones.
@@ -86,24 +86,24 @@ pub(crate) fn tokenise_missing(
 }
 
 /// Returns the tokens of a text or task, or of its scored sample, remaking damaged ones.
-pub(crate) fn text(run: &RunContext<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
-    let full_tokens = whole(run, backbone, subject, key)?;
-    match subject.draw() {
+pub(crate) fn text(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalTarget, key: &Key) -> Result<Text> {
+    let full_tokens = whole(run, backbone, target, key)?;
+    match target.draw() {
         None => Ok(full_tokens),
         Some(draw) => full_tokens.drawn(draw),
     }
 }
 
 /// Returns the tokens of a text or task, ignoring any sampling.
-pub(crate) fn whole(run: &RunContext<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
-    tokens(run, backbone, key, |artifact: &StoredObject| match subject {
-        Subject::Windows(_) => read_windows(artifact).map(Text::Windows),
-        Subject::Task(task) if run.grid.task(task).generates() => {
+pub(crate) fn whole(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalTarget, key: &Key) -> Result<Text> {
+    tokens(run, backbone, key, |artifact: &StoredObject| match target {
+        EvalTarget::Windows(_) => read_windows(artifact).map(Text::Windows),
+        EvalTarget::Task(task) if run.grid.task(task).generates() => {
             let tokenizer = tokenizer(GridInputs { grid: run.grid, inputs: run.inputs }, backbone)?;
             Prompts::read(artifact, tokenizer, run.settings.cache_bytes())
                 .map(|prompts| Text::Generation(Box::new(prompts)))
         }
-        Subject::Task(_) => TaskTokens::read(artifact).map(Text::Task),
+        EvalTarget::Task(_) => TaskTokens::read(artifact).map(Text::Task),
     })
 }
 
@@ -139,7 +139,7 @@ fn remake(given: GridInputs<'_>, backbone: &BackbonePlan, key: &Key, store: &Sto
 
 fn all(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
     let calibrations = backbone.calibrations.iter().map(|c| (&c.tokens, What::Calibration(&c.calibration)));
-    let evaluations = backbone.evaluations.iter().map(|e| (&e.tokens, What::Evaluation(&e.subject)));
+    let evaluations = backbone.evaluations.iter().map(|e| (&e.tokens, What::Evaluation(&e.target)));
     calibrations.chain(evaluations).collect()
 }
 
@@ -193,8 +193,8 @@ impl Sources {
         for (backbone, what) in wanted {
             let corpus = match what {
                 What::Calibration(calibration) => &calibration.corpus,
-                What::Evaluation(Subject::Windows(text)) => &text.corpus,
-                What::Evaluation(Subject::Task(task)) => {
+                What::Evaluation(EvalTarget::Windows(text)) => &text.corpus,
+                What::Evaluation(EvalTarget::Task(task)) => {
                     let entry = sources.tasks.entry(source_name(task));
                     // The child process tries each chat template, and everything else once.
                     if task.how.chat.is_some() || matches!(entry, Entry::Vacant(_)) {
@@ -235,7 +235,7 @@ impl Sources {
     ) -> Result<Vec<String>> {
         let mut notes = Vec::new();
         for (_, what) in wanted {
-            let What::Evaluation(Subject::Windows(text)) = what else { continue };
+            let What::Evaluation(EvalTarget::Windows(text)) = what else { continue };
             let entry = &given.grid.corpora[&text.corpus];
             let rule: Rule = entry.rule.parse()?;
             let is_single = self.rows.get(&text.corpus).is_some_and(|rows| rows.len() == 1);
@@ -286,8 +286,8 @@ fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<O
     };
     let windows = match what {
         What::Calibration(c) => windows(&c.corpus, c.length, Some((c.sequences, c.seed)))?,
-        What::Evaluation(Subject::Windows(text)) => windows(&text.corpus, text.length, None)?,
-        What::Evaluation(Subject::Task(used)) => {
+        What::Evaluation(EvalTarget::Windows(text)) => windows(&text.corpus, text.length, None)?,
+        What::Evaluation(EvalTarget::Task(used)) => {
             let task = &sources.tasks[&source_name(used)];
             return defined::store(to, used, task, || seconds_since(&started)).map(|()| None);
         }
