@@ -43,9 +43,7 @@ fn run_artifact_has_its_own_folder_and_page_lists_gaps() {
     let output = made(&world, &["report"]);
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
     assert!(page.contains("A small table"));
-    for (folder, reason) in
-        [(named.as_str(), "overridden: run"), ("tiny+cpu-bf16-", "overridden: cpu-bf16")]
-    {
+    for (folder, reason) in [(named.as_str(), "overridden: run"), ("tiny+cpu-bf16-", "overridden: cpu-bf16")] {
         let line =
             output.lines().find(|line| line.contains(&format!("mini/{folder}"))).unwrap_or_else(|| panic!("{output}"));
         assert!(line.contains(reason), "{line}");
