@@ -21,13 +21,18 @@ mod formats_test;
 mod identity;
 mod layout;
 mod lists;
+mod loss_curves;
 pub mod page;
 mod page_part;
 pub mod paper;
 mod pipeline;
 #[cfg(test)]
+mod pipeline_bench;
+#[cfg(test)]
 mod pipeline_test;
 mod print;
+#[cfg(test)]
+mod print_facts;
 #[cfg(test)]
 mod print_test;
 mod raced;
@@ -38,6 +43,8 @@ mod size_test;
 mod tradeoff;
 #[cfg(test)]
 mod tradeoff_test;
+#[cfg(test)]
+mod views_test;
 
 pub use catalogue::{Artifact, PaperPlace, all, chosen, of_profile, printed};
 pub use comparison::{Gate, GateFailure};

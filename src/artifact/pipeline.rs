@@ -5,12 +5,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use super::comparison::{Gate, GateFailure, beside_paper, stopped_by, with_stopped};
-use super::draw::{Drawer, losses};
+use super::draw::Drawer;
 use super::figure::Drawing;
 use super::files::{FinishedRun, files_beside, run_notes, unmade};
 use super::folder::{Published, ResultsFolder};
 use super::layout::{layout, noted};
 use super::lists::{self, NameList};
+use super::loss_curves::losses;
 use super::page_part::{self, PagePart};
 use super::seeds::{dots, order_notes};
 use super::{Artifact, print};

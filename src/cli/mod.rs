@@ -21,6 +21,7 @@ macro_rules! detail {
 }
 
 mod answer;
+mod artifact_report;
 mod audit;
 mod begin;
 mod cache;
@@ -31,6 +32,7 @@ mod doctor_model;
 mod explain;
 mod export;
 mod fetch;
+mod fetch_request;
 mod grid_args;
 mod help;
 mod home;

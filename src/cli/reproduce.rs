@@ -5,20 +5,18 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::answer::done::{CellFailure, MadeArtifact, Refused, Reproduced, all_shown, shown};
 use super::answer::{self, Answer};
+use super::artifact_report::{Done, report_outcome};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
 use super::listing::{self, ArtifactList};
 use super::out::{self, seconds};
 use super::work::{GivenWork, artifact_folder, differs, not_over_a_later_one, noted};
 use super::{fetch, progress, report, search, stop};
-use crate::artifact::{
-    self, Artifact, ArtifactOutcome, GateFailure, Gated, ResultsFolder, Runner, UpToDateCheck, claims, contents,
-};
+use crate::artifact::{self, Artifact, Gated, ResultsFolder, Runner, UpToDateCheck, claims, contents};
 use crate::cluster::Submission;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::output::apart;
@@ -371,27 +369,6 @@ impl Call<'_> {
     }
 }
 
-/// Prints notes about the written files and the gate, and the cells without results.
-fn report_outcome(name: &str, grid: &Grid, made: &ArtifactOutcome, took: f64) {
-    let all = out::cells(grid.cells.len());
-    note!("{name}: {all} in {}; written: {}", seconds(took), all_shown(&made.files).join(", "));
-    if let Some(recorded) = &made.recorded {
-        note!("{name}: {recorded}");
-    }
-    for (backbone, reason) in &made.unknown {
-        note!("{backbone}: cannot check whether it is the paper's model: {reason}");
-    }
-    made.misses.iter().for_each(|miss| eprintln!("  {miss}"));
-    if !made.misses.is_empty() {
-        let backbones = GateFailure::backbones(&made.misses).join(", ");
-        eprintln!("{backbones}: its pruned cells were not run; --no-gate runs them anyway");
-    }
-    made.failures.iter().for_each(|(cell, reason)| eprintln!("  {cell} failed: {reason}"));
-    if made.unmade > 0 {
-        eprintln!("{name}: {} of {all} are not complete; run without --stored to compute them", made.unmade);
-    }
-}
-
 /// Returns whether a run will measure latencies, because some are missing or must be repeated.
 fn will_time(grid: &Grid, runner: &Runner<'_>) -> bool {
     let Runner { store, settings, .. } = runner;
@@ -414,49 +391,6 @@ fn quiet_enough(artifact: &str, spread: TimeSpread) -> Result<()> {
         .expected(format!("times of a test computation within {most:.0} % of their mean"))
         .found(format!("{found:.0} %"))
         .hint("stop other programs and run it again, or add --record-noisy"))
-}
-
-#[derive(Serialize, Deserialize)]
-struct Done {
-    screen: Option<String>,
-    beside: String,
-    recorded: Option<String>,
-    files: Vec<PathBuf>,
-    warnings: Vec<String>,
-}
-
-impl Done {
-    fn of(made: &ArtifactOutcome, warnings: Vec<String>) -> Self {
-        let ArtifactOutcome { table, comparison, files, recorded, .. } = made;
-        let screen = table.as_ref().map(|view| screen(view, out::width()));
-        Self { screen, beside: comparison.clone(), recorded: recorded.clone(), files: files.clone(), warnings }
-    }
-
-    /// Prints the cached report.
-    fn again(self, artifact: &Artifact, grid: &Grid, target: &ResultsFolder) -> MadeArtifact {
-        let Self { screen, beside: comparison, recorded, files, warnings } = self;
-        warnings.iter().for_each(|text| note!("{text}"));
-        if let Some(screen) = screen.filter(|_| !answer::json()) {
-            println!("{screen}");
-            print!("{comparison}");
-        }
-        let name = &artifact.name;
-        let cells = grid.cells.len();
-        let all = out::cells(cells);
-        note!("{name}: {cells} of {all} are stored already, and its files are unchanged: nothing to do");
-        if let Some(recorded) = &recorded {
-            note!("{name}: {recorded}");
-        }
-        MadeArtifact {
-            name: name.clone(),
-            profile: grid.profile.clone(),
-            cells,
-            differs: differs(target),
-            recorded,
-            files: all_shown(&files),
-            ..MadeArtifact::default()
-        }
-    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ pub(super) mod cache;
 pub(super) mod done;
 pub(super) mod layers;
 pub(super) mod plan;
+pub(super) mod plan_cost;
 pub(super) mod seen;
 
 use std::ffi::OsString;
