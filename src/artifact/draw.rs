@@ -18,7 +18,10 @@ use crate::results::{Measurement, distinct};
 use crate::{criterion, recovery};
 
 /// Draws one figure per backbone.
-pub(super) fn each(backbones: &[String], figure: impl Fn(&String) -> Result<Figure>) -> Result<Vec<(String, Drawing)>> {
+pub(super) fn draw_each(
+    backbones: &[String],
+    figure: impl Fn(&String) -> Result<Figure>,
+) -> Result<Vec<(String, Drawing)>> {
     let is_named = backbones.len() > 1;
     backbones
         .iter()
@@ -29,7 +32,7 @@ pub(super) fn each(backbones: &[String], figure: impl Fn(&String) -> Result<Figu
         .collect()
 }
 
-fn two_in_one_place(one: &str, other: &str) -> Error {
+fn duplicate_place_error(one: &str, other: &str) -> Error {
     Error::bad_input("two cells of the grid have the same place and label in the figure")
         .expected("one cell for each place and label")
         .found(format!("`{one}` and `{other}`"))
@@ -74,10 +77,10 @@ impl Drawer<'_> {
         match self.entry.kind {
             FigureKind::Bars => Ok(vec![(String::new(), self.bars().draw()?)]),
             FigureKind::Shares => Ok(vec![(String::new(), self.shares().draw()?)]),
-            FigureKind::Channels => each(&backbones, |backbone| Ok(self.channels(backbone))),
-            FigureKind::Depths => each(&backbones, |backbone| Ok(self.depths(backbone))),
-            FigureKind::Layers => each(&backbones, |backbone| self.layers(backbone)),
-            FigureKind::Pareto => each(&backbones, |backbone| self.pareto(backbone)),
+            FigureKind::Channels => draw_each(&backbones, |backbone| Ok(self.channels(backbone))),
+            FigureKind::Depths => draw_each(&backbones, |backbone| Ok(self.depths(backbone))),
+            FigureKind::Layers => draw_each(&backbones, |backbone| self.layers(backbone)),
+            FigureKind::Pareto => draw_each(&backbones, |backbone| self.pareto(backbone)),
         }
     }
 
@@ -177,7 +180,7 @@ impl Drawer<'_> {
             let depth = matches!(self.entry.kind, FigureKind::Depths).then_some(condition.depth);
             let key = (&condition.backbone, &condition.recovery, metric, depth);
             if let Some(other) = is_shown.then(|| places.insert(key, number)).flatten() {
-                return Err(two_in_one_place(&other.cell, &number.cell));
+                return Err(duplicate_place_error(&other.cell, &number.cell));
             }
         }
         Ok(())
@@ -329,7 +332,7 @@ impl Drawer<'_> {
             }
             let known = selections.iter().find(|(known, _)| known.label == label);
             if let Some((_, other)) = known.filter(|(known, _)| result.removed != known.removed) {
-                return Err(two_in_one_place(other, &result.cell.to_string()));
+                return Err(duplicate_place_error(other, &result.cell.to_string()));
             }
             if known.is_none() {
                 let operators = result.boundaries.iter().map(|boundary| boundary.region).collect();

@@ -1,6 +1,6 @@
 //! Loss curves of trained operators.
 
-use super::draw::each;
+use super::draw::draw_each;
 use crate::artifact::figure::{Axis, Curves, Drawing, Figure, Line, Plot, Point, Surroundings};
 use crate::artifact::paper::backbone_label;
 use crate::error::Result;
@@ -13,10 +13,10 @@ use crate::results::{distinct, settings};
 ///
 /// # Errors
 /// Fails if a figure cannot be drawn.
-pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, Drawing)>> {
+pub(super) fn draw_losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, Drawing)>> {
     let trained: Vec<&CellResult> = outcome.cells.iter().filter(|result| !result.training.is_empty()).collect();
     let backbones = distinct(trained.iter().map(|result| &result.cell.backbone));
-    each(&backbones, |backbone| {
+    draw_each(&backbones, |backbone| {
         let here = trained.iter().copied().filter(|result| result.cell.backbone == *backbone);
         let trained_here: Vec<&CellResult> = here.collect();
         let labels = trained_labels(&trained_here.iter().map(|result| &result.cell).collect::<Vec<_>>());

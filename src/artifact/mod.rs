@@ -53,6 +53,6 @@ pub use finished::{UpToDateCheck, contents};
 pub use folder::{Published, ResultsFolder, here};
 pub use identity::{ExaminedInput, examine, hold, identify, weight_bytes};
 pub use page_part::PagePart;
-pub use pipeline::{ArtifactOutcome, Executor, Gated, Runner, artifact_files, gated, list, make};
+pub use pipeline::{ArtifactOutcome, Executor, Gated, Runner, artifact_files, list, make, run_gate};
 pub use raced::{Raced, search_files, search_names};
 pub use recorded::NOT_RECORDED;

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use super::catalogue::{self, Artifact};
-use super::layout::{layout, noted};
+use super::layout::{layout, with_notes};
 use super::lists;
 use super::pipeline::printed_forms;
 use super::print_facts::{facts, fixture, in_one_language};
@@ -64,7 +64,7 @@ fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
     let numbers: Vec<_> = paper.iter().cloned().chain(further).map(measured).collect();
     let entry = artifact.description.table.as_ref().unwrap();
     let laid = layout(&artifact.description, entry, &numbers, &paper).unwrap();
-    printed_forms(artifact, entry, &noted(laid, "paper", vec!["A note: 5 % ± 1 × 2 ≥ 3 – é.".to_owned()]))
+    printed_forms(artifact, entry, &with_notes(laid, "paper", vec!["A note: 5 % ± 1 × 2 ≥ 3 – é.".to_owned()]))
 }
 
 fn printed(name: &str) -> String {

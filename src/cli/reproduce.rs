@@ -14,7 +14,7 @@ use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
 use super::listing::{self, ArtifactList};
 use super::out::{self, seconds};
-use super::work::{GivenWork, artifact_folder, differs, not_over_a_later_one, noted};
+use super::work::{GivenWork, artifact_folder, differs, not_over_a_later_one, with_job_end};
 use super::{fetch, progress, report, search, stop};
 use crate::artifact::{self, Artifact, Gated, ResultsFolder, Runner, UpToDateCheck, claims, contents};
 use crate::cluster::Submission;
@@ -98,11 +98,11 @@ struct Call<'a> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    noted(arguments.frozen.as_deref(), || ended(arguments))
+    with_job_end(arguments.frozen.as_deref(), || reproduce(arguments))
 }
 
 /// Reproduces the requested artifacts and returns the exit code.
-fn ended(arguments: &Arguments) -> Result<u8> {
+fn reproduce(arguments: &Arguments) -> Result<u8> {
     let call = Call {
         arguments,
         experiments: home::own_experiments(arguments.experiments.as_ref())?,
@@ -280,13 +280,13 @@ impl Call<'_> {
         }
         if arguments.fetch {
             let needs = artifact.needs(arguments.profile.as_deref(), &arguments.overrides)?;
-            fetch::bring(&needs, runner.store, arguments.events, runner.stop)?;
+            fetch::fetch_missing(&needs, runner.store, arguments.events, runner.stop)?;
         }
         if let Some(races) = &artifact.description.races {
             let grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
             let target = self.target(artifact, &grid)?;
             let race = search::Race { artifact, races, grid, target: &target, results, quiet: self.is_quiet() };
-            return search::made(&race, runner);
+            return search::run_race(&race, runner);
         }
         self.make_grid(artifact, runner)
     }
@@ -313,8 +313,8 @@ impl Call<'_> {
         if let Some(done) = finished().and_then(|(check, _)| check.found::<Done>(&target.folders())) {
             return Ok(done.again(artifact, &grid, &target));
         }
-        if target.needs_quiet_times() && will_time(&grid, runner) {
-            quiet_enough(&artifact.name, latency::machine_spread())?;
+        if target.needs_quiet_times() && will_measure_latency(&grid, runner) {
+            check_machine_is_quiet(&artifact.name, latency::machine_spread())?;
         }
         let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
         if let Some((finished, warnings)) = finished().filter(|_| made.failed + made.unmade == 0) {
@@ -370,7 +370,7 @@ impl Call<'_> {
 }
 
 /// Returns whether a run will measure latencies, because some are missing or must be repeated.
-fn will_time(grid: &Grid, runner: &Runner<'_>) -> bool {
+fn will_measure_latency(grid: &Grid, runner: &Runner<'_>) -> bool {
     let Runner { store, settings, .. } = runner;
     if grid.evaluate.latency.is_empty() || settings.retime {
         return !grid.evaluate.latency.is_empty();
@@ -380,7 +380,7 @@ fn will_time(grid: &Grid, runner: &Runner<'_>) -> bool {
 }
 
 /// Fails if latencies of identical computations vary too much to be recorded.
-fn quiet_enough(artifact: &str, spread: TimeSpread) -> Result<()> {
+fn check_machine_is_quiet(artifact: &str, spread: TimeSpread) -> Result<()> {
     if !spread.is_noise() {
         return Ok(());
     }
@@ -399,8 +399,8 @@ mod tests {
 
     #[test]
     fn record_of_times_needs_an_idle_machine() {
-        quiet_enough("tableA8", TimeSpread { mean: 10.0, deviation: 0.4 }).unwrap();
-        let refused = quiet_enough("tableA8", TimeSpread { mean: 10.0, deviation: 1.2 }).unwrap_err();
+        check_machine_is_quiet("tableA8", TimeSpread { mean: 10.0, deviation: 0.4 }).unwrap();
+        let refused = check_machine_is_quiet("tableA8", TimeSpread { mean: 10.0, deviation: 1.2 }).unwrap_err();
         assert_eq!(refused.exit_code(), 4);
         let text = refused.to_string();
         assert!(text.contains("too busy") && text.contains("12 %") && text.contains("--record-noisy"), "{text}");

@@ -5,13 +5,13 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::finding::Check;
-use super::tables::{PrintedTable, alike, name};
+use super::tables::{PrintedTable, name, nearly_equal};
 use crate::error::{Error, Result};
 use crate::files::regular;
 use crate::results::NOISY;
 
 /// Parses a printed number and its maximum rounding error.
-pub(super) fn printed(text: &str) -> Option<(f64, f64)> {
+pub(super) fn parse_printed(text: &str) -> Option<(f64, f64)> {
     // Noisy latencies have a mark before the number.
     let text = text.trim().trim_start_matches(NOISY).replace('−', "-").replace(',', "");
     let end = text.find(|c: char| !c.is_ascii_digit() && !".-+".contains(c)).unwrap_or(text.len());
@@ -27,7 +27,13 @@ pub(super) fn printed(text: &str) -> Option<(f64, f64)> {
 }
 
 /// Checks the page's table against the CSV table, and the Markdown and LaTeX tables against the page.
-pub(super) fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &Path, check: &mut Check) -> Result<()> {
+pub(super) fn check_page(
+    page: &Path,
+    table: &PrintedTable,
+    markdown: &Path,
+    latex: &Path,
+    check: &mut Check,
+) -> Result<()> {
     let value: Value = serde_json::from_slice(&regular::read(page)?).map_err(|error| {
         Error::damaged("cannot read an artifact of the page").at(page.display().to_string()).found(error.to_string())
     })?;
@@ -43,7 +49,7 @@ pub(super) fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &
                 let mut lines = (0..table.rows.len()).filter(|&line| {
                     table.rows[line].get(at).is_some_and(|keys| keys.split("; ").any(|part| part == key))
                 });
-                lines.any(|line| table.number(line, place_column).is_some_and(|found| alike(found, value)))
+                lines.any(|line| table.number(line, place_column).is_some_and(|found| nearly_equal(found, value)))
             });
             if !known {
                 check.differ(
@@ -53,7 +59,7 @@ pub(super) fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &
                 );
                 continue;
             }
-            if let Some((number, half)) = printed(text) {
+            if let Some((number, half)) = parse_printed(text) {
                 check.rounded(|| format!("{}, as it is printed", row_label(row, key)), number, value, half);
             }
         }
@@ -75,7 +81,7 @@ pub(super) fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &
         }
     }
     if latex.is_file() {
-        printed_as_the_paper_does(latex, &rows, check)?;
+        check_latex(latex, &rows, check)?;
     }
     Ok(())
 }
@@ -86,7 +92,7 @@ fn row_label(row: usize, key: &str) -> String {
 
 /// Checks the LaTeX table, which may be transposed. Each number of a row must appear in the corresponding row or column
 /// of the page.
-fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<()> {
+fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<()> {
     let file = name(latex);
     let body = latex_rows(latex)?;
     let rows: Vec<Vec<String>> = rows
@@ -111,7 +117,7 @@ fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Che
         };
         // Prompt length and batch size come first.
         let before = if as_rows { 0 } else { cells.len().saturating_sub(rows.len()) };
-        for cell in strangers(&cells[before..], texts, check) {
+        for cell in unmatched_cells(&cells[before..], texts, check) {
             let position = format!("{file}, row {}", line + 1);
             check.differ(position, [cell, "no such number in that row of page.json".to_owned()], None);
         }
@@ -123,7 +129,7 @@ fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Che
 const SHADE: &str = "\\rowcolor{gray!15}";
 
 /// Returns the cells whose numbers appear in none of `texts`. Each text matches at most one cell.
-fn strangers(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec<String> {
+fn unmatched_cells(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec<String> {
     let mut strange = Vec::new();
     for cell in cells {
         let bare = cell.replace(SHADE, "");
@@ -216,19 +222,19 @@ mod tests {
     fn strange(cells: &[&str]) -> Vec<String> {
         let texts = ["84.1", "16.7", "~29.3 ± 1.9", "failed"].map(str::to_owned).to_vec();
         let cells: Vec<String> = cells.iter().map(|&cell| cell.to_owned()).collect();
-        strangers(&cells, texts, &mut Check::new(CheckKind::Tables))
+        unmatched_cells(&cells, texts, &mut Check::new(CheckKind::Tables))
     }
 
     #[test]
     fn a_printed_number_says_how_far_it_may_be_rounded() {
         assert_eq!(
-            printed("98.10 ± 0.2").map(|(number, half)| (number, half > 0.005 && half < 0.00501)),
+            parse_printed("98.10 ± 0.2").map(|(number, half)| (number, half > 0.005 && half < 0.00501)),
             Some((98.1, true))
         );
-        assert_eq!(printed("1.05×").map(|printed| printed.0), Some(1.05));
-        assert_eq!(printed("~12.3 ± 4.5").map(|printed| printed.0), Some(12.3));
-        let large = printed("2.09e7 ± 1.5e6").map(|(number, half)| (number, half > 5e4 && half < 5.001e4));
+        assert_eq!(parse_printed("1.05×").map(|printed| printed.0), Some(1.05));
+        assert_eq!(parse_printed("~12.3 ± 4.5").map(|printed| printed.0), Some(12.3));
+        let large = parse_printed("2.09e7 ± 1.5e6").map(|(number, half)| (number, half > 5e4 && half < 5.001e4));
         assert_eq!(large, Some((2.09e7, true)));
-        assert_eq!(printed("failed"), None);
+        assert_eq!(parse_printed("failed"), None);
     }
 }

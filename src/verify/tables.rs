@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::finding::{Check, CheckKind};
 use super::metrics::ROUNDING;
-use super::page_table::{markdown_rows, printed, shown};
+use super::page_table::{check_page, markdown_rows, parse_printed};
 use super::record::ReferenceRun;
 use crate::error::{Error, Result};
 use crate::files::{self, regular};
@@ -24,14 +24,16 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
     for path in tables {
         let table = PrintedTable::read(&path)?;
         match table.column("metric").zip(table.column("cell")) {
-            Some((metric, cell)) => tidy(&table, recorded, metric, cell, &mut check),
-            None => wide(&table, recorded, &mut check),
+            Some((metric, cell)) => check_tidy(&table, recorded, metric, cell, &mut check),
+            None => check_wide(&table, recorded, &mut check),
         }
-        parquet(&path, &mut check)?;
+        check_parquet(&path, &mut check)?;
         let printed = path.with_extension("md");
         match (folder.join("page.json"), printed.is_file()) {
-            (page, true) if page.is_file() => shown(&page, &table, &printed, &path.with_extension("tex"), &mut check)?,
-            (_, true) => run_markdown(&table, recorded, &printed, &mut check)?,
+            (page, true) if page.is_file() => {
+                check_page(&page, &table, &printed, &path.with_extension("tex"), &mut check)?;
+            }
+            (_, true) => check_markdown(&table, recorded, &printed, &mut check)?,
             _ => {}
         }
     }
@@ -78,12 +80,12 @@ pub(super) fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-pub(super) fn alike(one: f64, two: f64) -> bool {
+pub(super) fn nearly_equal(one: f64, two: f64) -> bool {
     (one - two).abs() <= ROUNDING * one.abs().max(two.abs())
 }
 
-fn both_alike(one: Option<f64>, two: Option<f64>) -> bool {
-    one.zip(two).map_or(one.is_none() && two.is_none(), |(one, two)| alike(one, two))
+fn both_nearly_equal(one: Option<f64>, two: Option<f64>) -> bool {
+    one.zip(two).map_or(one.is_none() && two.is_none(), |(one, two)| nearly_equal(one, two))
 }
 
 fn spread(record: &Record) -> Spread {
@@ -110,7 +112,7 @@ impl ExpectedLine {
 }
 
 /// Checks a table with one row per number, or per mean and deviation over seeds.
-fn tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell: usize, check: &mut Check) {
+fn check_tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell: usize, check: &mut Check) {
     let Some(value) = table.column("value") else { return };
     let kinds: Vec<(usize, Spread)> =
         Spread::ALL.into_iter().filter_map(|kind| Some((table.column(kind.column())?, kind))).collect();
@@ -134,7 +136,7 @@ fn tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell: usiz
         let mut compare = |position: usize, all: Vec<Option<f64>>, may_be_empty: bool| {
             let found = table.number(row, position);
             let is_empty = found.is_none() && table.rows[row].get(position).is_none_or(String::is_empty);
-            match (is_empty && may_be_empty) || all.iter().any(|value| both_alike(*value, found)) {
+            match (is_empty && may_be_empty) || all.iter().any(|value| both_nearly_equal(*value, found)) {
                 true => check.agree(0.0),
                 false => {
                     let at = format!("{}, line {}: {} of {}", table.name, row + 2, metric, cells.join("; "));
@@ -152,7 +154,7 @@ fn tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell: usiz
 }
 
 /// Checks a table with one row per cell.
-fn wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut Check) {
+fn check_wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut Check) {
     let mut cells: BTreeMap<&str, BTreeMap<String, Option<f64>>> = BTreeMap::new();
     for number in &recorded.numbers.numbers {
         let columns = cells.entry(&number.cell).or_default();
@@ -192,13 +194,13 @@ fn missing_columns(
         .iter()
         .filter_map(|(at, head)| {
             let value = cell.get(*head).copied().flatten();
-            (!both_alike(value, table.number(row, *at))).then_some((*at, value))
+            (!both_nearly_equal(value, table.number(row, *at))).then_some((*at, value))
         })
         .collect()
 }
 
 /// Checks that the Parquet table equals the CSV table.
-fn parquet(csv: &Path, check: &mut Check) -> Result<()> {
+fn check_parquet(csv: &Path, check: &mut Check) -> Result<()> {
     let path = csv.with_extension("parquet");
     if !path.is_file() {
         return Ok(());
@@ -230,7 +232,7 @@ fn line_of(line: usize, text: &str) -> String {
 }
 
 /// Checks the Markdown table against the CSV table.
-fn run_markdown(table: &PrintedTable, recorded: &ReferenceRun, path: &Path, check: &mut Check) -> Result<()> {
+fn check_markdown(table: &PrintedTable, recorded: &ReferenceRun, path: &Path, check: &mut Check) -> Result<()> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let Some(heads) = text.lines().find(|line| line.starts_with("| ")) else { return Ok(()) };
     let heads: Vec<&str> = heads.trim_matches('|').split(" | ").map(str::trim).collect();
@@ -246,7 +248,7 @@ fn run_markdown(table: &PrintedTable, recorded: &ReferenceRun, path: &Path, chec
         for (row, cells) in rows.iter().enumerate() {
             let (Some(value), Some(text)) = (table.number(row, column), cells.get(at)) else { continue };
             let bare = text.replace("**", "").replace("<u>", "").replace("*", "");
-            match printed(&bare) {
+            match parse_printed(&bare) {
                 Some((number, half)) => check.rounded(|| cell_position(path, head, row), number, value, half),
                 None => check.differ(cell_position(path, head, row), [text.trim().to_owned(), value.to_string()], None),
             }

@@ -327,7 +327,7 @@ pub(super) fn attempt(
 ) -> Result<JobStatus> {
     let context = tools.run;
     let index = job.index;
-    let step = tried(context, variants, || (job.group.make)(tools, backbone, index, variants, going))?;
+    let step = run_with_retries(context, variants, || (job.group.make)(tools, backbone, index, variants, going))?;
     if step == JobStatus::Contended {
         return Ok(step);
     }
@@ -344,7 +344,7 @@ pub(super) fn attempt(
 }
 
 /// Runs a job up to the permitted number of attempts. Marks its cells as failed if all attempts fail.
-fn tried(
+fn run_with_retries(
     context: &RunContext<'_>,
     variants: &[&Variant],
     mut job: impl FnMut() -> Result<JobStatus>,
