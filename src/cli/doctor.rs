@@ -140,7 +140,7 @@ fn print_item(CheckItem { mark, what, found, todo }: &CheckItem) {
         Mark::Note => (Look::Doubtful, "note  "),
         Mark::Lacks => (Look::Bad, "LACKS "),
     };
-    out::say_line(&[(look, mark), (Look::Plain, &format!("{what}: {found}"))]);
+    out::print_line(&[(look, mark), (Look::Plain, &format!("{what}: {found}"))]);
     for line in todo.lines() {
         println!("      → {line}");
     }

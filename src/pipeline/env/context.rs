@@ -146,7 +146,7 @@ impl<'a> RunContext<'a> {
     }
 
     /// Returns whether to report a new score. A worker reports only scores that it computed.
-    pub(crate) fn tells_of(&self, key: &Key) -> bool {
+    pub(crate) fn is_reported(&self, key: &Key) -> bool {
         self.worker_limits.is_none() || lock(&self.scores).contains(key.hash())
     }
 

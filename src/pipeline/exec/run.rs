@@ -337,7 +337,7 @@ pub(super) fn attempt(
         preflight::in_store(0, plan, &context.conditions)?;
     }
     if step == JobStatus::Done {
-        (job.group.tell)(context, backbone, index, variants);
+        (job.group.report)(context, backbone, index, variants);
     }
     context.look_complete(variants);
     Ok(JobStatus::Done)

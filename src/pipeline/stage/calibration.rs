@@ -36,7 +36,7 @@ pub const GROUP: Group = Group {
     },
     order: Order::First,
     make,
-    tell: |_, _, _, _| {},
+    report: |_, _, _, _| {},
 };
 
 /// Makes the missing selections and operators of some variants of a calibration. An error that concerns one variant

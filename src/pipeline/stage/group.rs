@@ -36,7 +36,7 @@ pub struct Group {
     pub order: Order,
     pub(crate) make: Make,
     /// Reports the results of some variants.
-    pub(crate) tell: fn(&RunContext<'_>, &BackbonePlan, usize, &[&Variant]),
+    pub(crate) report: fn(&RunContext<'_>, &BackbonePlan, usize, &[&Variant]),
 }
 
 /// Scheduling order of a group's jobs.

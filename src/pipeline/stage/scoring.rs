@@ -29,7 +29,7 @@ pub(crate) const GROUP: Group = Group {
     bytes: |backbone, variants| variants.len() as u64 * operator::matrix_bytes(&backbone.config),
     order: Order::Then,
     make,
-    tell,
+    report: report_scores,
 };
 
 /// Scores some variants on an evaluation. A variant without a program fails only its own cells.
@@ -130,13 +130,13 @@ fn take_over(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, varian
 
 /// Reports the scores computed here: perplexities, and accuracies in percent. Unreadable scores are ignored, because
 /// damage is reported when the results are read.
-fn tell(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) {
+fn report_scores(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) {
     let evaluation = &backbone.evaluations[index];
     let values = || -> Result<Vec<(usize, f64)>> {
         let answer_key = AnswerKey::read(evaluation, run.store)?;
         let mut values = Vec::new();
         for (cell, key) in variants.iter().map(|variant| (variant.cell, &variant.scores[index])) {
-            let is_reported = !run.failed(cell) && run.tells_of(key);
+            let is_reported = !run.failed(cell) && run.is_reported(key);
             let Some(Lookup::Whole(object)) = is_reported.then(|| run.store.look(key)) else { continue };
             let value = match (&evaluation.target, &answer_key) {
                 (EvalTarget::Windows(text), _) => scores::window_scores(read(&object)?, text)?.0.perplexity(),
