@@ -10,15 +10,18 @@ use crate::artifact::figure::{
 };
 use crate::artifact::paper::backbone_label;
 use crate::error::{Error, Result};
-use crate::grid::{Cell, Description, FigureEntry, FigureKind};
+use crate::grid::{Description, FigureEntry, FigureKind};
 use crate::metric::{self, Metric};
 use crate::pipeline::exec::{CellResult, GridOutcome};
 use crate::results::record::{Condition, DENSE, Record};
-use crate::results::{Measurement, distinct, settings};
+use crate::results::{Measurement, distinct};
 use crate::{criterion, recovery};
 
 /// Draws one figure per backbone.
-fn each(backbones: &[String], figure: impl Fn(&String) -> Result<Figure>) -> Result<Vec<(String, Drawing)>> {
+pub(super) fn draw_each(
+    backbones: &[String],
+    figure: impl Fn(&String) -> Result<Figure>,
+) -> Result<Vec<(String, Drawing)>> {
     let is_named = backbones.len() > 1;
     backbones
         .iter()
@@ -29,87 +32,12 @@ fn each(backbones: &[String], figure: impl Fn(&String) -> Result<Figure>) -> Res
         .collect()
 }
 
-/// Draws the training losses of each backbone.
-///
-/// # Errors
-/// Fails if a figure cannot be drawn.
-pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, Drawing)>> {
-    let trained: Vec<&CellResult> = outcome.cells.iter().filter(|result| !result.training.is_empty()).collect();
-    let backbones = distinct(trained.iter().map(|result| &result.cell.backbone));
-    each(&backbones, |backbone| {
-        let here = trained.iter().copied().filter(|result| result.cell.backbone == *backbone);
-        let trained_here: Vec<&CellResult> = here.collect();
-        let labels = trained_labels(&trained_here.iter().map(|result| &result.cell).collect::<Vec<_>>());
-        let around = Surroundings {
-            title: format!("{title}, loss of fine-tuning: {}", backbone_label(backbone)),
-            description: "Divergence of the student from the teacher, the mean of the steps around each point."
-                .to_owned(),
-            heading: backbone_label(backbone).to_owned(),
-            ..Surroundings::default()
-        };
-        let plot = Plot::Curves(Curves {
-            x: Axis { label: "Step".into(), ..Axis::default() },
-            y: Axis { label: "Loss (nats)".into(), ..Axis::default() },
-            lines: trained_here
-                .into_iter()
-                .zip(labels)
-                .map(|(result, label)| {
-                    let block = result.training.len().div_ceil(LOSS_POINTS).max(1);
-                    let method = recovery_of(&result.cell).to_owned();
-                    Line {
-                        label,
-                        points: result
-                            .training
-                            .chunks(block)
-                            .enumerate()
-                            .map(|(at, steps)| loss_point(block, at, steps))
-                            .collect(),
-                        method,
-                    }
-                })
-                .collect(),
-            levels: Vec::new(),
-        });
-        Ok(Figure { around, plot })
-    })
-}
-
-/// Averages the losses of several steps. The loss of a single step depends on its one sequence.
-fn loss_point(block: usize, at: usize, steps: &[f64]) -> Point {
-    Point {
-        x: (at * block) as f64 + (steps.len() + 1) as f64 / 2.0,
-        y: Some(steps.iter().sum::<f64>() / steps.len() as f64),
-        error: None,
-    }
-}
-
-fn recovery_of(cell: &Cell) -> &str {
-    cell.recovery.as_ref().map_or("", |method| method.name.as_str())
-}
-
-/// Labels curves by recovery, and by differing settings where labels are equal.
-fn trained_labels(cells: &[&Cell]) -> Vec<String> {
-    let settings: Vec<_> = cells.iter().map(|cell| settings::of_cell(cell)).collect();
-    let called: Vec<&str> = cells.iter().map(|cell| recovery_of(cell)).collect();
-    called
-        .iter()
-        .zip(settings::besides(&called, &settings.iter().collect::<Vec<_>>()))
-        .map(|(name, words)| {
-            let name = format!("{} + FT", recovery::label(name));
-            if words.is_empty() { name } else { format!("{name}, {words}") }
-        })
-        .collect()
-}
-
-fn two_in_one_place(one: &str, other: &str) -> Error {
+fn duplicate_place_error(one: &str, other: &str) -> Error {
     Error::bad_input("two cells of the grid have the same place and label in the figure")
         .expected("one cell for each place and label")
         .found(format!("`{one}` and `{other}`"))
         .hint("leave one of the cells out, or name the option in the artifact's `named_options`")
 }
-
-/// Number of points of a loss curve, each the mean of several steps.
-const LOSS_POINTS: usize = 16;
 
 const ERROR_BARS: &str = "Error bars: ± 1 standard error. Points are offset horizontally for legibility.";
 const FRONTIER: &str = "No other variant here is both smaller and better than one on the frontier. Where points coincide, the \
@@ -149,10 +77,10 @@ impl Drawer<'_> {
         match self.entry.kind {
             FigureKind::Bars => Ok(vec![(String::new(), self.bars().draw()?)]),
             FigureKind::Shares => Ok(vec![(String::new(), self.shares().draw()?)]),
-            FigureKind::Channels => each(&backbones, |backbone| Ok(self.channels(backbone))),
-            FigureKind::Depths => each(&backbones, |backbone| Ok(self.depths(backbone))),
-            FigureKind::Layers => each(&backbones, |backbone| self.layers(backbone)),
-            FigureKind::Pareto => each(&backbones, |backbone| self.pareto(backbone)),
+            FigureKind::Channels => draw_each(&backbones, |backbone| Ok(self.channels(backbone))),
+            FigureKind::Depths => draw_each(&backbones, |backbone| Ok(self.depths(backbone))),
+            FigureKind::Layers => draw_each(&backbones, |backbone| self.layers(backbone)),
+            FigureKind::Pareto => draw_each(&backbones, |backbone| self.pareto(backbone)),
         }
     }
 
@@ -252,7 +180,7 @@ impl Drawer<'_> {
             let depth = matches!(self.entry.kind, FigureKind::Depths).then_some(condition.depth);
             let key = (&condition.backbone, &condition.recovery, metric, depth);
             if let Some(other) = is_shown.then(|| places.insert(key, number)).flatten() {
-                return Err(two_in_one_place(&other.cell, &number.cell));
+                return Err(duplicate_place_error(&other.cell, &number.cell));
             }
         }
         Ok(())
@@ -404,7 +332,7 @@ impl Drawer<'_> {
             }
             let known = selections.iter().find(|(known, _)| known.label == label);
             if let Some((_, other)) = known.filter(|(known, _)| result.removed != known.removed) {
-                return Err(two_in_one_place(other, &result.cell.to_string()));
+                return Err(duplicate_place_error(other, &result.cell.to_string()));
             }
             if known.is_none() {
                 let operators = result.boundaries.iter().map(|boundary| boundary.region).collect();
@@ -429,7 +357,6 @@ impl Drawer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grid::Method;
 
     #[test]
     fn channel_curve_is_sorted_and_relative_to_baseline() {
@@ -437,26 +364,5 @@ mod tests {
         let found: Vec<(f64, Option<f64>)> = points.iter().map(|point| (point.x, point.y)).collect();
         assert_eq!(found, [(12.5, Some(0.5)), (37.5, Some(0.5)), (62.5, Some(1.5)), (87.5, Some(2.0))]);
         assert!(sorted_points(Vec::new()).is_empty());
-    }
-
-    #[test]
-    fn curves_of_one_recovery_are_told_apart_by_what_they_differ_in() {
-        let one = sleb_cell("ghosted", 4);
-        let two = sleb_cell("ghosted", 6);
-        let other = sleb_cell("affine", 4);
-        let labels = trained_labels(&[&one, &two, &other]);
-        let name = format!("{} + FT", recovery::label("ghosted"));
-        assert_eq!(labels[..2], [format!("{name}, depth 4"), format!("{name}, depth 6")]);
-        assert_eq!(trained_labels(&[&one]), [name]);
-        assert!(labels[2].ends_with(" + FT"), "{labels:?}");
-    }
-
-    fn sleb_cell(recovery: &str, depth: usize) -> Cell {
-        Cell {
-            criterion: Some(Method::named("sleb")),
-            depth: depth.into(),
-            recovery: Some(Method::named(recovery)),
-            ..Cell::named("a", "a")
-        }
     }
 }

@@ -95,7 +95,7 @@ pub fn write_run(
 ) -> Result<(String, Vec<PathBuf>)> {
     let results = collect(grid, outcome, &[]);
     // Store the per-seed numbers even if the tables aggregate them.
-    let tabled = results.over(over);
+    let tabled = results.aggregate_over(over);
     let profile = grid.profile.as_deref().unwrap_or_default();
     let besides = [run_notes(grid, outcome), tabled.notes(), unmade(outcome)].concat();
     let table = long(&tabled, profile, besides.clone());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::layout::{layout, noted};
+use super::layout::{layout, with_notes};
 use super::print::printed;
 use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
@@ -341,7 +341,7 @@ fn a_metric_that_there_is_not_is_refused_with_the_nearest() {
 
 #[test]
 fn what_has_to_be_said_of_all_numbers_stands_under_the_table() {
-    let view = noted(view(), "tiny", vec!["Warning: 5 % is seen.".into()]);
+    let view = with_notes(view(), "tiny", vec!["Warning: 5 % is seen.".into()]);
     assert!(
         screen(&view, None).ends_with("Protocol: profile tiny.\nWarning: 5 % is seen.\n"),
         "{}",

@@ -42,7 +42,7 @@ pub(super) fn layout(
         builder.add_backbone(index, &of_backbone, &depths[index])?;
     }
     let mut rows = builder.rows;
-    tell_apart(table, &mut rows);
+    distinguish_rows(table, &mut rows);
     let laid = Table {
         title: description.title.clone(),
         caption: description.caption.clone().unwrap_or_default(),
@@ -133,7 +133,7 @@ impl RowsBuilder<'_> {
         let (Some(first), false) = (numbers.first(), cells.iter().all(Option::is_none)) else { return Ok(()) };
         let ours = recovery::is_ours(&first.record.condition.recovery);
         let lead = table.lead.iter().map(|lead| lead_text(*lead, first, table)).collect();
-        let cells = cells.into_iter().map(|number| number.map(|number| shown(number, table))).collect();
+        let cells = cells.into_iter().map(|number| number.map(|number| printed_number(number, table))).collect();
         let shaded = match (table.print.shade_sequences, table.print.shade) {
             (Some(count), _) => sequences(first) == Some(count),
             (None, Highlight::Ours) => ours,
@@ -264,7 +264,7 @@ fn found_column(numbers: &[Arc<Measurement>], id: &str) -> Option<Metric> {
 }
 
 /// Adds the fewest settings that distinguish rows with equal labels.
-fn tell_apart(table: &TableEntry, rows: &mut [Laid]) {
+fn distinguish_rows(table: &TableEntry, rows: &mut [Laid]) {
     let headed: Vec<_> =
         rows.iter().filter(|row| row.first.record.condition.recovery == recovery::NONE).map(head_of).collect();
     let called: Vec<_> = rows
@@ -286,7 +286,7 @@ fn head_of(laid: &Laid) -> (usize, usize, String) {
     (laid.row.backbone, laid.row.block, laid.first.record.condition.criterion.clone())
 }
 
-pub(super) fn noted(mut table: Table, profile: &str, besides: Vec<String>) -> Table {
+pub(super) fn with_notes(mut table: Table, profile: &str, besides: Vec<String>) -> Table {
     table.protocol = protocol_sentence(profile, table.shown().map(|(_, shown)| &*shown.measurement));
     table.notes = besides;
     table
@@ -338,7 +338,7 @@ fn find<'n>(
     }
 }
 
-fn shown(number: &Arc<Measurement>, table: &TableEntry) -> PrintedNumber {
+fn printed_number(number: &Arc<Measurement>, table: &TableEntry) -> PrintedNumber {
     // The second decimal of a latency is noise, and two decimals are too few for a divergence.
     let has_own_decimals = number.metric.is_latency() || matches!(number.metric.of, Of::Damage(..));
     let decimals = if has_own_decimals { number.metric.decimals } else { table.decimals };

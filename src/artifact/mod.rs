@@ -21,13 +21,18 @@ mod formats_test;
 mod identity;
 mod layout;
 mod lists;
+mod loss_curves;
 pub mod page;
 mod page_part;
 pub mod paper;
 mod pipeline;
 #[cfg(test)]
+mod pipeline_bench;
+#[cfg(test)]
 mod pipeline_test;
 mod print;
+#[cfg(test)]
+mod print_facts;
 #[cfg(test)]
 mod print_test;
 mod raced;
@@ -38,6 +43,8 @@ mod size_test;
 mod tradeoff;
 #[cfg(test)]
 mod tradeoff_test;
+#[cfg(test)]
+mod views_test;
 
 pub use catalogue::{Artifact, PaperPlace, all, chosen, of_profile, printed};
 pub use comparison::{Gate, GateFailure};
@@ -46,6 +53,6 @@ pub use finished::{UpToDateCheck, contents};
 pub use folder::{Published, ResultsFolder, here};
 pub use identity::{ExaminedInput, examine, hold, identify, weight_bytes};
 pub use page_part::PagePart;
-pub use pipeline::{ArtifactOutcome, Executor, Gated, Runner, artifact_files, gated, list, make};
+pub use pipeline::{ArtifactOutcome, Executor, Gated, Runner, artifact_files, list, make, run_gate};
 pub use raced::{Raced, search_files, search_names};
 pub use recorded::NOT_RECORDED;

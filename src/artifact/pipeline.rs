@@ -5,12 +5,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use super::comparison::{Gate, GateFailure, beside_paper, stopped_by, with_stopped};
-use super::draw::{Drawer, losses};
+use super::draw::Drawer;
 use super::figure::Drawing;
 use super::files::{FinishedRun, files_beside, run_notes, unmade};
 use super::folder::{Published, ResultsFolder};
-use super::layout::{layout, noted};
+use super::layout::{layout, with_notes};
 use super::lists::{self, NameList};
+use super::loss_curves::draw_losses;
 use super::page_part::{self, PagePart};
 use super::seeds::{dots, order_notes};
 use super::{Artifact, print};
@@ -124,12 +125,12 @@ pub fn make(
     let profile = grid.profile.as_deref().unwrap_or_default();
     let named = description.table.as_ref().map(|table| table.named_options.clone()).unwrap_or_default();
     let (Gate { misses, unknown }, open) =
-        self::gated(description, grid, gated, &|dense: &Grid| executor.run_before(dense, target.path()))?;
+        self::run_gate(description, grid, gated, &|dense: &Grid| executor.run_before(dense, target.path()))?;
     let outcome = executor.run(&open, target.path())?;
     let outcome = with_stopped(outcome, grid, &misses);
     let results = collect(grid, &outcome, &named);
     // Store the per-seed numbers even if the table aggregates them.
-    let tabled = results.over(description.table.as_ref().and_then(|table| table.over));
+    let tabled = results.aggregate_over(description.table.as_ref().and_then(|table| table.over));
 
     let staging = target.stage()?;
     let mut files = Vec::new();
@@ -141,7 +142,7 @@ pub fn make(
         let order = entry.order_of.as_deref().map(paper::records).transpose()?.unwrap_or_default();
         let order = order_notes(entry, &tabled.measurements(), &order);
         let notes = [run_notes(grid, &outcome), unmade(&outcome), tabled.notes(), order].concat();
-        let laid = noted(layout(description, entry, &tabled.measurements(), &paper)?, profile, notes);
+        let laid = with_notes(layout(description, entry, &tabled.measurements(), &paper)?, profile, notes);
         files.extend(tables(artifact, profile, &laid, &staging)?);
         comparison = beside_paper(&laid);
         table = Some(laid);
@@ -215,7 +216,7 @@ fn refuse_sublayers(artifact: &Artifact, grid: &Grid) -> Result<()> {
 ///
 /// # Errors
 /// Fails if the run stops.
-pub fn gated(
+pub fn run_gate(
     description: &Description,
     grid: &Grid,
     gated: &Gated,
@@ -281,7 +282,7 @@ fn figures(
     let name = artifact.name.clone();
     let (figure_name, drawings) = match &description.figure {
         Some(entry) => (name, Drawer { description, entry, outcome, numbers: &all }.draw()?),
-        None => (format!("{name}-losses"), losses(&description.title, outcome)?),
+        None => (format!("{name}-losses"), draw_losses(&description.title, outcome)?),
     };
     // The data of a figure next to a table is in the table's files.
     if let Some(figure) = description.figure.as_ref().filter(|_| description.table.is_none()) {

@@ -3,16 +3,17 @@
 //! The paper's numbers replace those of a run, so nothing is computed. `tools/paper_tables.py` extracted the fixture
 //! from the paper's LaTeX source, against which it is checked if present.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
 use super::catalogue::{self, Artifact};
-use super::layout::{layout, noted};
+use super::layout::{layout, with_notes};
 use super::lists;
 use super::pipeline::printed_forms;
+use super::print_facts::{facts, fixture, in_one_language};
 use crate::artifact::paper;
 use crate::grid::ListEntry;
 use crate::metric::Metric;
@@ -21,193 +22,6 @@ use crate::results::{
     Measurement, MetricKey, ResultRow, RowHeader, Sample, Setup, StoredResults, Table, TableRow, latex, latex_notes,
     screen, settings,
 };
-
-/// Layout facts of a paper table, one per line.
-type Facts = Vec<String>;
-
-const FIXTURE: &str = include_str!("../../tests/fixtures/paper_tables.txt");
-
-/// Reads the paper's label and layout facts of each table.
-fn fixture() -> BTreeMap<String, (String, Facts)> {
-    let mut all: BTreeMap<String, (String, Facts)> = BTreeMap::new();
-    let mut current = String::new();
-    for line in FIXTURE.lines() {
-        match line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')?.split_once(' ')) {
-            Some((name, label)) => {
-                current = name.to_owned();
-                all.insert(current.clone(), (label.to_owned(), Vec::new()));
-            }
-            None => all.get_mut(&current).unwrap().1.push(line.to_owned()),
-        }
-    }
-    all
-}
-
-/// Splits off a command's argument in braces or brackets.
-fn argument(text: &str) -> (&str, &str) {
-    let close = match text.chars().next() {
-        Some('{') => '}',
-        Some('[') => ']',
-        _ => return ("", text),
-    };
-    let end = text.find(close).unwrap();
-    (&text[1..end], &text[end + 1..])
-}
-
-/// Normalizes a cell, and returns whether it is shaded.
-fn cell(text: &str) -> (String, bool) {
-    let mut word = String::new();
-    let mut over = String::new();
-    let mut span = String::new();
-    let mut arrow = "";
-    let mut shaded = false;
-    let mut rest = text;
-    while let Some(c) = rest.chars().next() {
-        rest = &rest[c.len_utf8()..];
-        if c != '\\' {
-            word.extend(c.to_lowercase().filter(|c| c.is_ascii_alphanumeric() || "/.".contains(*c)));
-            continue;
-        }
-        let end = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
-        let (command, behind) = rest.split_at(end);
-        // Skip the character of a control symbol such as `\&`.
-        rest = if end == 0 { rest.get(1..).unwrap_or("") } else { behind };
-        match command {
-            "jygl" => shaded = true,
-            "cellcolor" => (shaded, rest) = (true, argument(rest).1),
-            "cite" | "citep" | "textcolor" | "begin" | "end" => rest = argument(rest).1,
-            "rotatebox" => rest = argument(argument(rest).1).1,
-            "multirow" => {
-                let (count, behind) = argument(rest);
-                (span, rest) = (format!("*{count}"), argument(behind).1);
-            }
-            "multicolumn" => {
-                let (count, behind) = argument(rest);
-                (over, rest) = (format!("{count}:"), argument(behind).1);
-            }
-            "uparrow" => arrow = "↑",
-            "downarrow" => arrow = "↓",
-            _ => {}
-        }
-    }
-    let digits = word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len());
-    let is_number = digits > 0 && word[digits..].starts_with('.');
-    let word = match word.as_str() {
-        "" => "_",
-        _ if is_number && word[digits + 1..].starts_with(|c: char| c.is_ascii_digit()) => "#",
-        word => word,
-    };
-    (format!("{over}{word}{span}{arrow}"), shaded)
-}
-
-/// Splits off the rule at the start of a line: `midrule`, `cmidrule2-13`, or nothing for a shaded line.
-fn rule(text: &str) -> Option<(String, &str)> {
-    for name in ["toprule", "midrule", "bottomrule"] {
-        if let Some(behind) = text.strip_prefix(&format!("\\{name}")) {
-            return Some((name.to_owned(), behind));
-        }
-    }
-    if let Some(behind) = text.strip_prefix("\\cmidrule") {
-        let behind = behind.split_once('{').unwrap().1;
-        let (columns, behind) = behind.split_once('}').unwrap();
-        return Some((format!("cmidrule{columns}"), behind));
-    }
-    text.strip_prefix("\\rowcolor").map(|behind| (String::new(), argument(behind).1))
-}
-
-fn facts(tex: &str) -> Facts {
-    let (_, begun) = tex.split_once("\\begin{tabular}").unwrap();
-    let (_, tabular) = begun.split_once('}').unwrap();
-    let tabular = tabular.split_once("\\end{tabular}").unwrap().0.replace("\\&", "");
-    let tabular: String = tabular.lines().map(|line| format!("{}\n", line.split(" %").next().unwrap())).collect();
-    let mut kind = "head";
-    let mut heads = Vec::new();
-    let mut found = Vec::new();
-    for line in tabular.split("\\\\") {
-        let (mut rules, mut is_full, mut rest): (Vec<String>, bool, &str) = (Vec::new(), false, line.trim());
-        while let Some((name, behind)) = rule(rest) {
-            is_full |= name.is_empty();
-            if !name.is_empty() && name != "toprule" && rules.last() != Some(&name) {
-                rules.push(name);
-            }
-            rest = behind.trim_start();
-        }
-        if rest.is_empty() {
-            continue;
-        }
-        if rules.iter().any(|name| name == "midrule") {
-            kind = "row";
-        }
-        let cells: Vec<(String, bool)> = rest.split('&').map(cell).collect();
-        let mut words: Vec<String> = cells.iter().map(|(word, _)| word.clone()).collect();
-        if kind == "head" {
-            heads.clone_from(&words);
-        }
-        for (word, head) in words.iter_mut().zip(&heads) {
-            if kind == "row" && ["officialrepository", "downloadlink"].contains(&head.as_str()) {
-                "#".clone_into(word);
-            }
-        }
-        let shaded: Vec<usize> = (1..=cells.len()).filter(|at| is_full || cells[at - 1].1).collect();
-        if let (Some(first), Some(last)) = (shaded.first(), shaded.last()) {
-            words.push(format!("shaded{first}-{last}"));
-        }
-        let rules = if rules.is_empty() { "-".to_owned() } else { rules.join(",") };
-        found.push((format!("{kind} {rules}"), words));
-    }
-    names_first(&mut found);
-    found.into_iter().map(|(kind, words)| format!("{kind} {}", words.join(" "))).collect()
-}
-
-/// Moves a name that spans the rows above it (`llama*-4`) to the first of them, as in the paper.
-fn names_first(rows: &mut [(String, Vec<String>)]) {
-    for at in 0..rows.len() {
-        let Some((name, count)) = rows[at].1[0].split_once("*-") else { continue };
-        let (name, count): (String, usize) = (name.to_owned(), count.parse().unwrap());
-        "_".clone_into(&mut rows[at].1[0]);
-        rows[at + 1 - count].1[0] = format!("{name}*{count}");
-    }
-}
-
-/// Canonical names for methods that the paper and this program name differently.
-const SAME: [(&str, &str); 15] = [
-    ("prunecomp", "pruneandcomp"),
-    ("linearpatchd", "linearpatchdiag"),
-    ("linearpatchr", "linearpatchrotate"),
-    ("ghostedlayersours", "ghostlayerours"),
-    ("ours", "ghostlayerours"),
-    ("prunedllm", "llmstreamline"),
-    ("prunedstreamline", "llmstreamline"),
-    ("dllama8b*5", "deepseekr1distillllama8b*5"),
-    ("torch.linalg.svd", "svdbased"),
-    ("torch.linalg.solve", "solverbased"),
-    ("wikitext2", "wiki"),
-    ("avg", "accavg"),
-    ("avg↑", "accavg↑"),
-    ("gpu", "memory"),
-    ("latencyms", "prefillms"),
-];
-
-fn in_one_language(facts: &Facts) -> Facts {
-    facts
-        .iter()
-        .map(|line| {
-            line.split(' ')
-                .map(|word| {
-                    SAME.iter()
-                        .find(|(known, _)| *known == word)
-                        .map_or_else(|| unshaded(word), |(_, same)| (*same).to_owned())
-                })
-                .collect::<Vec<_>>()
-                .join(" ")
-        })
-        .collect()
-}
-
-/// Replaces a shaded word by `shaded`, because the paper shades single cells and this program whole rows.
-fn unshaded(word: &str) -> String {
-    if word.starts_with("shaded") { "shaded".to_owned() } else { word.to_owned() }
-}
 
 fn experiments() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments")
@@ -252,7 +66,7 @@ fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
     let numbers: Vec<_> = paper.iter().cloned().chain(further).map(measured).collect();
     let entry = artifact.description.table.as_ref().unwrap();
     let laid = layout(&artifact.description, entry, &numbers, &paper).unwrap();
-    printed_forms(artifact, entry, &noted(laid, "paper", vec!["A note: 5 % ± 1 × 2 ≥ 3 – é.".to_owned()]))
+    printed_forms(artifact, entry, &with_notes(laid, "paper", vec!["A note: 5 % ± 1 × 2 ≥ 3 – é.".to_owned()]))
 }
 
 fn printed(name: &str) -> String {

@@ -7,7 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 
 use super::answer::done::{Begun, BegunStore, Refused, shown};
-use super::answer::plan::probe;
+use super::answer::plan_cost::probe;
 use super::answer::{self, Answer};
 use super::home;
 use crate::error::Result;

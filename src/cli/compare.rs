@@ -56,17 +56,17 @@ fn text(Comparison { first, second, differences }: &Comparison) {
         println!("{letter}: {name} {profile} ({folder}), {program}");
     }
     println!("");
-    for part in [settings, data, protocols, engines, aside] {
+    for part in [settings, data, protocols, engines_text, aside_text] {
         print!("{}", part(differences));
     }
-    print!("\n{}{}{}", values(differences), alike(differences), coinciding(differences));
+    print!("\n{}{}{}", values_text(differences), omitted_note(differences), coinciding_text(differences));
     for (letter, only) in [("A", &differences.only_first), ("B", &differences.only_second)] {
         if !only.is_empty() {
             println!("\nonly in {letter}: {}, of {}", counted(only.len(), "value"), conditions(only).join("; "));
         }
     }
     if differences.compared == 0 {
-        print!("{}", unpaired(differences));
+        print!("{}", unpaired_text(differences));
     }
 }
 
@@ -97,7 +97,7 @@ fn folder(path: &Path) -> Result<PathBuf> {
 fn settings(differences: &Differences) -> String {
     match differences.settings.as_slice() {
         [] => "settings: the same\n".to_owned(),
-        settings => format!("settings that differ:\n{}", listed("setting", settings, &ToString::to_string)),
+        settings => format!("settings that differ:\n{}", settings_table("setting", settings, &ToString::to_string)),
     }
 }
 
@@ -108,7 +108,7 @@ fn data(differences: &Differences) -> String {
     }
     match differences.data.as_slice() {
         [] => "data: the same for all names that both runs have\n".to_owned(),
-        data => format!("data that differ, by their hashes:\n{}", listed("data", data, &short)),
+        data => format!("data that differ, by their hashes:\n{}", settings_table("data", data, &short)),
     }
 }
 
@@ -132,15 +132,15 @@ fn shown_protocol(value: Option<Value>) -> String {
     value.map_or("—".to_owned(), |value| value.to_string())
 }
 
-fn engines(differences: &Differences) -> String {
+fn engines_text(differences: &Differences) -> String {
     match differences.engines.as_slice() {
         [] => String::new(),
-        engines => format!("engines that differ:\n{}", listed("backbone", engines, &plain)),
+        engines => format!("engines that differ:\n{}", settings_table("backbone", engines, &plain)),
     }
 }
 
 /// Formats settings that differ without affecting any number, and unknown settings.
-fn aside(differences: &Differences) -> String {
+fn aside_text(differences: &Differences) -> String {
     let known = match differences.identified {
         true => "",
         false => {
@@ -150,12 +150,12 @@ fn aside(differences: &Differences) -> String {
     };
     match differences.aside.as_slice() {
         [] => known.to_owned(),
-        all => format!("{known}paired anyway, although they differ in:\n{}", listed("setting", all, &short)),
+        all => format!("{known}paired anyway, although they differ in:\n{}", settings_table("setting", all, &short)),
     }
 }
 
 /// Formats the numbers that match several numbers of the other run and are therefore not paired.
-fn coinciding(differences: &Differences) -> String {
+fn coinciding_text(differences: &Differences) -> String {
     let mut text = String::new();
     for entry in &differences.coinciding {
         let settings = match entry.settings.as_slice() {
@@ -185,7 +185,7 @@ fn short(value: &Value) -> String {
     }
 }
 
-fn listed(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Value) -> String) -> String {
+fn settings_table(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Value) -> String) -> String {
     let mut rows = vec![[head, "A", "B"].map(str::to_owned).to_vec()];
     for setting in settings {
         let [first, second] =
@@ -196,7 +196,7 @@ fn listed(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Value) -> 
 }
 
 /// Explains why nothing was paired, if the cause is apparent.
-fn unpaired(differences: &Differences) -> String {
+fn unpaired_text(differences: &Differences) -> String {
     match (backbones(&differences.only_first).as_slice(), backbones(&differences.only_second).as_slice()) {
         ([one, ..], [two, ..]) if one != two => {
             format!(
@@ -215,7 +215,7 @@ fn backbones(all: &[Unpaired]) -> Vec<String> {
 /// Numeric columns of the table of values.
 const NUMBERS: [usize; 3] = [2, 3, 4];
 
-fn values(differences: &Differences) -> String {
+fn values_text(differences: &Differences) -> String {
     let differ = differences.values.len();
     let all = differences.compared;
     if differ == 0 {
@@ -231,10 +231,10 @@ fn values(differences: &Differences) -> String {
         let alike = differences
             .values
             .iter()
-            .filter(|pair| named(&pair.first) == named(record))
+            .filter(|pair| condition_name(&pair.first) == condition_name(record))
             .map(|every| &every.cell)
             .collect::<BTreeSet<_>>();
-        if alike.len() > 1 { cell.clone() } else { named(record) }
+        if alike.len() > 1 { cell.clone() } else { condition_name(record) }
     };
     for value in differences.values.iter().filter(|value| !prints_alike(value)) {
         let a = value.first.value;
@@ -296,7 +296,7 @@ fn prints_alike(difference: &ValueDifference) -> bool {
 }
 
 /// Returns the note about omitted values that print equally, or an empty string.
-fn alike(differences: &Differences) -> String {
+fn omitted_note(differences: &Differences) -> String {
     match differences.values.iter().filter(|value| prints_alike(value)).count() {
         0 => String::new(),
         1 => "1 of them differs only after the fourth decimal and is omitted (see `--json`)\n".to_owned(),
@@ -304,7 +304,7 @@ fn alike(differences: &Differences) -> String {
     }
 }
 
-fn named(record: &Record) -> String {
+fn condition_name(record: &Record) -> String {
     let condition = &record.condition;
     let backbone = &condition.backbone;
     let depth = condition.depth;
@@ -315,13 +315,13 @@ fn named(record: &Record) -> String {
 fn conditions(unpaired: &[Unpaired]) -> Vec<String> {
     let mut all: BTreeMap<String, BTreeSet<&String>> = BTreeMap::new();
     for number in unpaired {
-        all.entry(named(&number.record)).or_default().insert(&number.cell);
+        all.entry(condition_name(&number.record)).or_default().insert(&number.cell);
     }
     distinct(
         &unpaired
             .iter()
             .map(|unpaired| {
-                let name = named(&unpaired.record);
+                let name = condition_name(&unpaired.record);
                 if all[&name].len() > 1 { unpaired.cell.clone() } else { name }
             })
             .collect::<Vec<_>>(),

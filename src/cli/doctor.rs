@@ -116,7 +116,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     });
 
     let lacking = lines.iter().filter(|line| line.mark == Mark::Lacks).count();
-    answer::show(Diagnosis { lacking, things: lines }, Answer::Doctor, |answer| answer.things.iter().for_each(say))?;
+    answer::show(Diagnosis { lacking, things: lines }, Answer::Doctor, |answer| {
+        answer.things.iter().for_each(print_item);
+    })?;
     if lacking == 0 {
         note!("all requirements met");
         return Ok(ExitCode::SUCCESS);
@@ -132,13 +134,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::from(3))
 }
 
-fn say(CheckItem { mark, what, found, todo }: &CheckItem) {
+fn print_item(CheckItem { mark, what, found, todo }: &CheckItem) {
     let (look, mark) = match mark {
         Mark::Good => (Look::Good, "ok    "),
         Mark::Note => (Look::Doubtful, "note  "),
         Mark::Lacks => (Look::Bad, "LACKS "),
     };
-    out::say_line(&[(look, mark), (Look::Plain, &format!("{what}: {found}"))]);
+    out::print_line(&[(look, mark), (Look::Plain, &format!("{what}: {found}"))]);
     for line in todo.lines() {
         println!("      → {line}");
     }

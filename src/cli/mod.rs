@@ -2,25 +2,26 @@
 
 /// Replacements for the standard library's macros, which panic if the output is closed or full (see `out`).
 macro_rules! print {
-    ($($text:tt)*) => { $crate::cli::out::say(format_args!($($text)*)) };
+    ($($text:tt)*) => { $crate::cli::out::print(format_args!($($text)*)) };
 }
 macro_rules! println {
-    ($($text:tt)*) => { $crate::cli::out::say(format_args!("{}\n", format_args!($($text)*))) };
+    ($($text:tt)*) => { $crate::cli::out::print(format_args!("{}\n", format_args!($($text)*))) };
 }
 macro_rules! eprintln {
-    ($($text:tt)*) => { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) };
+    ($($text:tt)*) => { $crate::cli::out::eprint(format_args!("{}\n", format_args!($($text)*))) };
 }
 
 /// Prints a note to stderr, unless `-q` is given.
 macro_rules! note {
-    ($($text:tt)*) => { if $crate::cli::out::notes() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
+    ($($text:tt)*) => { if $crate::cli::out::notes() { $crate::cli::out::eprint(format_args!("{}\n", format_args!($($text)*))) } };
 }
 /// Prints a detail to stderr if `-v` is given.
 macro_rules! detail {
-    ($($text:tt)*) => { if $crate::cli::out::details() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
+    ($($text:tt)*) => { if $crate::cli::out::details() { $crate::cli::out::eprint(format_args!("{}\n", format_args!($($text)*))) } };
 }
 
 mod answer;
+mod artifact_report;
 mod audit;
 mod begin;
 mod cache;
@@ -31,6 +32,7 @@ mod doctor_model;
 mod explain;
 mod export;
 mod fetch;
+mod fetch_request;
 mod grid_args;
 mod help;
 mod home;
@@ -260,7 +262,7 @@ fn execute(words: &[OsString]) -> ExitCode {
             if answer::json() {
                 answer::failed(&name, &error);
             }
-            out::tell_error(&error);
+            out::eprint_error(&error);
             ExitCode::from(error.exit_code())
         }
     }

@@ -49,11 +49,11 @@ pub(super) fn show_usage(error: &clap::Error) {
 static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
 
 /// Writes to stdout.
-pub(super) fn say(text: Arguments<'_>) {
-    say_raw(&printable(&text.to_string()));
+pub(super) fn print(text: Arguments<'_>) {
+    print_raw(&printable(&text.to_string()));
 }
 
-fn say_raw(text: &str) {
+fn print_raw(text: &str) {
     if keep(0, text) {
         return;
     }
@@ -66,25 +66,25 @@ fn say_raw(text: &str) {
 }
 
 /// Writes to stderr.
-pub(super) fn tell(text: Arguments<'_>) {
-    tell_raw(&printable(&text.to_string()));
+pub(super) fn eprint(text: Arguments<'_>) {
+    eprint_raw(&printable(&text.to_string()));
 }
 
-fn tell_raw(text: &str) {
+fn eprint_raw(text: &str) {
     if !keep(1, text) {
         io::stderr().lock().write_all(text.as_bytes()).ok();
     }
 }
 
 /// Writes a line of styled pieces to stdout.
-pub(super) fn say_line(pieces: &[(Look, &str)]) {
+pub(super) fn print_line(pieces: &[(Look, &str)]) {
     // Escape sequences come only from the styles, because texts are already escaped.
-    say_raw(&painted(pieces, |style| style));
+    print_raw(&painted(pieces, |style| style));
 }
 
 /// Writes a line of styled pieces to stderr.
-pub(super) fn tell_line(pieces: &[(Look, &str)]) {
-    tell_raw(&painted(pieces, console::Style::for_stderr));
+pub(super) fn eprint_line(pieces: &[(Look, &str)]) {
+    eprint_raw(&painted(pieces, console::Style::for_stderr));
 }
 
 fn painted(pieces: &[(Look, &str)], styled: impl Fn(console::Style) -> console::Style) -> String {
@@ -93,18 +93,18 @@ fn painted(pieces: &[(Look, &str)], styled: impl Fn(console::Style) -> console::
 }
 
 /// Prints an error with highlighted labels.
-pub(super) fn tell_error(error: &Error) {
+pub(super) fn eprint_error(error: &Error) {
     let text = error.to_string();
     for (index, line) in text.lines().enumerate() {
         // Label lines look like `  where:    …`.
         let label = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')).and_then(|rest| rest.find(':'));
         match (index, label) {
-            (0, _) => tell_line(&[(Look::Bad, "error:"), (Look::Plain, " "), (Look::Plain, line)]),
+            (0, _) => eprint_line(&[(Look::Bad, "error:"), (Look::Plain, " "), (Look::Plain, line)]),
             (_, Some(end)) => {
                 let (label, rest) = line.split_at(end + 3);
-                tell_line(&[(Look::Label, label), (Look::Plain, rest)]);
+                eprint_line(&[(Look::Label, label), (Look::Plain, rest)]);
             }
-            _ => tell_line(&[(Look::Plain, line)]),
+            _ => eprint_line(&[(Look::Plain, line)]),
         }
     }
 }
@@ -129,7 +129,7 @@ pub(super) fn end() -> Result<()> {
 ///
 /// # Errors
 /// Fails with exit code 4 if the value cannot be serialized as JSON.
-pub(super) fn say_json(value: &impl Serialize) -> Result<()> {
+pub(super) fn print_json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Error::job("cannot write the answer as JSON").found(error.to_string()))?;
     // Outside strings, the only control characters are line breaks.
@@ -140,7 +140,7 @@ pub(super) fn say_json(value: &impl Serialize) -> Result<()> {
             false => safe.push(c),
         }
     }
-    say(format_args!("{safe}\n"));
+    print(format_args!("{safe}\n"));
     Ok(())
 }
 

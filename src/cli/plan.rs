@@ -7,7 +7,8 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 
 use super::answer::cache::KindSum;
-use super::answer::plan::{ArtifactCount, GridPlan, LimitedStore, Missing, PlanAnswer, PlanCost, RateSource};
+use super::answer::plan::{ArtifactCount, GridPlan, LimitedStore, Missing, PlanAnswer};
+use super::answer::plan_cost::{PlanCost, RateSource};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::out::{bytes, cells, columns, flops, seconds};

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use tempfile::TempDir;
 
 use super::answer::done::{PackedRecord, shown};
-use super::answer::plan::probe;
+use super::answer::plan_cost::probe;
 use super::answer::{self, Answer};
 use super::out::bytes;
 use super::{home, out, progress, stop};

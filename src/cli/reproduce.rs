@@ -5,20 +5,18 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::answer::done::{CellFailure, MadeArtifact, Refused, Reproduced, all_shown, shown};
 use super::answer::{self, Answer};
+use super::artifact_report::{Done, report_outcome};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
 use super::listing::{self, ArtifactList};
 use super::out::{self, seconds};
-use super::work::{GivenWork, artifact_folder, differs, not_over_a_later_one, noted};
+use super::work::{GivenWork, artifact_folder, differs, not_over_a_later_one, with_job_end};
 use super::{fetch, progress, report, search, stop};
-use crate::artifact::{
-    self, Artifact, ArtifactOutcome, GateFailure, Gated, ResultsFolder, Runner, UpToDateCheck, claims, contents,
-};
+use crate::artifact::{self, Artifact, Gated, ResultsFolder, Runner, UpToDateCheck, claims, contents};
 use crate::cluster::Submission;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::output::apart;
@@ -100,11 +98,11 @@ struct Call<'a> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    noted(arguments.frozen.as_deref(), || ended(arguments))
+    with_job_end(arguments.frozen.as_deref(), || reproduce(arguments))
 }
 
 /// Reproduces the requested artifacts and returns the exit code.
-fn ended(arguments: &Arguments) -> Result<u8> {
+fn reproduce(arguments: &Arguments) -> Result<u8> {
     let call = Call {
         arguments,
         experiments: home::own_experiments(arguments.experiments.as_ref())?,
@@ -282,13 +280,13 @@ impl Call<'_> {
         }
         if arguments.fetch {
             let needs = artifact.needs(arguments.profile.as_deref(), &arguments.overrides)?;
-            fetch::bring(&needs, runner.store, arguments.events, runner.stop)?;
+            fetch::fetch_missing(&needs, runner.store, arguments.events, runner.stop)?;
         }
         if let Some(races) = &artifact.description.races {
             let grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
             let target = self.target(artifact, &grid)?;
             let race = search::Race { artifact, races, grid, target: &target, results, quiet: self.is_quiet() };
-            return search::made(&race, runner);
+            return search::run_race(&race, runner);
         }
         self.make_grid(artifact, runner)
     }
@@ -315,8 +313,8 @@ impl Call<'_> {
         if let Some(done) = finished().and_then(|(check, _)| check.found::<Done>(&target.folders())) {
             return Ok(done.again(artifact, &grid, &target));
         }
-        if target.needs_quiet_times() && will_time(&grid, runner) {
-            quiet_enough(&artifact.name, latency::machine_spread())?;
+        if target.needs_quiet_times() && will_measure_latency(&grid, runner) {
+            check_machine_is_quiet(&artifact.name, latency::machine_spread())?;
         }
         let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
         if let Some((finished, warnings)) = finished().filter(|_| made.failed + made.unmade == 0) {
@@ -371,29 +369,8 @@ impl Call<'_> {
     }
 }
 
-/// Prints notes about the written files and the gate, and the cells without results.
-fn report_outcome(name: &str, grid: &Grid, made: &ArtifactOutcome, took: f64) {
-    let all = out::cells(grid.cells.len());
-    note!("{name}: {all} in {}; written: {}", seconds(took), all_shown(&made.files).join(", "));
-    if let Some(recorded) = &made.recorded {
-        note!("{name}: {recorded}");
-    }
-    for (backbone, reason) in &made.unknown {
-        note!("{backbone}: cannot check whether it is the paper's model: {reason}");
-    }
-    made.misses.iter().for_each(|miss| eprintln!("  {miss}"));
-    if !made.misses.is_empty() {
-        let backbones = GateFailure::backbones(&made.misses).join(", ");
-        eprintln!("{backbones}: its pruned cells were not run; --no-gate runs them anyway");
-    }
-    made.failures.iter().for_each(|(cell, reason)| eprintln!("  {cell} failed: {reason}"));
-    if made.unmade > 0 {
-        eprintln!("{name}: {} of {all} are not complete; run without --stored to compute them", made.unmade);
-    }
-}
-
 /// Returns whether a run will measure latencies, because some are missing or must be repeated.
-fn will_time(grid: &Grid, runner: &Runner<'_>) -> bool {
+fn will_measure_latency(grid: &Grid, runner: &Runner<'_>) -> bool {
     let Runner { store, settings, .. } = runner;
     if grid.evaluate.latency.is_empty() || settings.retime {
         return !grid.evaluate.latency.is_empty();
@@ -403,7 +380,7 @@ fn will_time(grid: &Grid, runner: &Runner<'_>) -> bool {
 }
 
 /// Fails if latencies of identical computations vary too much to be recorded.
-fn quiet_enough(artifact: &str, spread: TimeSpread) -> Result<()> {
+fn check_machine_is_quiet(artifact: &str, spread: TimeSpread) -> Result<()> {
     if !spread.is_noise() {
         return Ok(());
     }
@@ -416,57 +393,14 @@ fn quiet_enough(artifact: &str, spread: TimeSpread) -> Result<()> {
         .hint("stop other programs and run it again, or add --record-noisy"))
 }
 
-#[derive(Serialize, Deserialize)]
-struct Done {
-    screen: Option<String>,
-    beside: String,
-    recorded: Option<String>,
-    files: Vec<PathBuf>,
-    warnings: Vec<String>,
-}
-
-impl Done {
-    fn of(made: &ArtifactOutcome, warnings: Vec<String>) -> Self {
-        let ArtifactOutcome { table, comparison, files, recorded, .. } = made;
-        let screen = table.as_ref().map(|view| screen(view, out::width()));
-        Self { screen, beside: comparison.clone(), recorded: recorded.clone(), files: files.clone(), warnings }
-    }
-
-    /// Prints the cached report.
-    fn again(self, artifact: &Artifact, grid: &Grid, target: &ResultsFolder) -> MadeArtifact {
-        let Self { screen, beside: comparison, recorded, files, warnings } = self;
-        warnings.iter().for_each(|text| note!("{text}"));
-        if let Some(screen) = screen.filter(|_| !answer::json()) {
-            println!("{screen}");
-            print!("{comparison}");
-        }
-        let name = &artifact.name;
-        let cells = grid.cells.len();
-        let all = out::cells(cells);
-        note!("{name}: {cells} of {all} are stored already, and its files are unchanged: nothing to do");
-        if let Some(recorded) = &recorded {
-            note!("{name}: {recorded}");
-        }
-        MadeArtifact {
-            name: name.clone(),
-            profile: grid.profile.clone(),
-            cells,
-            differs: differs(target),
-            recorded,
-            files: all_shown(&files),
-            ..MadeArtifact::default()
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn record_of_times_needs_an_idle_machine() {
-        quiet_enough("tableA8", TimeSpread { mean: 10.0, deviation: 0.4 }).unwrap();
-        let refused = quiet_enough("tableA8", TimeSpread { mean: 10.0, deviation: 1.2 }).unwrap_err();
+        check_machine_is_quiet("tableA8", TimeSpread { mean: 10.0, deviation: 0.4 }).unwrap();
+        let refused = check_machine_is_quiet("tableA8", TimeSpread { mean: 10.0, deviation: 1.2 }).unwrap_err();
         assert_eq!(refused.exit_code(), 4);
         let text = refused.to_string();
         assert!(text.contains("too busy") && text.contains("12 %") && text.contains("--record-noisy"), "{text}");

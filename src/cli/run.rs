@@ -10,7 +10,7 @@ use super::answer::done::{CellFailure, Ran, all_shown};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::out::cells;
-use super::work::{self, noted};
+use super::work::{self, with_job_end};
 use super::{home, out, plan, progress, stop};
 use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
 use crate::cluster::Submission;
@@ -71,11 +71,11 @@ enum TableLayout {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    noted(Some(arguments.grid_args.file()), || ended(arguments))
+    with_job_end(Some(arguments.grid_args.file()), || run_grid(arguments))
 }
 
 /// Runs the grid and returns the exit code.
-fn ended(arguments: &Arguments) -> Result<u8> {
+fn run_grid(arguments: &Arguments) -> Result<u8> {
     let started = SystemTime::now();
     let clock = Instant::now();
     let mut grid = arguments.grid_args.grid()?;
@@ -114,8 +114,10 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         grid: grid.name.clone(),
         profile: grid.profile.clone(),
         cells: grid.cells.len(),
-        failed: lacking(&grid, &outcome, |result| result.failure.as_ref()),
-        unmade: lacking(&grid, &outcome, |result| result.missing.as_ref().filter(|_| result.failure.is_none())),
+        failed: cells_without_result(&grid, &outcome, |result| result.failure.as_ref()),
+        unmade: cells_without_result(&grid, &outcome, |result| {
+            result.missing.as_ref().filter(|_| result.failure.is_none())
+        }),
         files: written,
         seconds,
     };
@@ -169,7 +171,11 @@ fn exit_code(outcome: &GridOutcome, count: usize) -> u8 {
 }
 
 /// Lists the cells without a result, with reasons.
-fn lacking(grid: &Grid, outcome: &GridOutcome, why: fn(&CellResult) -> Option<&String>) -> Vec<CellFailure> {
+fn cells_without_result(
+    grid: &Grid,
+    outcome: &GridOutcome,
+    why: fn(&CellResult) -> Option<&String>,
+) -> Vec<CellFailure> {
     grid.cells
         .iter()
         .zip(&outcome.cells)

@@ -21,7 +21,7 @@ use crate::corpus::Rule;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
 use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
-use crate::grid::{Grid, HubSource};
+use crate::grid::{Grid, HubSource, is_yaml};
 use crate::model::Config;
 use crate::pipeline::exec;
 use crate::quantity::MAX;
@@ -120,7 +120,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     if arguments.fetch {
         let needs = Grid::needs_of_text(&text(arguments, LENGTH)?, Path::new(FILE))?;
-        fetch::bring(&[needs], &store, false, &stop)?;
+        fetch::fetch_missing(&[needs], &store, false, &stop)?;
     }
     let mut grid = grid(arguments)?;
     artifact::hold(&mut grid, &work::hash(&store)).map_err(|error| {
@@ -303,10 +303,6 @@ fn definition(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
 fn has_yaml(folder: &Path) -> bool {
     let entries = std::fs::read_dir(folder).into_iter().flatten();
     entries.filter_map(|entry| Some(entry.ok()?.path())).any(|path| is_yaml(&path))
-}
-
-fn is_yaml(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
 }
 
 /// Writes one samples file per task, named as in lm-evaluation-harness but without a timestamp.

@@ -20,7 +20,7 @@ use crate::cluster;
 use crate::error::{Error, Result};
 use crate::export::{self, Exporter, Form};
 use crate::files::output::{OutputFolder, apart};
-use crate::grid::{Grid, RacesEntry, Search};
+use crate::grid::{self, Grid, RacesEntry, Search};
 use crate::pipeline::exec::{self, DistinctNotes, GridOutcome};
 use crate::quantity::{Gigabytes, counted};
 use crate::results::{StoredResults, put};
@@ -84,7 +84,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             .expected("one backbone and one budget")
             .found(format!("{} searches", searches.len())));
     }
-    let near = Some(model).filter(|_| is_grid(&arguments.search_args.model));
+    let near = Some(model).filter(|model| grid::is_yaml(model));
     let target = folder(arguments, &grid, &spec, near);
     apart(target.path(), &home::inputs(&grid, &store))?;
     target.look(&search_names(NAME))?;
@@ -94,7 +94,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let written = write_files(&target, &found)?;
     let exported = match (&arguments.export, searches.first(), found.first()) {
         (Some(folder), Some(grid), Some(found)) if found.winner.is_some() => {
-            Some(exported(grid, found, folder, &runner)?)
+            Some(export_winner(grid, found, folder, &runner)?)
         }
         _ => None,
     };
@@ -108,17 +108,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         seconds: clock.elapsed().as_secs_f64(),
     };
     let missed = answer.searches.iter().any(|search| search.winner.is_none());
-    answer::show(answer, Answer::Search, say)?;
+    answer::show(answer, Answer::Search, print_searches)?;
     Ok(if missed { ExitCode::from(4) } else { ExitCode::SUCCESS })
 }
 
 /// Loads the grid of a search from a file, or builds it from the options.
 fn search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> {
-    if is_grid(&arguments.search_args.model) {
+    if grid::is_yaml(Path::new(&arguments.search_args.model)) {
         return of_file(arguments);
     }
     if arguments.fetch {
-        fetch::bring(&[arguments.search_args.needs()?], runner.store, false, runner.stop)?;
+        fetch::fetch_missing(&[arguments.search_args.needs()?], runner.store, false, runner.stop)?;
     }
     arguments.search_args.grid(runner.settings.engine, &|dense: &Grid| -> Result<Option<f64>> {
         let outcome = runner.run(dense, &home::below(arguments.results.as_ref(), "results", None))?;
@@ -136,10 +136,6 @@ fn write_files(target: &OutputFolder, found: &[Found]) -> Result<Vec<PathBuf>> {
     }
     draft.publish()?;
     Ok(files.iter().map(|(name, _)| target.path().join(name)).collect())
-}
-
-fn is_grid(model: &str) -> bool {
-    Path::new(model).extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
 }
 
 /// Loads a search from a grid file. Rejects options whose values the file defines.
@@ -169,7 +165,7 @@ fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>
 }
 
 /// Exports the winner of a search, with the evidence in its model card.
-fn exported(grid: &Grid, found: &Found, folder: &Path, runner: &Runner<'_>) -> Result<ExportedCell> {
+fn export_winner(grid: &Grid, found: &Found, folder: &Path, runner: &Runner<'_>) -> Result<ExportedCell> {
     let form = Form { dtype: None, shard: Gigabytes::of_bytes(5_000_000_000).bytes() };
     let evidence = Some(found.markdown().replacen("## ", "### ", 1));
     let Runner { store, settings, reporter, stop, .. } = *runner;
@@ -186,7 +182,7 @@ fn export_command() -> String {
     format!("ghostlab {} --export FOLDER", cluster::line(words))
 }
 
-fn say(answer: &Searched) {
+fn print_searches(answer: &Searched) {
     for (found, sentence) in answer.searches.iter().zip(&answer.sentences) {
         println!("{}\n\n{}", found.title(), columns(&found.table(), &[]));
         if !found.judged.is_empty() {
@@ -225,7 +221,7 @@ pub(super) struct Race<'a> {
 }
 
 /// Runs the search, writes its results, and reports them next to the best rows of the other artifact.
-pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact> {
+pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact> {
     let Race { artifact, races, grid, target, results, quiet } = race;
     let started = SystemTime::now();
     let searches = parts(grid);

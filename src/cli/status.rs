@@ -44,26 +44,26 @@ fn text(answer: &StatusAnswer, all: bool) {
         println!("no runs with the store {store}");
         return;
     }
-    plans.iter().for_each(|plan| print!("{}", shared(plan, all)));
+    plans.iter().for_each(|plan| print!("{}", shared_plan_text(plan, all)));
     for (index, run) in runs.iter().enumerate() {
         let newest = !runs[..index].iter().any(|newer| newer.file == run.file);
         let goes_on = run.stage == RunState::Running && !run.died;
         if all || newest || goes_on {
-            print!("{}", described(run));
+            print!("{}", run_text(run));
         }
     }
     // Skip failures that are already listed with a run.
     let is_listed =
         |failure: &&FailureView| runs.iter().flat_map(|run| &run.failures).any(|other| other.cell == failure.what);
-    failures.iter().filter(|failure| !is_listed(failure)).for_each(|failure| println!("{}", failed(failure)));
-    submissions.iter().for_each(|submission| println!("{}", submitted(submission)));
+    failures.iter().filter(|failure| !is_listed(failure)).for_each(|failure| println!("{}", failure_text(failure)));
+    submissions.iter().for_each(|submission| println!("{}", submission_text(submission)));
     if let Some(reason) = scheduler_silent {
         println!("the scheduler is not available ({reason}); the following is from the store");
     }
 }
 
 /// Formats a plan shared by workers.
-fn shared(plan: &PlanView, all: bool) -> String {
+fn shared_plan_text(plan: &PlanView, all: bool) -> String {
     let OutlineProgress { complete, cells, jobs } = &plan.progress;
     let profile = plan.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));
     let engine = plan.engine.as_ref().map_or(String::new(), |engine| format!(" on {engine}"));
@@ -90,14 +90,14 @@ fn shared(plan: &PlanView, all: bool) -> String {
     lines.push(format!("  {} alive{past}{speed}", counted(plan.workers.len(), "worker")));
     const SHOWN: usize = 20;
     let most = if all { plan.workers.len() } else { SHOWN };
-    lines.extend(plan.workers.iter().take(most).map(|worker| format!("    {}", one(worker))));
+    lines.extend(plan.workers.iter().take(most).map(|worker| format!("    {}", worker_text(worker))));
     let more = plan.workers.len() - most.min(plan.workers.len());
     lines.extend((more > 0).then(|| format!("    … and {more} more (--all shows them)")));
-    lines.extend(plan.failures.iter().map(|failure| format!("  {}", failed(failure))));
+    lines.extend(plan.failures.iter().map(|failure| format!("  {}", failure_text(failure))));
     lines.join("\n") + "\n"
 }
 
-fn one(worker: &WorkerView) -> String {
+fn worker_text(worker: &WorkerView) -> String {
     let number = worker.process.split('-').next().unwrap_or_default();
     let job = worker.scheduler_job.as_ref().map_or(String::new(), |job| format!(", job {job}"));
     let at = worker.jobs.iter().map(|job| format!("{}: {} of {} tokens", job.label, job.tokens_done, job.tokens));
@@ -106,14 +106,14 @@ fn one(worker: &WorkerView) -> String {
     format!("{} process {number}{job}{rate}: {}", worker.host, if at.is_empty() { "waits" } else { &at })
 }
 
-fn failed(failure: &FailureView) -> String {
+fn failure_text(failure: &FailureView) -> String {
     let how = match (failure.failed, failure.died) {
         (0, died) => format!("its worker died {}", failure_times(died)),
         (failed, 0) => format!("failed {}", failure_times(failed)),
         (failed, died) => format!("failed {}, its worker died {}", failure_times(failed), failure_times(died)),
     };
     let FailureView { what, host, time, reason, .. } = failure;
-    format!("{what} {how}, last on {host} at {}: {reason}", at(*time))
+    format!("{what} {how}, last on {host} at {}: {reason}", time_text(*time))
 }
 
 fn failure_times(count: usize) -> String {
@@ -121,21 +121,21 @@ fn failure_times(count: usize) -> String {
 }
 
 /// Formats a time in seconds since 1970.
-fn at(seconds: u64) -> String {
+fn time_text(seconds: u64) -> String {
     utc(UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
-fn submitted(submission: &SubmissionView) -> String {
+fn submission_text(submission: &SubmissionView) -> String {
     let ended = submission.ends.iter().map(|end| {
         let JobEnd { job, exit_code, host, reason, log, time } = end;
-        let at = at(*time);
+        let at = time_text(*time);
         let log = log.display();
         format!("\n  job {job} ended with exit code {exit_code} on {host} at {at}: {reason}\n    its log: {log}")
     });
-    queued(submission) + &ended.collect::<String>()
+    queue_text(submission) + &ended.collect::<String>()
 }
 
-fn queued(submission: &SubmissionView) -> String {
+fn queue_text(submission: &SubmissionView) -> String {
     let jobs = submission.jobs.iter().map(|job| format!("{} {}", job.what, job.number)).collect::<Vec<_>>().join(", ");
     let engine = if submission.engine.is_empty() { String::new() } else { format!(" on {}", submission.engine) };
     let head = format!("{}{engine} submitted as {} ({jobs})", submission.name, submission.id);
@@ -150,7 +150,7 @@ fn queued(submission: &SubmissionView) -> String {
     head + &lines.collect::<String>()
 }
 
-fn described(record: &RunView) -> String {
+fn run_text(record: &RunView) -> String {
     let stage = match record.stage {
         RunState::Running if record.died => "died: run the same command to resume",
         RunState::Running => "running",
@@ -164,7 +164,12 @@ fn described(record: &RunView) -> String {
     };
     let mut lines = vec![
         format!("{} ({}): {stage}", record.grid, record.file.display()),
-        format!("  began {}, last update {}, process {}", at(record.started), at(record.updated), record.process),
+        format!(
+            "  began {}, last update {}, process {}",
+            time_text(record.started),
+            time_text(record.updated),
+            record.process
+        ),
         format!("  {} of {} cells complete{scored}", record.complete, record.cells),
     ];
     if matches!(record.stage, RunState::Running | RunState::Interrupted) && record.flop > 0.0 {

@@ -79,7 +79,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let work = GivenWork::of(&arguments.grid_args, arguments.no_gate, tried)?;
     let engine = resolve_auto(arguments.grid_args.engine.request(), &work.grid)?;
     let settings = arguments.limits.settings(engine);
-    let (submission, answer, device_memory) = prepared(&work, settings, tried)?;
+    let (submission, answer, device_memory) = prepare(&work, settings, tried)?;
     if answer.complete == submission.cells {
         let message = format!(
             "all {} are stored, so nothing is submitted; `ghostlab run` writes the results",
@@ -156,7 +156,7 @@ impl SubmitCall<'_> {
         };
         let path = cluster::plain(&folder.join(Submission::SCRIPT))?;
         if !arguments.again
-            && let Some((mut lines, without_report)) = queued(submission, store)?
+            && let Some((mut lines, without_report)) = find_queued(submission, store)?
         {
             let mut jobs = Vec::new();
             if let Some(array) = without_report {
@@ -246,7 +246,7 @@ fn show(answer: Submitted, message: &str) -> Result<ExitCode> {
 ///
 /// Returns the submission, its answer before any job is submitted, and the required GPU memory. The memory estimates
 /// assume that a worker holds all weights of the largest backbone.
-fn prepared(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Submission, Submitted, u64)> {
+fn prepare(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Submission, Submitted, u64)> {
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
     let mut gate_plan: Option<Plan<'_>> = None;
@@ -295,7 +295,7 @@ fn prepared(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(S
 
 /// Returns the queued workers of the same plan, one per line. Also returns an array that has no report job, because an
 /// earlier `submit` was interrupted.
-fn queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>, Option<String>)>> {
+fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>, Option<String>)>> {
     let before: Vec<Submission> =
         Submission::all(store).into_iter().filter(|earlier| earlier.plan == submission.plan).collect();
     if !before.iter().any(|submission| submission.jobs(store).any()) {

@@ -150,7 +150,7 @@ pub(super) fn not_over_a_later_one(
     target: &ResultsFolder,
     grid: &Grid,
 ) -> Result<()> {
-    if modified(&target.path().join(Provenance::FILE)) <= modified(file) {
+    if modified_time(&target.path().join(Provenance::FILE)) <= modified_time(file) {
         return Ok(());
     }
     let differs = target.holds_another(grid, submission.inputs())?;
@@ -167,7 +167,7 @@ pub(super) fn not_over_a_later_one(
         )))
 }
 
-fn modified(path: &Path) -> Option<std::time::SystemTime> {
+fn modified_time(path: &Path) -> Option<std::time::SystemTime> {
     std::fs::metadata(path).and_then(|file| file.modified()).ok()
 }
 
@@ -185,7 +185,7 @@ fn effective<'a>(overrides: &'a [String], grid: &Grid, plain: impl FnOnce() -> R
 }
 
 /// Runs a command. If `file` is a submission, records how its job ended.
-pub(super) fn noted(file: Option<&Path>, done: impl FnOnce() -> Result<u8>) -> Result<ExitCode> {
+pub(super) fn with_job_end(file: Option<&Path>, done: impl FnOnce() -> Result<u8>) -> Result<ExitCode> {
     let result = done();
     if let Some(file) = file.filter(|file| Submission::is_one(file)) {
         let bad = match &result {

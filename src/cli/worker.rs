@@ -10,7 +10,7 @@ use super::answer::done::{WorkEnd, WorkerEnd};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::out::{cells, seconds};
-use super::work::{GivenWork, noted};
+use super::work::{GivenWork, with_job_end};
 use super::{progress, stop};
 use crate::artifact::{self};
 use crate::cluster;
@@ -74,15 +74,15 @@ impl WorkedGrid<'_> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    noted(Some(arguments.grid_args.file()), || ended(arguments))
+    with_job_end(Some(arguments.grid_args.file()), || run_worker(arguments))
 }
 
 /// Runs the worker and returns the exit code.
-fn ended(arguments: &Arguments) -> Result<u8> {
+fn run_worker(arguments: &Arguments) -> Result<u8> {
     let clock = Instant::now();
     arguments.grid_args.threads.start()?;
     let signals = stop::Signals::watch()?;
-    let worked = worked(arguments, &signals);
+    let worked = work(arguments, &signals);
     let spent = seconds(clock.elapsed().as_secs_f64());
     match worked {
         Ok(worked) => {
@@ -124,7 +124,7 @@ fn describe_end(
 }
 
 /// Runs the worker and reports the result. Closing the store afterwards releases its leases.
-fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome> {
+fn work(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome> {
     let store = arguments.grid_args.store()?;
     let work = GivenWork::of(&arguments.grid_args, arguments.no_gate, &store)?;
     let reporter = progress::reporter(arguments.events);
@@ -142,20 +142,20 @@ fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcom
     let open = work
         .artifact
         .as_ref()
-        .map(|artifact| artifact::gated(&artifact.description, &work.grid, &work.gated, &|dense| part.before(dense)))
+        .map(|artifact| artifact::run_gate(&artifact.description, &work.grid, &work.gated, &|dense| part.before(dense)))
         .transpose();
     if part.left.get() {
         return Ok(WorkerOutcome::IdleTimeout);
     }
     let open = open?.map_or(work.grid.clone(), |(_, open)| open);
     if open.search.is_some() {
-        return raced(&part, &open);
+        return work_on_search(&part, &open);
     }
     part.work(part.settings, &open)
 }
 
 /// Runs this worker's share of each search round. All workers read the same scores, so they agree on the next round.
-fn raced(part: &WorkedGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
+fn work_on_search(part: &WorkedGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
     let WorkedGrid { store, settings, reporter, stop, .. } = *part;
     let lab = SearchEnv { store, settings, reporter, stop: &stop.any, run: &|grid| part.before(grid), times: false };
     let mut cells = 0;

@@ -132,7 +132,7 @@ impl Meant {
         let mut meant = Self::default();
         let mut shown: Vec<Positioned<String>> = Vec::new();
         for (at, entry) in entries {
-            let Selection { tasks, groups } = selected(at, entry)?;
+            let Selection { tasks, groups } = select(at, entry)?;
             if tasks.is_empty() {
                 return Err(at
                     .key("definition")
@@ -141,7 +141,7 @@ impl Meant {
             }
             let how = &entry.how;
             for definition in tasks {
-                offered(&definition)?;
+                check_supported(&definition)?;
                 let task_use = EvalTask { name: definition.name.clone(), how: how.clone(), defined: true };
                 validate::shown("task", &task_use.name, &at.position())?;
                 shown.push(at.placed(task_use.to_string()));
@@ -171,7 +171,7 @@ impl Meant {
             .filter_map(|(name, defined)| match &defined.origin {
                 RowsOrigin::Folder(need) => {
                     let mut need = (**need).clone();
-                    need.want = need.want.take().map(|want| wanted(want, &defined.definition, &self.splits(name)));
+                    need.want = need.want.take().map(|want| split_files(want, &defined.definition, &self.splits(name)));
                     Some(need)
                 }
                 RowsOrigin::OneOrMore(..) => None,
@@ -196,13 +196,13 @@ impl Meant {
         let found = self.tasks.iter().map(|(name, DefinedTask { definition, origin, generated })| {
             let splits = self.splits(name);
             let (rows, hub) = match origin {
-                RowsOrigin::OneOrMore(files, position) => (given(files, &splits, position)?, None),
+                RowsOrigin::OneOrMore(files, position) => (given_rows(files, &splits, position)?, None),
                 RowsOrigin::Folder(need) => {
                     let mut need = (**need).clone();
-                    need.want = need.want.take().map(|want| wanted(want, definition, &splits));
+                    need.want = need.want.take().map(|want| split_files(want, definition, &splits));
                     let Found { path, hub, .. } = need.find(around)?;
                     let rows = if path.is_file() {
-                        single(path, &splits, &need.position())?
+                        single_split(path, &splits, &need.position())?
                     } else {
                         FileRows::below(&path, &definition.data, &splits)?
                     };
@@ -217,7 +217,7 @@ impl Meant {
 }
 
 /// Rejects definitions with an unsupported output type or generation settings.
-fn offered(definition: &Definition) -> Result<()> {
+fn check_supported(definition: &Definition) -> Result<()> {
     match definition.output {
         Output::MultipleChoice | Output::LogLikelihood | Output::Rolling => Ok(()),
         Output::Generate => Generating::read(&definition.generation)
@@ -227,7 +227,7 @@ fn offered(definition: &Definition) -> Result<()> {
 }
 
 /// Returns the tasks and groups of an entry: a file, all files of a directory, or a name in the given directory.
-fn selected(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
+fn select(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     let named = at.key("definition");
     let path = from_here(Path::new(&entry.definition), &named).value;
     let folder = entry.folder.as_ref().map(|folder| from_here(folder, &at.key("folder")).value);
@@ -346,7 +346,7 @@ fn check_builder(definition: &Definition, path: &str) -> Result<()> {
 }
 
 /// Returns the files of the splits, in the directory layouts of hub datasets.
-fn wanted(want: RepoFiles, definition: &Definition, splits: &[&str]) -> RepoFiles {
+fn split_files(want: RepoFiles, definition: &Definition, splits: &[&str]) -> RepoFiles {
     let folder = definition.data.options.get("data_dir").and_then(Value::as_text).map(|folder| format!("{folder}/"));
     let folder = folder.unwrap_or_default();
     let bases = match &definition.data.name {
@@ -363,7 +363,7 @@ fn wanted(want: RepoFiles, definition: &Definition, splits: &[&str]) -> RepoFile
 }
 
 /// Returns the given files of the splits.
-fn given(files: &BTreeMap<String, Vec<PathBuf>>, splits: &[&str], position: &str) -> Result<FileRows> {
+fn given_rows(files: &BTreeMap<String, Vec<PathBuf>>, splits: &[&str], position: &str) -> Result<FileRows> {
     Ok(FileRows { splits: splits.iter().map(|split| split_rows(files, position, split)).collect::<Result<_>>()? })
 }
 
@@ -385,7 +385,7 @@ fn split_rows(files: &BTreeMap<String, Vec<PathBuf>>, position: &str, split: &&s
 }
 
 /// Uses one file as the only split.
-fn single(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRows> {
+fn single_split(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRows> {
     match splits {
         [split] => Ok(FileRows { splits: BTreeMap::from([((*split).to_owned(), vec![file])]) }),
         several => Err(Error::bad_input("one file is given for several splits")

@@ -63,6 +63,7 @@ pub use schema_json::json_schema;
 pub use search::{Budget, Search, Unselectable};
 pub use shards::Stream;
 pub use weights::CalibratedOn;
+pub use yaml::is_yaml;
 
 use crate::criterion::Criterion;
 use crate::criterion::Depth;

@@ -12,6 +12,11 @@ use super::node::{MapEntry, Value, YamlNode, YamlPosition};
 use crate::error::{Error, Result};
 use crate::files::regular;
 
+/// Returns whether a path has the extension of a YAML file.
+pub fn is_yaml(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+}
+
 /// Expected contents of a file, for messages.
 pub(super) struct FileShape<'a> {
     /// Subject of messages, such as `the grid` or ``the corpus `c4` ``.

@@ -12,9 +12,10 @@ use crate::grid::Over;
 use crate::model::Cut;
 
 impl Results {
+    /// Aggregates the numbers over `axis`, if any.
     #[must_use]
-    pub fn over(&self, what: Option<Over>) -> Cow<'_, Self> {
-        match what {
+    pub fn aggregate_over(&self, axis: Option<Over>) -> Cow<'_, Self> {
+        match axis {
             Some(Over::Seed) => Cow::Owned(self.aggregate_seeds()),
             None => Cow::Borrowed(self),
         }
@@ -37,7 +38,7 @@ impl Results {
                 None => cells.push((key, vec![cell])),
             }
         }
-        Self { cells: cells.iter().map(|(_, all)| merged(all)).collect(), protocols: self.protocols.clone() }
+        Self { cells: cells.iter().map(|(_, all)| merge_cells(all)).collect(), protocols: self.protocols.clone() }
     }
 }
 
@@ -49,7 +50,7 @@ fn seedless(settings: &Settings) -> (Option<Settings>, Option<u64>) {
 }
 
 /// Merges numbers that differ only in seed.
-fn over(group: &[&Arc<Measurement>]) -> Arc<Measurement> {
+fn merge_seeds(group: &[&Arc<Measurement>]) -> Arc<Measurement> {
     let first = group[0];
     let (rest, _) = seedless(&first.setup.variant);
     let Some(rest) = rest else { return Arc::clone(first) };
@@ -85,17 +86,17 @@ pub fn deviation(values: &[f64]) -> Option<f64> {
 }
 
 /// Merges cells that differ only in seed.
-fn merged(all: &[&CellSummary]) -> CellSummary {
+fn merge_cells(all: &[&CellSummary]) -> CellSummary {
     let first = all[0];
     let (Some(rest), _) = seedless(&first.settings) else { return first.clone() };
-    let seeds = all.iter().map(seed).collect::<Vec<_>>().join(",");
+    let seeds = all.iter().map(seed_text).collect::<Vec<_>>().join(",");
     let removed = distinct(all.iter().map(|cell| &cell.removed));
     let mut notes = distinct(all.iter().flat_map(|cell| &cell.notes));
     if removed.len() > 1 {
-        let each = all.iter().map(|cell| format!("{} under seed {}", cell.removed, seed(cell)));
+        let each = all.iter().map(|cell| format!("{} under seed {}", cell.removed, seed_text(cell)));
         notes.push(format!("layers removed differ: {}", each.collect::<Vec<_>>().join(", ")));
     }
-    let failed = all.iter().filter_map(|cell| Some(format!("seed {}: {}", seed(cell), cell.failure.as_ref()?)));
+    let failed = all.iter().filter_map(|cell| Some(format!("seed {}: {}", seed_text(cell), cell.failure.as_ref()?)));
     let failed: Vec<String> = failed.collect();
     let failure = (failed.len() == all.len()).then(|| failed.join("; "));
     if failure.is_none() {
@@ -109,7 +110,7 @@ fn merged(all: &[&CellSummary]) -> CellSummary {
     CellSummary {
         numbers: keys
             .iter()
-            .map(|key| over(&all.iter().filter_map(|cell| cell.number(key)).collect::<Vec<_>>()))
+            .map(|key| merge_seeds(&all.iter().filter_map(|cell| cell.number(key)).collect::<Vec<_>>()))
             .collect(),
         calibration: Some(format!("{corpus}:{sequences}x{length}@{seeds}")),
         removed: if removed.len() == 1 { first.removed.clone() } else { Cut::default() },
@@ -122,7 +123,7 @@ fn merged(all: &[&CellSummary]) -> CellSummary {
     }
 }
 
-fn seed(cell: &&CellSummary) -> String {
+fn seed_text(cell: &&CellSummary) -> String {
     seedless(&cell.settings).1.map_or(String::new(), |seed| seed.to_string())
 }
 

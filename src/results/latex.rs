@@ -35,7 +35,7 @@ pub fn latex(table: &Table, label: &str) -> String {
     ));
     let sides: String = columns.iter().map(|column| column.side).collect();
     text.push_str(&format!("\\begin{{tabular}}{{{sides}}}\n\\toprule\n"));
-    text.push_str(&over(table, &columns));
+    text.push_str(&group_heads(table, &columns));
     text.push_str(&line(&columns.iter().map(|column| column.head.clone()).collect::<Vec<_>>()));
     text.push_str("\\midrule\n");
     for (at, row) in table.rows.iter().enumerate() {
@@ -127,7 +127,7 @@ fn is_everywhere(lead_place: Visibility) -> bool {
 }
 
 /// Formats the headers of column groups, with the rules below.
-fn over(table: &Table, columns: &[PrintedColumn]) -> String {
+fn group_heads(table: &Table, columns: &[PrintedColumn]) -> String {
     if table.groups.is_empty() {
         return String::new();
     }
@@ -175,14 +175,14 @@ fn words(table: &Table, at: usize, lead: &RowHeader, name: &str) -> String {
         return match (is_last, rows) {
             (false, _) => String::new(),
             (true, 1) => text,
-            (true, rows) => format!("\\multirow{{-{rows}}}{{*}}{{{}}}", lying(&text, name, rows)),
+            (true, rows) => format!("\\multirow{{-{rows}}}{{*}}{{{}}}", rotated(&text, name, rows)),
         };
     }
     if kind == RowHeaderKind::Words && row.heading { format!("\\textbf{{{text}}}") } else { text }
 }
 
 /// Rotates a name if it fits the height of its rows.
-fn lying(text: &str, name: &str, rows: usize) -> String {
+fn rotated(text: &str, name: &str, rows: usize) -> String {
     match name.chars().count() as f64 * LETTER <= rows as f64 {
         true => format!("\\rotatebox[origin=c]{{90}}{{{text}}}"),
         false => text.to_owned(),

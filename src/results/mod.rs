@@ -24,6 +24,7 @@ mod notes;
 mod paired;
 mod pairing;
 mod protocol;
+mod protocol_text;
 mod provenance;
 pub mod record;
 mod run_tables;

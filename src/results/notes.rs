@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::measurement::{Calibrated, Measurement, Sample};
-use super::protocol::streamed;
+use super::protocol_text::streamed;
 use super::settings::{distinct, grouped};
 use super::{Protocol, capital};
 use crate::corpus::Rule;

@@ -215,7 +215,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
                 NumberColumn::of(protocol.measures(), format!("{backbone} {depth}{of_layers}"))
             })
             .collect(),
-        rows: variants.iter().zip(called(&variants)).map(row).collect(),
+        rows: variants.iter().zip(row_labels(&variants)).map(row).collect(),
         protocol: protocol_sentence(profile, results.numbers().map(AsRef::as_ref)),
         notes: besides,
         ..Table::default()
@@ -254,7 +254,7 @@ fn variant(cell: &CellSummary) -> RowSettings {
 }
 
 /// Returns row labels. Recoveries follow the row of their criterion, and equal labels are distinguished.
-fn called(variants: &[RowSettings]) -> Vec<String> {
+fn row_labels(variants: &[RowSettings]) -> Vec<String> {
     let headed: Vec<RowSettings> = variants
         .iter()
         .filter(|variant| setting_word(variant, "recovery") == recovery::NONE)

@@ -264,7 +264,7 @@ impl Racer {
 
 /// Computes the layer selections and operators of the candidates. Merges identical candidates, and excludes those that
 /// miss the budget once their operators are included.
-pub(super) fn solved(
+pub(super) fn solve(
     grid: &Grid,
     spec: &Search,
     lab: &SearchEnv<'_>,

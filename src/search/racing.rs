@@ -1,7 +1,7 @@
 //! Main procedure of a search: select candidates, race them, time the survivors, and evaluate the winner on held-out
 //! items.
 
-use super::candidates::{Racer, candidates, none_meets, solved, winner};
+use super::candidates::{Racer, candidates, none_meets, solve, winner};
 use super::env::{
     Gains, SearchEnv, Stratum, Stretches, Track, backbone, dense, dense_time, evaluate, no_gains, score, take, timed,
     times, took, tracks,
@@ -36,7 +36,7 @@ pub fn search(grid: &Grid, lab: &SearchEnv<'_>) -> Result<Found> {
     if dense_time.is_some() {
         (cells, left_out) = candidates(chosen_from, &config, engine, dense_time)?;
     }
-    let mut racers = solved(grid, spec, lab, cells, dense_time, &mut left_out)?;
+    let mut racers = solve(grid, spec, lab, cells, dense_time, &mut left_out)?;
     if racers.is_empty() {
         let reasons: Vec<String> =
             left_out.iter().take(3).map(|entry| format!("{}: {}", entry.cell, entry.reason)).collect();
@@ -49,13 +49,13 @@ pub fn search(grid: &Grid, lab: &SearchEnv<'_>) -> Result<Found> {
     }
     racers.iter_mut().for_each(|racer| racer.gains = no_gains(&tracks));
     let (rounds, mut spent) = race(grid, spec, lab, &tracks, &mut racers)?;
-    measure(grid, spec, lab, &mut racers)?;
+    measure_latencies(grid, spec, lab, &mut racers)?;
     let best = winner(&racers);
     for at in 0..racers.len() {
         racers[at].beyond = lead::in_race(&tracks, &racers, at, best);
     }
     let (judged, leads) = match best {
-        Some(best) => judgement(grid, spec, lab, &tracks, &racers, best, &mut spent)?,
+        Some(best) => judge_winner(grid, spec, lab, &tracks, &racers, best, &mut spent)?,
         None => (Vec::new(), Vec::new()),
     };
     let winner = best.map(|best| racers[best].cell.name.clone());
@@ -145,7 +145,7 @@ fn race(
 }
 
 /// Measures the latency of the survivors if the budget bounds it, and marks those that exceed the bound as slow.
-fn measure(grid: &Grid, spec: &Search, lab: &SearchEnv<'_>, racers: &mut [Racer]) -> Result<()> {
+fn measure_latencies(grid: &Grid, spec: &Search, lab: &SearchEnv<'_>, racers: &mut [Racer]) -> Result<()> {
     if spec.budget.speedup.is_none() && spec.budget.latency.is_none() {
         return Ok(());
     }
@@ -176,7 +176,7 @@ fn measure(grid: &Grid, spec: &Search, lab: &SearchEnv<'_>, racers: &mut [Racer]
 
 /// Scores the winner, the runner-up, plain removal and the dense backbone on held-out items. Also scores plain removal
 /// on the items of the race, to compute the winner's lead on both.
-pub(super) fn judgement(
+pub(super) fn judge_winner(
     grid: &Grid,
     spec: &Search,
     lab: &SearchEnv<'_>,
@@ -194,7 +194,7 @@ pub(super) fn judgement(
     }
     roles.extend(dense(grid).into_iter().map(|cell| ("dense", cell)));
     let cells = distinct(roles.iter().map(|(_, cell)| cell));
-    let scored = scored(grid, spec, lab, tracks, ("judgement", cells), &|track: &Track, stratum: usize| {
+    let scored = score_cells(grid, spec, lab, tracks, ("judgement", cells), &|track: &Track, stratum: usize| {
         let first = &track.strata[stratum];
         vec![(first.all - first.judged(), first.all)]
     })?;
@@ -262,7 +262,7 @@ fn raced_plain(
         let winner_saw = winner.gains[at][stratum].len();
         stretches.filter(|(from, _)| *from < winner_saw).collect()
     };
-    let mut scored = scored(grid, spec, lab, tracks, ("plain", vec![plain.clone()]), &raced)?;
+    let mut scored = score_cells(grid, spec, lab, tracks, ("plain", vec![plain.clone()]), &raced)?;
     let plain_scored = scored.pop().ok_or_else(|| Error::job("plain removal has no scores").at(plain.to_string()))?;
     let known = racers.iter().find(|racer| racer.cell == *plain || racer.same.contains(&plain.name));
     let new = seen_items(&plain_scored.gains).saturating_sub(known.map_or(0, |known| seen_items(&known.gains))) as f64;
@@ -283,7 +283,7 @@ struct Scored {
 }
 
 /// Scores cells on the given item ranges of every stratum, as a separate grid.
-fn scored(
+fn score_cells(
     grid: &Grid,
     spec: &Search,
     lab: &SearchEnv<'_>,

@@ -116,7 +116,8 @@ impl Starter {
         let listed =
             self.models.iter().flat_map(|model| std::fs::read_dir(&model.path).into_iter().flatten().flatten());
         let single = self.models.iter().map(|model| model.path.clone());
-        let files = listed.map(|entry| entry.path()).chain(single).filter(|path| path.is_file() && !is_grid(path));
+        let files =
+            listed.map(|entry| entry.path()).chain(single).filter(|path| path.is_file() && !grid::is_yaml(path));
         let texts = self.corpora.iter().map(|corpus| Input::new("a text", &corpus.path));
         let tasks = self.tasks.iter().map(|(name, file)| Input::new(format!("the task {name}"), file));
         files.map(|file| Input::new("a model's file", file)).chain(texts).chain(tasks).collect()
@@ -126,10 +127,6 @@ impl Starter {
     pub fn left_out(&self) -> &[(PathBuf, Error)] {
         &self.left_out
     }
-}
-
-fn is_grid(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
 }
 
 /// Token counts of a text, by the tokenizer that produces the fewest tokens.

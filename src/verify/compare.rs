@@ -62,7 +62,7 @@ impl Checks {
                 let layers = [&run.removed, &selection.removed].map(ToString::to_string);
                 self.selections.same(|| format!("{name}, removed layers"), layers);
             }
-            boundaries(name, &run.boundaries, &cell.boundaries, tolerance, &mut self.operators);
+            compare_boundaries(name, &run.boundaries, &cell.boundaries, tolerance, &mut self.operators);
         } else if cell.selection.is_some() {
             self.selections.lack(name, "the cell in run.json");
         }
@@ -93,9 +93,9 @@ impl Checks {
             SampledItems::Defined(of_metrics) => {
                 let metric = number.number.record.metric.rsplit('/').next().unwrap_or_default();
                 match of_metrics.get(metric) {
-                    Some(DefinedItems::Right(made)) => right(number, made, &mut self.documents),
+                    Some(DefinedItems::Right(made)) => compare_answers(number, made, &mut self.documents),
                     Some(DefinedItems::Losses { items, aggregation, units }) => {
-                        losses(number, items, &mut self.choices);
+                        compare_losses(number, items, &mut self.choices);
                         self.compare_perplexity(number, scores.all, *aggregation, *units);
                     }
                     None => {}
@@ -160,7 +160,7 @@ impl Checks {
                 None => self.documents.lack(number.at(&format!("document {index}")), "its answer in the record"),
             }
             if let Some(known) = losses.and_then(|losses| losses.get(index)) {
-                choices(number, known, document, &mut self.choices);
+                compare_choices(number, known, document, &mut self.choices);
             }
         }
     }
@@ -200,7 +200,13 @@ impl NumberCheck<'_> {
     }
 }
 
-fn boundaries(name: &str, recorded: &[RunBoundary], made: &[BoundaryResult], tolerance: Tolerance, check: &mut Check) {
+fn compare_boundaries(
+    name: &str,
+    recorded: &[RunBoundary],
+    made: &[BoundaryResult],
+    tolerance: Tolerance,
+    check: &mut Check,
+) {
     if recorded.len() != made.len() {
         let counts = [recorded.len(), made.len()].map(|count| format!("{count} boundaries"));
         check.differ(name, counts, None);
@@ -244,7 +250,7 @@ fn word(right: bool) -> &'static str {
 
 /// Compares the correctness of generated answers. On another engine, texts may diverge at any near tie, and so may the
 /// answers.
-fn right(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut Check) {
+fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut Check) {
     let recorded = number.number.task_answers().unwrap_or_default();
     for (index, made) in made {
         let at = || number.at(&format!("document {index}"));
@@ -259,7 +265,7 @@ fn right(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut Check) {
     }
 }
 
-fn losses(number: &NumberCheck<'_>, made: &[DocumentLoss], check: &mut Check) {
+fn compare_losses(number: &NumberCheck<'_>, made: &[DocumentLoss], check: &mut Check) {
     let losses = number.number.losses().unwrap_or_default();
     for DocumentLoss { index, nats, tokens } in made {
         let at = || number.at(&format!("document {index}"));
@@ -270,7 +276,7 @@ fn losses(number: &NumberCheck<'_>, made: &[DocumentLoss], check: &mut Check) {
     }
 }
 
-fn choices(number: &NumberCheck<'_>, recorded: &RecordedDocument, found: &DocumentResult, check: &mut Check) {
+fn compare_choices(number: &NumberCheck<'_>, recorded: &RecordedDocument, found: &DocumentResult, check: &mut Check) {
     if (recorded.id, recorded.gold, recorded.choices.len()) != (found.id, found.gold, found.choices.len()) {
         let one = describe(recorded.id, recorded.gold, recorded.choices.len());
         let two = describe(found.id, found.gold, found.choices.len());

@@ -8,6 +8,7 @@ mod compare;
 mod finding;
 mod inputs;
 mod metrics;
+mod page_table;
 mod recompute;
 mod record;
 mod tables;

@@ -117,7 +117,7 @@ pub(super) fn draw(
     let mut cut = grid.clone();
     cut.cells = places.iter().map(|&at| grid.cells[at].clone()).collect();
     cut.evaluate.latency.clear();
-    found(&mut cut, recorded, finder, &mut drawn.inputs);
+    keep_available(&mut cut, recorded, finder, &mut drawn.inputs);
     let engines: BTreeSet<ComputeId> = cut.cells.iter().map(|cell| recorded.numbers.engine(&cell.backbone)).collect();
     for engine in engines {
         let mut subset = cut.clone();
@@ -224,7 +224,7 @@ fn is_elsewhere(id: &ComputeId) -> Option<String> {
 }
 
 /// Removes cells and evaluations whose inputs are not on this machine from a grid.
-fn found(grid: &mut Grid, recorded: &ReferenceRun, finder: &Finder, check: &mut Check) {
+fn keep_available(grid: &mut Grid, recorded: &ReferenceRun, finder: &Finder, check: &mut Check) {
     let inputs = &recorded.numbers.inputs;
     grid.backbones.retain(|name, _| grid.cells.iter().any(|cell| cell.backbone == *name));
     let mut is_here = |what: &str, name: &str, path: &mut PathBuf| {

@@ -47,6 +47,8 @@ pub mod palette;
 mod pareto;
 mod pdf;
 mod png;
+#[cfg(test)]
+mod samples;
 mod scene;
 mod svg;
 #[cfg(test)]

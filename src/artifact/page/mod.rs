@@ -12,6 +12,10 @@
 mod data;
 mod figure;
 mod html;
+#[cfg(test)]
+mod safety_tests;
+#[cfg(test)]
+mod samples;
 mod section;
 mod summary;
 mod table;

@@ -7,6 +7,7 @@ pub(super) mod cache;
 pub(super) mod done;
 pub(super) mod layers;
 pub(super) mod plan;
+pub(super) mod plan_cost;
 pub(super) mod seen;
 
 use std::ffi::OsString;
@@ -51,7 +52,7 @@ pub(super) fn json() -> bool {
 /// Prints the answer of a successful command, as JSON or with `text`.
 pub(super) fn show<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) -> Result<ExitCode> {
     match json() {
-        true => out::say_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))?,
+        true => out::print_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))?,
         false => text(&answer),
     }
     Ok(ExitCode::SUCCESS)
@@ -146,7 +147,7 @@ impl Document {
 pub(super) fn failed(command: &str, error: &Error) {
     let failure = Failure { exit_code: error.exit_code(), parts: error.parts().clone() };
     // Ignore write errors: the error is also printed to stderr.
-    out::say_json(&Document::new(Outcome::Error(Failed { command: command.to_owned(), error: failure }))).ok();
+    out::print_json(&Document::new(Outcome::Error(Failed { command: command.to_owned(), error: failure }))).ok();
 }
 
 /// Returns the names of all commands, including subcommands.

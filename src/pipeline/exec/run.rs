@@ -327,7 +327,7 @@ pub(super) fn attempt(
 ) -> Result<JobStatus> {
     let context = tools.run;
     let index = job.index;
-    let step = tried(context, variants, || (job.group.make)(tools, backbone, index, variants, going))?;
+    let step = run_with_retries(context, variants, || (job.group.make)(tools, backbone, index, variants, going))?;
     if step == JobStatus::Contended {
         return Ok(step);
     }
@@ -337,14 +337,14 @@ pub(super) fn attempt(
         preflight::in_store(0, plan, &context.conditions)?;
     }
     if step == JobStatus::Done {
-        (job.group.tell)(context, backbone, index, variants);
+        (job.group.report)(context, backbone, index, variants);
     }
     context.look_complete(variants);
     Ok(JobStatus::Done)
 }
 
 /// Runs a job up to the permitted number of attempts. Marks its cells as failed if all attempts fail.
-fn tried(
+fn run_with_retries(
     context: &RunContext<'_>,
     variants: &[&Variant],
     mut job: impl FnMut() -> Result<JobStatus>,

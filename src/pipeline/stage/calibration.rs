@@ -36,7 +36,7 @@ pub const GROUP: Group = Group {
     },
     order: Order::First,
     make,
-    tell: |_, _, _, _| {},
+    report: |_, _, _, _| {},
 };
 
 /// Makes the missing selections and operators of some variants of a calibration. An error that concerns one variant
@@ -75,7 +75,7 @@ fn make(
         return Ok(JobStatus::Abandoned(reason));
     }
     // Record failures while the lease is held, so that no other process repeats work that is known to fail.
-    let done = caught(|| calibrated(run, models, backbone, plan, &left, &label, &hold));
+    let done = caught(|| calibrate(run, models, backbone, plan, &left, &label, &hold));
     if done.is_err() && hold.is_lost() {
         run.check_stop()?;
         run.note(format!("{label}: suspended too long; other workers took over its work"));
@@ -93,7 +93,7 @@ fn make(
     Ok(JobStatus::Done)
 }
 
-fn calibrated(
+fn calibrate(
     run: &RunContext<'_>,
     models: &Models<'_>,
     backbone: &BackbonePlan,
@@ -143,7 +143,7 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
     let run = job.run;
     let mut lacking = Vec::new();
     for &(variant, selection) in chosen {
-        let key = variant.operator.as_ref().filter(|key| !whole(run, key));
+        let key = variant.operator.as_ref().filter(|key| !is_whole(run, key));
         lacking.extend(key.map(|key| (variant, selection, key)));
     }
     if lacking.is_empty() {
@@ -200,6 +200,6 @@ fn chosen<'s>(
     chosen
 }
 
-fn whole(run: &RunContext<'_>, key: &Arc<Key>) -> bool {
+fn is_whole(run: &RunContext<'_>, key: &Arc<Key>) -> bool {
     matches!(run.store.get(key), Lookup::Whole(_))
 }

@@ -174,7 +174,7 @@ fn train_one(
         job.models.read(backbone, || LayersAfter::load(&backbone.config, &backbone.folder, end, &Device::Cpu))?;
     let lessons = teacher::TrainingData::kept(job, plan, start, &tail)?;
     let began = Instant::now();
-    let (state, spent) = resumed(job, plan, || Ok(Checkpoint::start(operator::matrix(&solved)?)))?;
+    let (state, spent) = latest_checkpoint(job, plan, || Ok(Checkpoint::start(operator::matrix(&solved)?)))?;
     let mut training = Training::new(&tail, state)?;
     let steps = plan.finetune.sequences;
     let length = plan.finetune.length;
@@ -196,7 +196,7 @@ fn train_one(
     }
     run.finish(id);
     let seconds = spent + began.elapsed().as_secs_f64();
-    keep(job, plan, &solved, (Span::layers(start, end), activations), training.state(), seconds)?;
+    store_trained(job, plan, &solved, (Span::layers(start, end), activations), training.state(), seconds)?;
     (1..=CHECKPOINTS)
         .try_for_each(|number| run.store.discard(&checkpoint(&plan.key, number * checkpoint_interval(plan))))
 }
@@ -229,7 +229,7 @@ fn replace_checkpoint(
 }
 
 /// Returns the latest checkpoint of a training with its accumulated seconds, or the initial state.
-fn resumed(
+fn latest_checkpoint(
     job: &CalibrationJob<'_>,
     plan: &TrainingPlan,
     start: impl FnOnce() -> Result<Checkpoint>,
@@ -245,7 +245,7 @@ fn resumed(
 }
 
 /// Stores a trained operator in the format of a solved one, with its own figures and the loss of each step.
-fn keep(
+fn store_trained(
     job: &CalibrationJob<'_>,
     plan: &TrainingPlan,
     solved: &StoredObject,

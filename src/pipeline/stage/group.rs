@@ -36,7 +36,7 @@ pub struct Group {
     pub order: Order,
     pub(crate) make: Make,
     /// Reports the results of some variants.
-    pub(crate) tell: fn(&RunContext<'_>, &BackbonePlan, usize, &[&Variant]),
+    pub(crate) report: fn(&RunContext<'_>, &BackbonePlan, usize, &[&Variant]),
 }
 
 /// Scheduling order of a group's jobs.
@@ -131,16 +131,16 @@ pub fn stored_program(store: &Store, backbone: &BackbonePlan, variant: &Variant)
         Lookup::Damaged(error) => Err(error),
     };
     let selection = read_selection(&find, selection)?;
-    operator::program(&found(&find, operator, "operator")?, backbone.config.layers, &selection)
+    operator::program(&find_required(&find, operator, "operator")?, backbone.config.layers, &selection)
 }
 
 type Find<'a> = dyn Fn(&Key) -> Result<Option<StoredObject>> + 'a;
 
 fn read_selection(find: &Find<'_>, key: &Key) -> Result<Selection> {
-    selection::read(&found(find, key, "selection")?)
+    selection::read(&find_required(find, key, "selection")?)
 }
 
-fn found(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredObject> {
+fn find_required(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredObject> {
     find(key)?.ok_or_else(|| Error::job(format!("its {what} is not in the store")))
 }
 
@@ -174,7 +174,8 @@ impl Programs {
                 read
             }
         };
-        let program = operator::program(&found(&find, operator, "operator")?, backbone.config.layers, &selection)?;
+        let program =
+            operator::program(&find_required(&find, operator, "operator")?, backbone.config.layers, &selection)?;
         lock(&self.programs).insert(operator.hash().to_string(), program.clone());
         Ok(program)
     }

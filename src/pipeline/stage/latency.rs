@@ -147,7 +147,7 @@ pub const GROUP: Group = Group {
     bytes: |_, _| 0,
     order: Order::Alone("workers do not measure latencies: `ghostlab run` measures them on its machine"),
     make,
-    tell: |_, _, _, _| {},
+    report: |_, _, _, _| {},
 };
 
 fn label(backbone: &BackbonePlan, position: usize) -> String {

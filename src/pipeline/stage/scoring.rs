@@ -30,7 +30,7 @@ pub(crate) const GROUP: Group = Group {
     bytes: |backbone, variants| variants.len() as u64 * operator::matrix_bytes(&backbone.config),
     order: Order::Then,
     make,
-    tell: report_scores,
+    report: report_scores,
 };
 
 /// Scores some variants on an evaluation. A variant without a program fails only its own cells.

@@ -8,91 +8,55 @@
 #![allow(clippy::disallowed_macros, reason = "prints a table")]
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use safetensors::{Dtype, tensor::TensorView};
-use serde_json::{Value, json};
-
 use super::*;
-use crate::error::Error;
-use crate::model::{
-    Batch, BatchObserver, CPU, Config, Engine, EngineId, EngineRequest, HostRows, Load, Observer, Prediction,
-    ResidualStream, Step as ProgramStep, Trie,
-};
+use crate::model::{CPU, Config, EngineRequest, Load};
 use crate::pipeline::exec::Recorder;
 use crate::pipeline::plan::job_costs;
 use crate::pipeline::stage::{self, operator::solve_flops};
 
+mod grid_files;
+mod machine;
+mod paced_engine;
 #[path = "../../../../crates/store/tests/simulated/mod.rs"]
 mod simulated;
+use grid_files::GridDimensions;
+use machine::{Draws, FailureRates, Pace, Totals, WorkerProcess};
+use paced_engine::Paced;
 use simulated::network::{Client, Network, Server};
-use simulated::played_time::{Time, Timer};
+use simulated::played_time::Time;
 
 const LENGTH: usize = 8;
-const LAYERS: usize = 32;
 const CHANNELS: usize = 8;
-
-/// Dimensions of a simulated grid.
-#[derive(Clone, Copy)]
-struct Grounds {
-    backbones: usize,
-    /// Number of values of an option, which multiplies the recoveries.
-    ridges: usize,
-    depths: &'static str,
-    sequences: usize,
-    /// Windows per text.
-    windows: usize,
-    /// Real tokens per simulated token.
-    scale: usize,
-}
 
 /// 10,001 cells: 73 backbones, each dense and with 8 depths × 17 recoveries, calibrated on 128 × 2,048 tokens and
 /// scored on 64 windows of 2,048.
-const LARGE: Grounds =
-    Grounds { backbones: 73, ridges: 12, depths: "2, 3, 4, 5, 6, 7, 8, 9", sequences: 128, windows: 32, scale: 256 };
+const LARGE: GridDimensions = GridDimensions {
+    backbones: 73,
+    ridges: 12,
+    depths: "2, 3, 4, 5, 6, 7, 8, 9",
+    sequences: 128,
+    windows: 32,
+    scale: 256,
+};
 
 /// Simulated hardware: 200 TFLOP/s, and 8 s to load 16 GB of weights at 2 GB/s.
 const FLOPS: f64 = 200e12;
 const LOADING: Duration = Duration::from_secs(8);
 
-/// Failure rates of machines and the network.
-#[derive(Clone, Copy, Default)]
-struct Weather {
-    network: Network,
-    /// Share of workers interrupted and share killed per hour.
-    preempted: f64,
-    killed: f64,
-    /// Share of workers paused beyond the stale timeout, per hour.
-    halted: f64,
-    seed: u64,
-}
-
-/// Duration of a pause, longer than the stale timeout.
-const HALT: Duration = Duration::from_secs(400);
-
 /// Delay until an ended worker is rescheduled.
 const AGAIN: Duration = Duration::from_secs(60);
 
-struct RunState {
+struct SimulatedGrid {
     _folder: tempfile::TempDir,
     grid: Grid,
     /// Model shape that determines the simulated times.
     shape: Config,
     scale: usize,
-}
-
-/// Totals over all workers.
-#[derive(Default)]
-struct Tally {
-    /// Computing time in microseconds, including discarded work.
-    computed: AtomicU64,
-    loaded: AtomicUsize,
-    deaths: AtomicUsize,
-    preemptions: AtomicUsize,
 }
 
 /// Outcome of a simulation.
@@ -113,95 +77,13 @@ fn settings() -> RunSettings {
     RunSettings { engine, batch_tokens: Some(LENGTH), memory: Some(1 << 40), ..RunSettings::default() }
 }
 
-fn config(hidden: usize, heads: [usize; 3], intermediate: usize, vocab: usize) -> Value {
-    let [heads, kv, dim] = heads;
-    json!({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": hidden,
-        "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": dim, "intermediate_size": intermediate,
-        "num_hidden_layers": LAYERS, "vocab_size": vocab, "rms_norm_eps": 1e-5, "max_position_embeddings": 8192,
-        "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}, "tie_word_embeddings": false,
-        "attention_bias": false, "mlp_bias": false, "bos_token_id": 1, "eos_token_id": 2
-    })
-}
-
-/// Returns placeholder weights that differ between backbones.
-fn weights(number: usize) -> Vec<u8> {
-    let mut shapes =
-        vec![("model.embed_tokens.weight".to_owned(), vec![300, 8]), ("lm_head.weight".into(), vec![300, 8])];
-    shapes.push(("model.norm.weight".into(), vec![8]));
-    for layer in 0..LAYERS {
-        for (name, shape) in [
-            ("input_layernorm", vec![8]),
-            ("post_attention_layernorm", vec![8]),
-            ("self_attn.q_proj", vec![8, 8]),
-            ("self_attn.k_proj", vec![4, 8]),
-            ("self_attn.v_proj", vec![4, 8]),
-            ("self_attn.o_proj", vec![8, 8]),
-            ("mlp.gate_proj", vec![16, 8]),
-            ("mlp.up_proj", vec![16, 8]),
-            ("mlp.down_proj", vec![8, 16]),
-        ] {
-            shapes.push((format!("model.layers.{layer}.{name}.weight"), shape));
-        }
-    }
-    // The tensors identify a backbone, so the first value must differ.
-    let mut zeros = vec![0; 4 * 300 * 8];
-    zeros[..4].copy_from_slice(&(number as f32).to_le_bytes());
-    let number = [("number".to_owned(), number.to_string())].into_iter().collect();
-    safetensors::serialize(
-        shapes.into_iter().map(|(name, shape)| {
-            let bytes = &zeros[..4 * shape.iter().product::<usize>()];
-            (name, TensorView::new(Dtype::F32, shape, bytes).unwrap())
-        }),
-        Some(number),
-    )
-    .unwrap()
-}
-
-impl RunState {
-    fn new(grounds: Grounds) -> Self {
+impl SimulatedGrid {
+    fn new(dimensions: GridDimensions) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        let vocab: serde_json::Map<String, Value> = (0..300).map(|i| (format!("w{i}"), json!(i))).collect();
-        let tokenizer = json!({
-            "version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"},
-            "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w0"}
-        });
-        let mut names = Vec::new();
-        for number in 0..grounds.backbones {
-            let name = format!("b{number}");
-            fs::create_dir(path(&name)).unwrap();
-            let file = |file: &str| path(&name).join(file);
-            fs::write(file("config.json"), config(CHANNELS, [2, 1, 4], 16, 300).to_string()).unwrap();
-            fs::write(file("tokenizer.json"), tokenizer.to_string()).unwrap();
-            fs::write(file("model.safetensors"), weights(number)).unwrap();
-            names.push(name);
-        }
-        // Sizes of Llama-3.1-8B.
-        fs::write(path("shape.json"), config(4096, [32, 8, 128], 14336, 128_256).to_string()).unwrap();
-        for (text, step) in [("one.txt", 31), ("two.txt", 37)] {
-            let words: Vec<String> = (0..4000).map(|i| format!("w{}", i * step % 299)).collect();
-            fs::write(path(text), words.join(" ")).unwrap();
-        }
-        let backbones: String = names.iter().map(|name| format!("  {name}: {{path: {name}}}\n")).collect();
-        let ridges: String =
-            (0..grounds.ridges).map(|i| format!("  - {{name: replaceme-ls, alpha: {}}}\n", i + 1)).collect();
-        let grid = format!(
-            "backbones:\n{backbones}corpora:\n  one: {{path: one.txt, rule: wikitext2, limit: {windows}}}\n  \
-             two: {{path: two.txt, rule: wikitext2, limit: {windows}}}\nbackbone: [{names}]\n\
-             criterion: [llm-streamline]\ndepth: [{depths}]\nrecovery:\n  - none\n  - prune-and-comp\n  \
-             - linearpatch-diag\n  - ghosted\n  - {{name: ghosted, solver: svd}}\n{ridges}\
-             calibration: [{{corpus: one, sequences: {sequences}, length: {LENGTH}}}]\n\
-             evaluate:\n  perplexity: [{{corpus: one, length: {LENGTH}}}, {{corpus: two, length: {LENGTH}}}]\n",
-            windows = grounds.windows,
-            names = names.join(", "),
-            depths = grounds.depths,
-            sequences = grounds.sequences,
-        );
-        fs::write(path("grid.yaml"), grid).unwrap();
-        let grid = Grid::load(&path("grid.yaml"), None, &[]).unwrap();
-        let shape = Config::read_file(&path("shape.json")).unwrap();
-        Self { _folder: folder, grid, shape, scale: grounds.scale }
+        grid_files::write(folder.path(), dimensions);
+        let grid = Grid::load(&folder.path().join("grid.yaml"), None, &[]).unwrap();
+        let shape = Config::read_file(&folder.path().join("shape.json")).unwrap();
+        Self { _folder: folder, grid, shape, scale: dimensions.scale }
     }
 
     /// Plans the grid on a server that already has all tokens.
@@ -240,13 +122,13 @@ impl RunState {
         plan.variants().filter_map(|(_, variant)| keys(variant)).collect()
     }
 
-    fn play(&self, workers: usize, weather: Weather) -> Played {
+    fn play(&self, workers: usize, rates: FailureRates) -> Played {
         let server = Arc::<Server>::default();
         let plan = self.plan(&server);
-        let tally = Arc::<Tally>::default();
+        let totals = Arc::<Totals>::default();
         let machines = AtomicUsize::new(1);
         let took = Time::play(workers, |time, worker| {
-            let mut draws = Draws(weather.seed * 1_000_003 + worker as u64);
+            let mut draws = Draws(rates.seed * 1_000_003 + worker as u64);
             // The scheduler starts 50 workers per second.
             time.sleep(worker, Duration::from_millis(20 * worker as u64));
             loop {
@@ -257,10 +139,10 @@ impl RunState {
                     scale: self.scale,
                     time: Arc::clone(time),
                     worker,
-                    tally: Arc::clone(&tally),
+                    totals: Arc::clone(&totals),
                 };
                 let machine = machines.fetch_add(1, Relaxed);
-                let process = WorkerProcess::new(Arc::new(pace), &server, machine, weather, self.solves(&plan));
+                let process = WorkerProcess::new(Arc::new(pace), &server, machine, rates, self.solves(&plan));
                 if self.work(&plan, &process, &mut draws) {
                     break;
                 }
@@ -269,20 +151,20 @@ impl RunState {
         });
         Played {
             took,
-            computed: tally.computed.load(Relaxed) as f64 / 1e6,
-            loaded: load_count(&tally.loaded),
-            deaths: load_count(&tally.deaths),
-            preemptions: load_count(&tally.preemptions),
+            computed: totals.computed.load(Relaxed) as f64 / 1e6,
+            loaded: load_count(&totals.loaded),
+            deaths: load_count(&totals.deaths),
+            preemptions: load_count(&totals.preemptions),
             server,
         }
     }
 
     /// Runs one worker process, and returns whether it found no work left.
     fn work(&self, plan: &Plan<'_>, process: &WorkerProcess, draws: &mut Draws) -> bool {
-        let WorkerProcess { disk, pace, stop, weather, .. } = process;
-        let _preempted = process.at_random(draws, weather.preempted, process.preemption());
-        let _killed = process.at_random(draws, weather.killed, process.kill());
-        let _halted = process.at_random(draws, weather.halted, process.pause());
+        let WorkerProcess { disk, pace, stop, rates, .. } = process;
+        let _preempted = process.at_random(draws, rates.preempted, process.preemption());
+        let _killed = process.at_random(draws, rates.killed, process.kill());
+        let _halted = process.at_random(draws, rates.halted, process.pause());
         let done = {
             let store = Store::on(Arc::<Client>::clone(disk), Path::new(ROOT), stage::WORDS);
             self.grid_of(plan, &store, pace, stop)
@@ -290,11 +172,11 @@ impl RunState {
         match done {
             Ok(()) => true,
             Err(_) if disk.is_down() => {
-                pace.tally.deaths.fetch_add(1, Relaxed);
+                pace.totals.deaths.fetch_add(1, Relaxed);
                 false
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {
-                pace.tally.preemptions.fetch_add(1, Relaxed);
+                pace.totals.preemptions.fetch_add(1, Relaxed);
                 false
             }
             Err(error) => panic!("worker {}: {error}", pace.worker),
@@ -309,83 +191,6 @@ impl RunState {
         let worker_limits = Some(WorkerLimits::default());
         let context = context(plan, &state, RunEnv { store, settings, reporter: &recorder, stop, worker_limits });
         execute(plan, &context, &state, &Paced(Arc::clone(pace)))
-    }
-}
-
-/// Worker process on a machine that may fail.
-struct WorkerProcess {
-    disk: Arc<Client>,
-    pace: Arc<Pace>,
-    stop: Arc<AtomicBool>,
-    weather: Weather,
-}
-
-/// Failure of a process.
-type Failure = Box<dyn FnMut() + Send>;
-
-impl WorkerProcess {
-    /// Starts a process that spends the time for solving when an operator is stored.
-    fn new(
-        pace: Arc<Pace>,
-        server: &Arc<Server>,
-        machine: usize,
-        weather: Weather,
-        solves: BTreeMap<String, f64>,
-    ) -> Self {
-        let solving = Arc::clone(&pace);
-        let on_write = move |path: &Path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if let Some(flops) = solves.get(&*name).filter(|_| path.to_string_lossy().contains("/operator-v")) {
-                solving.spend(flops / FLOPS);
-            }
-        };
-        let at = Some((Arc::clone(&pace.time), pace.worker));
-        let disk = Client::at_work(server, weather.network, machine, at, Some(Box::new(on_write)));
-        Self { disk, pace, stop: Arc::default(), weather }
-    }
-
-    /// Schedules a failure that hits `percent` of all processes per hour.
-    fn at_random(&self, draws: &mut Draws, percent: f64, failure: Failure) -> Option<Timer> {
-        if percent == 0.0 {
-            return None;
-        }
-        let hours = -(1.0 - draws.unit()).ln() * 100.0 / percent;
-        Some(self.pace.time.after(Duration::from_secs_f64((hours * 3600.0).min(1e9)), failure))
-    }
-
-    /// Returns a failure that asks the worker to stop.
-    fn preemption(&self) -> Failure {
-        let pace = Arc::clone(&self.pace);
-        let stop = Arc::clone(&self.stop);
-        Box::new(move || {
-            stop.store(true, Relaxed);
-            pace.time.wake(pace.worker);
-        })
-    }
-
-    /// Returns a failure that takes the machine down.
-    fn kill(&self) -> Failure {
-        let pace = Arc::clone(&self.pace);
-        let stop = Arc::clone(&self.stop);
-        let disk = Arc::clone(&self.disk);
-        Box::new(move || {
-            disk.go_down();
-            pace.down.store(true, Relaxed);
-            stop.store(true, Relaxed);
-            pace.time.wake(pace.worker);
-        })
-    }
-
-    /// Returns a failure that pauses the machine beyond the stale timeout.
-    fn pause(&self) -> Failure {
-        let pace = Arc::clone(&self.pace);
-        let disk = Arc::clone(&self.disk);
-        Box::new(move || {
-            let end = pace.time.now() + HALT;
-            disk.halt(end);
-            pace.halted.store(end.as_micros() as u64, Relaxed);
-            pace.time.wake(pace.worker);
-        })
     }
 }
 
@@ -404,154 +209,8 @@ impl Reporter for Failing {
     }
 }
 
-struct Pace {
-    /// Whether the machine is down.
-    down: AtomicBool,
-    /// Time until which the worker is paused, in microseconds.
-    halted: AtomicU64,
-    shape: Config,
-    scale: usize,
-    time: Arc<Time>,
-    worker: usize,
-    tally: Arc<Tally>,
-}
-
-impl Pace {
-    /// Advances the virtual clock, including any pause. Returns early if the machine goes down.
-    fn wait(&self, time: Duration) {
-        let end = self.time.now() + time;
-        let until = || end.max(Duration::from_micros(self.halted.load(Relaxed)));
-        while !self.down.load(Relaxed) && self.time.now() < until() {
-            self.time.sleep(self.worker, until() - self.time.now());
-        }
-    }
-
-    fn spend(&self, seconds: f64) {
-        let before = self.time.now();
-        self.wait(Duration::from_secs_f64(seconds));
-        self.tally.computed.fetch_add((self.time.now() - before).as_micros() as u64, Relaxed);
-    }
-
-    fn pass(&self, trie: &Trie, batches: &[Batch]) {
-        let load = |batch: &Batch| Load {
-            tokens: batch.tokens() * self.scale,
-            scored: batch.targets.len().max(batch.tokens()) * self.scale,
-            length: LENGTH * self.scale,
-        };
-        self.spend(batches.iter().map(|batch| trie.flops(&self.shape, &load(batch)).shared).sum::<f64>() / FLOPS);
-    }
-}
-
-struct Paced(Arc<Pace>);
-
-impl Engines for Paced {
-    fn load(&self, backbone: &BackbonePlan, _: u64, _: Option<u64>) -> Result<Arc<dyn Engine>> {
-        self.0.tally.loaded.fetch_add(1, Relaxed);
-        self.0.wait(LOADING);
-        Ok(Arc::new(PacedEngine { config: backbone.config.clone(), pace: Arc::clone(&self.0) }))
-    }
-}
-
-/// Engine that derives its streams from token and layer, so that they are reproducible.
-struct PacedEngine {
-    config: Config,
-    pace: Arc<Pace>,
-}
-
-struct MadeUp(Vec<f32>);
-
-impl ResidualStream for MadeUp {
-    fn rows(&self) -> Result<HostRows> {
-        HostRows::new(self.0.clone())
-    }
-}
-
-fn made_up(id: u32, position: usize, node: usize, channel: usize) -> f32 {
-    let mixed = (u64::from(id) << 40) ^ ((position as u64) << 24) ^ ((node as u64) << 12) ^ channel as u64;
-    let mixed = mixed.wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    ((mixed >> 40) as f32 / (1u64 << 24) as f32) - 0.4
-}
-
-impl Engine for PacedEngine {
-    fn id(&self) -> EngineId {
-        CPU
-    }
-
-    fn config(&self) -> &Config {
-        &self.config
-    }
-
-    fn part_tokens(&self) -> usize {
-        usize::MAX
-    }
-
-    fn run(
-        &self,
-        _: &Trie,
-        _: &Batch,
-        _: &mut dyn Observer<dyn ResidualStream>,
-    ) -> Result<Vec<Option<Vec<Prediction>>>> {
-        Err(Error::job("it passes over a trie or shows its streams"))
-    }
-
-    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Vec<Option<Vec<Prediction>>>>> {
-        self.pace.pass(trie, parts);
-        seconds.fill(1.0);
-        Ok(parts
-            .iter()
-            .map(|part| {
-                let predictions: Vec<_> = part
-                    .targets
-                    .iter()
-                    .map(|target| Prediction {
-                        log_probability: made_up(target.token, target.row, 0, 0) - 1.0,
-                        likeliest: true,
-                    })
-                    .collect();
-                vec![Some(predictions); trie.programs()]
-            })
-            .collect())
-    }
-
-    fn observe(&self, trie: &Trie, batches: &[Batch], observer: &mut dyn BatchObserver) -> Result<()> {
-        self.pace.pass(trie, batches);
-        for &node in trie.path(0) {
-            for (index, batch) in batches.iter().enumerate() {
-                let rows = batch
-                    .ids
-                    .iter()
-                    .enumerate()
-                    .flat_map(|(position, &id)| (0..CHANNELS).map(move |c| made_up(id, position, node, c)))
-                    .collect();
-                observer.after(index, node, &MadeUp(rows))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn resume(&self, _: &Batch, _: &[ProgramStep], stream: &[f32]) -> Result<HostRows> {
-        HostRows::new(stream.to_vec())
-    }
-
-    fn logits(&self, _: &[f32], _: &[usize]) -> Result<HostRows> {
-        Err(Error::job("the engine has no vocabulary"))
-    }
-}
-
-/// Deterministic random number generator of the tests.
-struct Draws(u64);
-
-impl Draws {
-    fn unit(&mut self) -> f64 {
-        for _ in 0..3 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        }
-        (self.0 >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
 /// Reads the payloads of all planned objects, which must be the same in every simulation.
-fn results(stage: &RunState, played: &Played) -> Vec<(PathBuf, Vec<u8>)> {
+fn results(stage: &SimulatedGrid, played: &Played) -> Vec<(PathBuf, Vec<u8>)> {
     let plan = stage.plan(&played.server);
     let store = Store::on(Client::new(&played.server, Network::default(), 2_000_000), Path::new(ROOT), stage::WORDS);
     let mut all = Vec::new();
@@ -566,19 +225,20 @@ fn results(stage: &RunState, played: &Played) -> Vec<(PathBuf, Vec<u8>)> {
     all
 }
 
-const SMALL: Grounds = Grounds { backbones: 2, ridges: 1, depths: "4, 7", sequences: 8, windows: 12, scale: 1 };
+const SMALL: GridDimensions =
+    GridDimensions { backbones: 2, ridges: 1, depths: "4, 7", sequences: 8, windows: 12, scale: 1 };
 
 #[test]
 fn plan_predicts_one_worker_and_workers_share_the_time() {
-    let stage = RunState::new(SMALL);
-    let alone = stage.play(1, Weather::default());
+    let stage = SimulatedGrid::new(SMALL);
+    let alone = stage.play(1, FailureRates::default());
     let planned = stage.planned(&alone.server);
     // The plan assumes a full pass and separate steps for folded maps, so it slightly overestimates.
     assert!((0.95..1.05).contains(&(alone.computed / planned)), "{} s of {planned}", alone.computed);
     assert_eq!(alone.loaded, 2);
     let expected = results(&stage, &alone);
     for workers in [2, 5] {
-        let played = stage.play(workers, Weather::default());
+        let played = stage.play(workers, FailureRates::default());
         assert!(results(&stage, &played) == expected, "{workers} workers come to something else");
         assert!((played.computed - alone.computed).abs() < 1e-3 * planned, "{workers} workers did work twice");
         assert_eq!(played.server.robbed(), 0);
@@ -590,12 +250,12 @@ fn plan_predicts_one_worker_and_workers_share_the_time() {
 
 #[test]
 fn suspended_workers_resume_and_take_no_jobs_back() {
-    let stage = RunState::new(Grounds { scale: 256, ..SMALL });
-    let expected = results(&stage, &stage.play(1, Weather::default()));
+    let stage = SimulatedGrid::new(GridDimensions { scale: 256, ..SMALL });
+    let expected = results(&stage, &stage.play(1, FailureRates::default()));
     let mut robbed = 0;
     for seed in 1..=4 {
         // Each worker is paused about every two minutes.
-        let played = stage.play(5, Weather { halted: 3000.0, seed, ..Weather::default() });
+        let played = stage.play(5, FailureRates { halted: 3000.0, seed, ..FailureRates::default() });
         assert!(results(&stage, &played) == expected, "seed {seed}: the result differs");
         assert_eq!(played.server.removed(), 0, "seed {seed}: a resumed process removed another's claim");
         for folder in ["claims", "processes", "journals", "drafts", "uses"] {
@@ -609,13 +269,13 @@ fn suspended_workers_resume_and_take_no_jobs_back() {
 
 #[test]
 fn results_survive_faulty_network_and_dying_workers() {
-    let stage = RunState::new(Grounds { scale: 256, ..SMALL });
-    let alone = stage.play(1, Weather::default());
+    let stage = SimulatedGrid::new(GridDimensions { scale: 256, ..SMALL });
+    let alone = stage.play(1, FailureRates::default());
     let expected = results(&stage, &alone);
     for seed in 1..=3 {
         let network = Network { cache: 60, lies: 5 };
         // Each worker is interrupted about every three minutes and killed about every six.
-        let played = stage.play(6, Weather { network, preempted: 2000.0, killed: 1000.0, halted: 0.0, seed });
+        let played = stage.play(6, FailureRates { network, preempted: 2000.0, killed: 1000.0, halted: 0.0, seed });
         assert!(results(&stage, &played) == expected, "seed {seed}: the result differs");
         assert_eq!(played.server.robbed(), 0, "seed {seed}: a claim of a living process was taken");
         let times = played.computed / alone.computed;
@@ -639,10 +299,10 @@ fn workers_share_backbones_with_little_waste() {
     for play in requested.as_deref().unwrap_or("6/3").split(',') {
         let (workers, backbones) = play.split_once('/').unwrap_or((play, "73"));
         let [workers, backbones] = [workers, backbones].map(|text| text.parse().unwrap());
-        let stage = RunState::new(Grounds { backbones, ..LARGE });
+        let stage = SimulatedGrid::new(GridDimensions { backbones, ..LARGE });
         let began = Instant::now();
-        let weather = Weather { preempted: 1.0, killed: 1.0, seed: 1, ..Weather::default() };
-        let played = stage.play(workers, weather);
+        let rates = FailureRates { preempted: 1.0, killed: 1.0, seed: 1, ..FailureRates::default() };
+        let played = stage.play(workers, rates);
         println!(
             "{workers} workers: {:.0} s, computed {:.0} s, loaded {}, {} operations, {} deaths, {} asked to end; played in {:.0} s",
             played.took.as_secs_f64(),
@@ -657,7 +317,7 @@ fn workers_share_backbones_with_little_waste() {
         assert_eq!(played.server.robbed(), 0);
         if requested.is_none() {
             // Without failures, no work is repeated.
-            let alone = stage.play(1, Weather::default());
+            let alone = stage.play(1, FailureRates::default());
             assert!(results(&stage, &alone) == results(&stage, &played), "the result differs");
             assert!(played.computed < 1.02 * alone.computed, "{} s of {}", played.computed, alone.computed);
             let speed = alone.took.as_secs_f64() / played.took.as_secs_f64();

@@ -146,7 +146,7 @@ fn all(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
 fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Vec<WantedTokens<'a>> {
     let mut missing: Vec<WantedTokens<'_>> = Vec::new();
     for (key, what) in all(backbone) {
-        if !missing.iter().any(|(known, _)| *known == key) && !stored(key, store, reporter) {
+        if !missing.iter().any(|(known, _)| *known == key) && !is_intact(key, store, reporter) {
             missing.push((key, what));
         }
     }
@@ -154,7 +154,7 @@ fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporte
 }
 
 /// Returns whether all bytes of the tokens are intact, including the data for judging.
-fn stored(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
+fn is_intact(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
     match store.get(key) {
         Lookup::Absent => false,
         Lookup::Damaged(error) => {

@@ -1,0 +1,163 @@
+//! Tests that data cannot become markup, and that links have targets.
+
+use std::collections::BTreeSet;
+
+use sha2::{Digest, Sha256};
+
+use super::samples::{hostile_page, large_page};
+use super::*;
+
+pub(super) fn without_ours(html: &str) -> String {
+    html.replace(STYLE, "").replace(SCRIPT, "")
+}
+
+pub(super) fn attributes<'a>(html: &'a str, name: &str) -> Vec<&'a str> {
+    let start = format!(" {name}=\"");
+    html.split(start.as_str()).skip(1).map(|rest| rest.split('"').next().unwrap()).collect()
+}
+
+pub(super) fn assert_links_lead_somewhere(html: &str) {
+    let ids = attributes(html, "id");
+    let unique: BTreeSet<&str> = ids.iter().copied().collect();
+    assert_eq!(unique.len(), ids.len(), "an id is there twice");
+    for link in attributes(html, "href").into_iter().filter_map(|href| href.strip_prefix('#')) {
+        assert!(unique.contains(link), "#{link} leads nowhere");
+    }
+    for label in attributes(html, "aria-labelledby") {
+        assert!(unique.contains(label), "{label} is no label");
+    }
+}
+
+/// The browser would block a style or script whose hash differs from the policy.
+#[test]
+fn the_policy_has_the_hashes_of_the_style_and_the_script() {
+    let html = render(&large_page(1)).unwrap();
+    for (tag, text) in [("style", STYLE), ("script", SCRIPT)] {
+        let digest = html::base64(&Sha256::digest(text.as_bytes()));
+        assert!(html.contains(&format!("{tag}-src 'sha256-{digest}'")), "{tag}");
+        assert!(html.contains(&format!("<{tag}>{text}</{tag}>")), "{tag}: unchanged since hashing");
+    }
+}
+
+#[test]
+fn no_text_of_the_data_is_markup() {
+    let html = render(&hostile_page()).unwrap();
+    // The skeleton contains one of each.
+    for tag in ["<script", "</script", "<style", "</style", "<title", "</title"] {
+        assert_eq!(html.matches(tag).count(), 1, "{tag}");
+    }
+    let data = without_ours(&html);
+    assert_eq!(data.matches("<img").count(), 1, "the figure");
+    assert!(!data.contains("onerror=alert(2)>") && !data.contains("<!--"));
+    assert!(data.contains("&quot;&#39;&gt;&lt;script&gt;alert(1)"), "the text is shown as it is");
+    for href in attributes(&data, "href").into_iter().filter(|href| *href != "data:,") {
+        assert!(!href.contains([':', '<', '>', '\'']) && !href.starts_with('/'), "{href}");
+    }
+}
+
+#[test]
+fn ids_are_unique_and_links_have_their_targets() {
+    assert_links_lead_somewhere(&render(&hostile_page()).unwrap());
+    let mut page = large_page(20);
+    let mut again = page.artifacts[0].clone();
+    again.profile = "tiny".into();
+    page.artifacts.push(again);
+    page.claims.push(ClaimRow { claim: "c".into(), ..ClaimRow::default() });
+    page.findings.push(FindingRow { rule: "r".into(), ..FindingRow::default() });
+    let html = render(&page).unwrap();
+    assert_links_lead_somewhere(&html);
+    assert_eq!(html.matches("href=\"#cell-").count(), 2 * 20 * 10);
+    assert_eq!(html.matches("id=\"cell-").count(), 20);
+}
+
+#[test]
+fn a_key_without_a_note_makes_no_link() {
+    let mut page = large_page(2);
+    page.cells.clear();
+    let html = render(&page).unwrap();
+    assert!(!html.contains("href=\"#cell-") && !html.contains("id=\"notes\""));
+    assert!(html.contains("<td>9.01</td>"), "a plain number");
+}
+
+#[test]
+fn a_note_that_no_number_opens_is_left_out() {
+    let mut page = large_page(2);
+    page.cells.insert("tiny/figure1/a.dense".into(), CellNote { title: "a.dense".into(), ..CellNote::default() });
+    let html = render(&page).unwrap();
+    assert_eq!(html.matches("id=\"cell-").count(), 2);
+    assert!(!html.contains("a.dense"));
+}
+
+#[test]
+fn nothing_is_loaded() {
+    let mut page = hostile_page();
+    page.profile_note = "see https://example.org/paper".into();
+    let html = render(&page).unwrap();
+    for source in attributes(&html, "src") {
+        assert!(source.starts_with("data:image/svg+xml;base64,"), "{source}");
+    }
+    let ours: String = TEMPLATES.iter().map(|(_, text)| *text).chain([STYLE, SCRIPT]).collect();
+    for way in ["http:", "https:", "@import", "url(", "fetch(", "srcset", "XMLHttpRequest", "import("] {
+        assert!(!ours.contains(way), "{way}");
+    }
+    assert!(html.contains("default-src 'none'"));
+    assert!(!without_ours(&html).contains(" style="), "the policy forbids styles in attributes");
+}
+
+#[test]
+fn five_hundred_rows_make_less_than_a_megabyte() {
+    let size = render(&large_page(500)).unwrap().len();
+    assert!(size < 1_000_000, "{size} bytes");
+}
+
+#[test]
+fn a_stored_page_gives_the_same_html() {
+    for page in [hostile_page(), large_page(3)] {
+        let stored = serde_json::to_string(&page).unwrap();
+        let read: Page = serde_json::from_str(&stored).unwrap();
+        assert_eq!(render(&read).unwrap(), render(&page).unwrap());
+    }
+    let old: Page = serde_json::from_str(r#"{"title": "only this"}"#).unwrap();
+    assert!(render(&old).unwrap().contains("<h1>only this</h1>"));
+}
+
+#[test]
+fn a_table_that_makes_no_sense_is_refused() {
+    let mut page = large_page(3);
+    page.artifacts[0].tables[0].rows[1].cells.pop();
+    let message = render(&page).unwrap_err().to_string();
+    assert!(message.contains("artifact table2") && message.contains("row 2") && message.contains("12"), "{message}");
+
+    let mut page = large_page(1);
+    page.artifacts.push(page.artifacts[0].clone());
+    assert!(render(&page).unwrap_err().to_string().contains("table2"));
+}
+
+#[test]
+fn a_file_link_stays_on_the_disk_that_the_page_lies_on() {
+    let mut page = large_page(1);
+    let files = [
+        "tiny/table 2.csv",
+        "/etc/passwd",
+        "../results/b.csv",
+        "https://example.org/x",
+        "javascript:alert(1)",
+        "//example.org",
+        "\\\\example.org",
+    ];
+    page.artifacts[0].files = files.iter().map(|path| ("CSV".to_owned(), (*path).to_owned())).collect();
+    let html = render(&page).unwrap();
+    let links: Vec<&str> = attributes(&html, "href").into_iter().filter(|href| !href.starts_with('#')).collect();
+    assert_eq!(links, ["data:,", "tiny/table%202.csv", "../results/b.csv"]);
+}
+
+#[test]
+fn a_text_that_is_an_address_is_a_link_and_nothing_else_is() {
+    let mut page = large_page(1);
+    let cells = &mut page.artifacts[0].tables[0].rows[0].cells;
+    cells[1].text = "https://example.org/a?b=1".into();
+    cells[2].text = "https://example.org/\"><script>".into();
+    let html = render(&page).unwrap();
+    assert!(html.contains("<a href=\"https://example.org/a?b=1\" rel=\"noreferrer\">https://example.org/a?b=1</a>"));
+    assert_eq!(attributes(&html, "href").iter().filter(|href| href.starts_with("https:")).count(), 1);
+}

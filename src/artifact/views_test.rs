@@ -1,0 +1,159 @@
+//! Tests that every format of a table distinguishes all of its rows.
+
+use std::fs;
+use std::path::Path;
+
+use polars::prelude::{ParquetReader, SerReader};
+
+use super::page_part::PagePart;
+use super::pipeline_bench::{Bench, Fake, csv};
+use super::{Artifact, Gated, make};
+use crate::grid::Cell;
+use crate::results::{StoredResults, settings};
+
+/// Function that returns the row labels in one format of a folder's table.
+type Called = fn(&Path) -> Vec<String>;
+
+/// Row labels in each format of a table. A new format needs an entry here.
+const VIEWS: [(&str, Called); 6] = [
+    ("Markdown", |folder| words(folder, "table3.md", "| ", " | ")),
+    ("LaTeX", |folder| {
+        let text = fs::read_to_string(folder.join("table3.tex")).unwrap();
+        let (_, rows) = text.split_once("\\midrule").unwrap();
+        let (rows, _) = rows.split_once("\\bottomrule").unwrap();
+        let rows = rows.lines().filter(|line| line.contains(" & "));
+        // Only the first row contains the backbone.
+        rows.map(|line| line.split(" & ").skip(1).take(2).collect::<Vec<_>>().join(" ")).collect()
+    }),
+    ("CSV", |folder| {
+        let text = csv(folder);
+        let index = text.lines().next().unwrap().split(',').position(|head| head == "cell").unwrap();
+        text.lines().skip(1).map(|line| fields(line)[index].clone()).collect()
+    }),
+    ("Parquet", |folder| {
+        let file = fs::File::open(folder.join("table3.parquet")).unwrap();
+        let frame = ParquetReader::new(file).finish().unwrap();
+        frame.column("cell").unwrap().str().unwrap().iter().map(|cell| cell.unwrap().to_owned()).collect()
+    }),
+    ("numbers.json", |folder| {
+        let stored = StoredResults::read(folder).unwrap();
+        stored
+            .numbers
+            .iter()
+            .filter(|number| number.record.metric == "ppl_c4")
+            .map(|number| serde_json::to_string(&stored.number_settings(number)).unwrap())
+            .collect()
+    }),
+    ("the page", |folder| {
+        let page = PagePart::read(folder).unwrap().unwrap();
+        page.artifact.tables[0]
+            .rows
+            .iter()
+            .map(|row| {
+                let cells = row.cells.iter().take(2).map(|cell| cell.text.clone());
+                row.group.iter().cloned().chain(cells).collect::<Vec<_>>().join(" ")
+            })
+            .collect()
+    }),
+];
+
+fn words(folder: &Path, file: &str, begin: &str, between: &str) -> Vec<String> {
+    let text = fs::read_to_string(folder.join(file)).unwrap();
+    let rows = text.lines().filter(|line| line.contains("LLaMA-3-8B") && line.contains(between));
+    rows.map(|line| line.trim_start_matches(begin).split(between).take(3).collect::<Vec<_>>().join(" ")).collect()
+}
+
+fn fields(line: &str) -> Vec<String> {
+    let mut all = vec![String::new()];
+    let mut quoted = false;
+    for c in line.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            ',' if !quoted => all.push(String::new()),
+            c => all.last_mut().unwrap().push(c),
+        }
+    }
+    all
+}
+
+/// Settings in which two cells of one grid may differ, in grid syntax.
+fn axes() -> Vec<(&'static str, String)> {
+    vec![
+        ("calibration.seed", calibration("c4", "sequences: 8, length: 64, seed: 1")),
+        ("calibration.sequences", calibration("c4", "sequences: 9, length: 64, operator_sequences: 8")),
+        ("calibration.length", calibration("c4", "sequences: 8, length: 65")),
+        ("calibration.operator_sequences", calibration("c4", "sequences: 8, length: 64, operator_sequences: 4")),
+        ("calibration.corpus", calibration("again", "sequences: 8, length: 64")),
+        ("recovery.solver", "recovery=[none, ghosted, {name: ghosted, solver: svd}]".to_owned()),
+        ("recovery.boundary", "recovery=[none, ghosted, {name: ghosted, boundary: layer}]".to_owned()),
+        ("recovery.ridge", "recovery=[none, ghosted, {name: ghosted, ridge: 0.5}]".to_owned()),
+        (
+            "recovery.finetune",
+            "recovery=[none, {name: ghosted, finetune: [{sequences: 4, length: 16}, {sequences: 5, length: 16}]}]"
+                .to_owned(),
+        ),
+        ("criterion.cosine", "criterion=[llm-streamline, {name: llm-streamline, cosine: token}]".to_owned()),
+    ]
+}
+
+fn calibration(corpus: &str, more: &str) -> String {
+    format!("calibration=[{{corpus: c4, sequences: 8, length: 64}}, {{corpus: {corpus}, {more}}}]")
+}
+
+#[test]
+fn one_setting_distinguishes_cells_in_every_table_view() {
+    let bench = Bench::new();
+    let file = fs::read_to_string(&bench.artifact.file).unwrap();
+    let file = file.replace("corpora:\n", "corpora:\n  again: {path: text.jsonl, rule: ptb}\n");
+    fs::write(
+        &bench.artifact.file,
+        file.replace(
+            "recovery: [none, ghosted]}",
+            "recovery: [none, ghosted]}\n      - {criterion: llm-streamline, recovery: ghosted, finetuned: true}",
+        ),
+    )
+    .unwrap();
+    let bench = Bench { artifact: Artifact::read(&bench.artifact.file).unwrap().unwrap(), ..bench };
+    for (axis, setting) in axes() {
+        // Each cell has a different value.
+        let fake = Fake::new(|cell| Some(10.0 + cell.to_string().bytes().map(f64::from).sum::<f64>()));
+        // Use a folder that the page shows.
+        let overrides = [setting.clone()];
+        let target = bench.target(&[]);
+        let grid = bench.grid(&overrides);
+        let made = make(&bench.artifact, &grid, &Gated::No, &target, &fake);
+        let table = made.unwrap_or_else(|error| panic!("{axis}: {error}")).table.unwrap();
+        assert!(table.rows.len() > 1 + 4 || axis == "recovery.finetune", "{axis}: the further cells have rows");
+        let screen: Vec<String> = table.rows.iter().map(|row| row.lead.join(" ")).collect();
+        let views = VIEWS.iter().map(|(view, content)| (*view, content(target.path())));
+        for (view, called) in views.chain([("the screen", screen)]) {
+            let distinct: std::collections::BTreeSet<&String> = called.iter().collect();
+            assert_eq!(distinct.len(), called.len(), "{axis} in {view}: {called:?}");
+            assert_eq!(called.len(), table.rows.len(), "{axis} in {view}: {called:?}");
+        }
+    }
+}
+
+#[test]
+fn every_paper_option_is_covered_by_the_view_settings() {
+    let known: Vec<&str> = axes().iter().map(|(axis, _)| *axis).collect();
+    let cell = Cell {
+        backbone: "b".into(),
+        criterion: Some(crate::grid::Method::named("llm-streamline")),
+        depth: 1.into(),
+        recovery: Some(crate::grid::Method::named("ghosted")),
+        calibration: Some(crate::grid::Calibration {
+            corpus: "c".into(),
+            sequences: 1,
+            length: 1,
+            seed: 0,
+            operator_sequences: 1,
+        }),
+        name: "a cell".into(),
+    };
+    for factor in settings::of_cell(&cell).keys() {
+        // Separate columns distinguish rows by backbone, depth, criterion and recovery.
+        let is_axis = ["backbone", settings::DEPTH, "criterion", "recovery"].contains(&factor.as_str());
+        assert!(is_axis || known.iter().any(|axis| factor.starts_with(axis)), "{factor} has no pair");
+    }
+}

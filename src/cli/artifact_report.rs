@@ -1,0 +1,78 @@
+//! Reports of `ghostlab reproduce` about an artifact that was made or is up to date.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::answer;
+use super::answer::done::{MadeArtifact, all_shown};
+use super::out::{self, seconds};
+use super::work::differs;
+use crate::artifact::{Artifact, ArtifactOutcome, GateFailure, ResultsFolder};
+use crate::grid::Grid;
+use crate::results::screen;
+
+/// Prints notes about the written files and the gate, and the cells without results.
+pub(super) fn report_outcome(name: &str, grid: &Grid, made: &ArtifactOutcome, took: f64) {
+    let all = out::cells(grid.cells.len());
+    note!("{name}: {all} in {}; written: {}", seconds(took), all_shown(&made.files).join(", "));
+    if let Some(recorded) = &made.recorded {
+        note!("{name}: {recorded}");
+    }
+    for (backbone, reason) in &made.unknown {
+        note!("{backbone}: cannot check whether it is the paper's model: {reason}");
+    }
+    made.misses.iter().for_each(|miss| eprintln!("  {miss}"));
+    if !made.misses.is_empty() {
+        let backbones = GateFailure::backbones(&made.misses).join(", ");
+        eprintln!("{backbones}: its pruned cells were not run; --no-gate runs them anyway");
+    }
+    made.failures.iter().for_each(|(cell, reason)| eprintln!("  {cell} failed: {reason}"));
+    if made.unmade > 0 {
+        eprintln!("{name}: {} of {all} are not complete; run without --stored to compute them", made.unmade);
+    }
+}
+
+/// Report of a finished artifact, which is printed again if the artifact is up to date.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Done {
+    screen: Option<String>,
+    beside: String,
+    recorded: Option<String>,
+    files: Vec<PathBuf>,
+    warnings: Vec<String>,
+}
+
+impl Done {
+    pub(super) fn of(made: &ArtifactOutcome, warnings: Vec<String>) -> Self {
+        let ArtifactOutcome { table, comparison, files, recorded, .. } = made;
+        let screen = table.as_ref().map(|view| screen(view, out::width()));
+        Self { screen, beside: comparison.clone(), recorded: recorded.clone(), files: files.clone(), warnings }
+    }
+
+    /// Prints the cached report.
+    pub(super) fn again(self, artifact: &Artifact, grid: &Grid, target: &ResultsFolder) -> MadeArtifact {
+        let Self { screen, beside: comparison, recorded, files, warnings } = self;
+        warnings.iter().for_each(|text| note!("{text}"));
+        if let Some(screen) = screen.filter(|_| !answer::json()) {
+            println!("{screen}");
+            print!("{comparison}");
+        }
+        let name = &artifact.name;
+        let cells = grid.cells.len();
+        let all = out::cells(cells);
+        note!("{name}: {cells} of {all} are stored already, and its files are unchanged: nothing to do");
+        if let Some(recorded) = &recorded {
+            note!("{name}: {recorded}");
+        }
+        MadeArtifact {
+            name: name.clone(),
+            profile: grid.profile.clone(),
+            cells,
+            differs: differs(target),
+            recorded,
+            files: all_shown(&files),
+            ..MadeArtifact::default()
+        }
+    }
+}

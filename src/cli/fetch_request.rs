@@ -1,0 +1,148 @@
+//! Files that the targets of `ghostlab fetch` request.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::fetch::Arguments;
+use super::{home, work};
+use crate::artifact;
+use crate::error::{Error, Result};
+use crate::files::parts;
+use crate::grid::{self, BackboneFile, EntryKind, InputList};
+use crate::hub::{FilePattern, Lock, RepoFiles, RepoKind, Source};
+use crate::installed;
+
+/// Requested files, with the lock file that pins them.
+pub(super) struct Request {
+    pub(super) lock: PathBuf,
+    pub(super) want: RepoFiles,
+    /// Python package that contains the same file.
+    pub(super) package: Option<String>,
+}
+
+pub(super) fn requests_of(target: &str, arguments: &Arguments) -> Result<Vec<Request>> {
+    let file = Path::new(target);
+    match (file.is_file(), target.ends_with(".yaml")) {
+        (false, false) if target.contains('/') => {
+            return Ok(vec![Request {
+                lock: lock_in_use(arguments),
+                want: repo_files(target, &arguments.files)?,
+                package: None,
+            }]);
+        }
+        (false, true) => {
+            return Err(Error::missing("grid file not found").at(target).hint("check the path for a typing error"));
+        }
+        _ => {}
+    }
+    if let Some((folder, backbone)) = backbone(target, arguments)? {
+        let mut requests = backbone_request(&folder, backbone, arguments);
+        if arguments.data.is_some() {
+            requests.extend(requested_inputs(&data_needs(&folder, target)?, false, arguments));
+        }
+        return Ok(requests);
+    }
+    Ok(requested_inputs(&inputs_of(target, arguments)?, file.is_file(), arguments))
+}
+
+fn requested_inputs(lists: &[InputList], is_file: bool, arguments: &Arguments) -> Vec<Request> {
+    let in_use = (arguments.lock && !is_file).then(|| lock_in_use(arguments));
+    let mut requests = Vec::new();
+    for list in lists {
+        let lock = in_use.as_ref().unwrap_or(&list.lock_file);
+        for need in &list.needs {
+            // Also pin files that already exist locally, so that `hub.lock` identifies the model. They are not fetched.
+            let want = if arguments.lock || arguments.from.is_some() { need.want.as_ref() } else { need.to_fetch() };
+            let Some(want) = want else { continue };
+            requests.push(Request { lock: lock.clone(), want: want.clone(), package: need.package.clone() });
+        }
+    }
+    requests
+}
+
+/// Returns the inputs of a grid file, or of artifacts by name.
+fn inputs_of(target: &str, arguments: &Arguments) -> Result<Vec<InputList>> {
+    work::of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
+        home::experiments(arguments.experiments.as_ref())
+    })
+}
+
+/// Finds the backbone with the given name in the experiments. Files and artifacts with that name take precedence.
+fn backbone(target: &str, arguments: &Arguments) -> Result<Option<(PathBuf, BackboneFile)>> {
+    if Path::new(target).is_file() {
+        return Ok(None);
+    }
+    let Ok(folder) = home::own_experiments(arguments.experiments.as_ref()) else { return Ok(None) };
+    if folder.join(target).with_extension("yaml").is_file() {
+        return Ok(None);
+    }
+    let found = grid::backbone_files(&folder)?.into_iter().find(|file| file.name == target);
+    Ok(found.map(|found| (folder, found)))
+}
+
+/// Returns the request for a backbone, or nothing if a local copy exists.
+fn backbone_request(folder: &Path, backbone: BackboneFile, arguments: &Arguments) -> Vec<Request> {
+    let BackboneFile { name, path, want, package, .. } = backbone;
+    let is_asked = arguments.lock || arguments.from.is_some();
+    match path.filter(|path| !is_asked && parts::is_backbone(path)) {
+        Some(path) => {
+            note!("{name} is at {}", path.display());
+            Vec::new()
+        }
+        None => {
+            let lock = if arguments.lock { lock_in_use(arguments) } else { folder.join(Lock::FILE) };
+            want.into_iter().map(|want| Request { lock: lock.clone(), want, package: package.clone() }).collect()
+        }
+    }
+}
+
+/// Returns the texts and tasks of all targets.
+pub(super) fn needs_of_targets(arguments: &Arguments) -> Result<Vec<InputList>> {
+    let mut lists = Vec::new();
+    for target in &arguments.targets {
+        lists.extend(match backbone(target, arguments)? {
+            Some((folder, _)) => data_needs(&folder, target)?,
+            None => inputs_of(target, arguments)?,
+        });
+    }
+    Ok(lists)
+}
+
+/// Returns the texts and tasks of all artifacts that have the profile, without duplicates.
+fn data_needs(folder: &Path, profile: &str) -> Result<Vec<InputList>> {
+    let mut lists = Vec::new();
+    let mut known = BTreeSet::new();
+    for artifact in artifact::all(folder)? {
+        if !artifact.has_profile(profile) {
+            continue;
+        }
+        for mut list in artifact.needs(Some(profile), &[])? {
+            list.needs.retain(|need| need.kind != EntryKind::Backbone && known.insert((need.kind, need.name.clone())));
+            lists.push(list);
+        }
+    }
+    Ok(lists)
+}
+
+/// Returns the lock file of the current experiments or of the current directory, never that of the installed
+/// experiments.
+fn lock_in_use(arguments: &Arguments) -> PathBuf {
+    let folder = home::experiments(arguments.experiments.as_ref()).ok();
+    let folder = folder.filter(|folder| folder.is_dir() && installed::experiments().as_ref() != Some(folder));
+    folder.unwrap_or_default().join(Lock::FILE)
+}
+
+fn repo_files(target: &str, files: &[String]) -> Result<RepoFiles> {
+    let source = Source::parse(target)?;
+    if !files.is_empty() {
+        return Ok(RepoFiles { source, files: files.iter().map(FilePattern::needed).collect() });
+    }
+    match source.repo.kind() {
+        RepoKind::Model => Ok(RepoFiles::backbone(source)),
+        RepoKind::Dataset => Err(Error::bad_input("the files of the dataset are not specified")
+            .at(target)
+            .expected("--files PATTERN, once or several times")
+            .found("none")
+            .hint("`*` matches any part of a name, `**` any folders; --dry-run lists the matching files")),
+    }
+}

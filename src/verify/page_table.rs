@@ -1,0 +1,240 @@
+//! Checks of the page's table against the CSV table, and of the Markdown and LaTeX tables against the page.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::finding::Check;
+use super::tables::{PrintedTable, name, nearly_equal};
+use crate::error::{Error, Result};
+use crate::files::regular;
+use crate::results::NOISY;
+
+/// Parses a printed number and its maximum rounding error.
+pub(super) fn parse_printed(text: &str) -> Option<(f64, f64)> {
+    // Noisy latencies have a mark before the number.
+    let text = text.trim().trim_start_matches(NOISY).replace('−', "-").replace(',', "");
+    let end = text.find(|c: char| !c.is_ascii_digit() && !".-+".contains(c)).unwrap_or(text.len());
+    let (number, rest) = text.split_at(end);
+    let decimals = number.split_once('.').map_or(0, |(_, after)| after.len());
+    // Large numbers have an exponent: `2.09e7`.
+    let digits = rest.strip_prefix('e').unwrap_or_default();
+    let digits = digits.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    let exponent: i32 = digits.parse().unwrap_or(0);
+    let half = 0.5 * 10f64.powi(exponent - i32::try_from(decimals).ok()?);
+    let value: f64 = if exponent == 0 { number.parse() } else { format!("{number}e{exponent}").parse() }.ok()?;
+    Some((value, half * 1.000_001))
+}
+
+/// Checks the page's table against the CSV table, and the Markdown and LaTeX tables against the page.
+pub(super) fn check_page(
+    page: &Path,
+    table: &PrintedTable,
+    markdown: &Path,
+    latex: &Path,
+    check: &mut Check,
+) -> Result<()> {
+    let value: Value = serde_json::from_slice(&regular::read(page)?).map_err(|error| {
+        Error::damaged("cannot read an artifact of the page").at(page.display().to_string()).found(error.to_string())
+    })?;
+    let Some(view) = value["artifact"]["tables"].get(0) else { return Ok(()) };
+    let lines = view["rows"].as_array().into_iter().flatten();
+    let rows: Vec<Vec<&Value>> = lines.map(|row| row["cells"].as_array().into_iter().flatten().collect()).collect();
+    let places = table.column("cell").zip(table.column("value"));
+    for (row, cells) in rows.iter().enumerate() {
+        for cell in cells {
+            let (Some(key), Some(value)) = (cell["key"].as_str(), cell["value"].as_f64()) else { continue };
+            let text = cell["text"].as_str().unwrap_or_default();
+            let known = places.is_none_or(|(at, place_column)| {
+                let mut lines = (0..table.rows.len()).filter(|&line| {
+                    table.rows[line].get(at).is_some_and(|keys| keys.split("; ").any(|part| part == key))
+                });
+                lines.any(|line| table.number(line, place_column).is_some_and(|found| nearly_equal(found, value)))
+            });
+            if !known {
+                check.differ(
+                    row_label(row, key),
+                    [value.to_string(), format!("no such value in {}", table.name)],
+                    None,
+                );
+                continue;
+            }
+            if let Some((number, half)) = parse_printed(text) {
+                check.rounded(|| format!("{}, as it is printed", row_label(row, key)), number, value, half);
+            }
+        }
+    }
+    let file = name(markdown);
+    let body = markdown_rows(markdown)?;
+    if body.len() != rows.len() {
+        check.differ(&file, [format!("{} rows", body.len()), format!("{} rows in page.json", rows.len())], None);
+    }
+    for (line, (texts, cells)) in body.iter().zip(&rows).enumerate().filter(|_| body.len() == rows.len()) {
+        // Compare from the right, because labels may occupy fewer columns. Empty cells separate groups.
+        let filled = texts.iter().rev().filter(|text| !text.trim().is_empty());
+        for (shown_text, cell) in filled.zip(cells.iter().rev()).filter(|(_, cell)| !cell["key"].is_null()) {
+            let text = cell["text"].as_str().unwrap_or_default();
+            match shows(shown_text, text) {
+                true => check.agree(0.0),
+                false => check.differ(format!("{file}, row {}", line + 1), [shown_text.trim(), text], None),
+            }
+        }
+    }
+    if latex.is_file() {
+        check_latex(latex, &rows, check)?;
+    }
+    Ok(())
+}
+
+fn row_label(row: usize, key: &str) -> String {
+    format!("page.json, row {}: {key}", row + 1)
+}
+
+/// Checks the LaTeX table, which may be transposed. Each number of a row must appear in the corresponding row or column
+/// of the page.
+fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<()> {
+    let file = name(latex);
+    let body = latex_rows(latex)?;
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row: &Vec<&Value>| -> Vec<String> {
+            let cells = row.iter().filter(|cell| !cell["key"].is_null());
+            cells.map(|cell| cell["text"].as_str().unwrap_or_default().to_owned()).collect()
+        })
+        .collect();
+    let columns = rows.first().map_or(0, Vec::len);
+    let as_rows = body.len() == rows.len();
+    if !as_rows && (body.is_empty() || !columns.is_multiple_of(body.len())) {
+        let counts = [format!("{} rows", body.len()), format!("{} rows in page.json", rows.len())];
+        check.differ(file, counts, None);
+        return Ok(());
+    }
+    for (line, cells) in body.iter().enumerate() {
+        // A transposed row has the numbers of a column of the page, and other metrics of the same prompt.
+        let texts = match as_rows {
+            true => rows[line].clone(),
+            false => rows.iter().flat_map(|row| row.iter().skip(line).step_by(body.len()).cloned()).collect(),
+        };
+        // Prompt length and batch size come first.
+        let before = if as_rows { 0 } else { cells.len().saturating_sub(rows.len()) };
+        for cell in unmatched_cells(&cells[before..], texts, check) {
+            let position = format!("{file}, row {}", line + 1);
+            check.differ(position, [cell, "no such number in that row of page.json".to_owned()], None);
+        }
+    }
+    Ok(())
+}
+
+/// Shading of LaTeX rows.
+const SHADE: &str = "\\rowcolor{gray!15}";
+
+/// Returns the cells whose numbers appear in none of `texts`. Each text matches at most one cell.
+fn unmatched_cells(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec<String> {
+    let mut strange = Vec::new();
+    for cell in cells {
+        let bare = cell.replace(SHADE, "");
+        if numbers(&bare).is_empty() {
+            continue;
+        }
+        match texts.iter().position(|text| !numbers(text).is_empty() && shows(&bare, text)) {
+            Some(at) => {
+                texts.swap_remove(at);
+                check.agree(0.0);
+            }
+            None => strange.push(cell.trim().to_owned()),
+        }
+    }
+    strange
+}
+
+/// Extracts the printed numbers of a text, ignoring markup.
+fn numbers(text: &str) -> Vec<String> {
+    let text = text.replace("$-$", "-").replace('−', "-").replace("{,}", "").replace(',', "");
+    let words = text.split(|c: char| !c.is_ascii_digit() && !".-".contains(c));
+    let words = words.map(|word| word.trim_end_matches(['.', '-']).to_owned());
+    words.filter(|word| word.contains(|c: char| c.is_ascii_digit())).collect()
+}
+
+/// Returns whether a cell contains the numbers of a text in the same order.
+fn shows(cell: &str, text: &str) -> bool {
+    let mut shown = numbers(cell).into_iter();
+    numbers(text).iter().all(|number| shown.any(|known| known == *number))
+}
+
+pub(super) fn markdown_rows(path: &Path) -> Result<Vec<Vec<String>>> {
+    let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
+    let body = text.lines().skip_while(|line| !line.starts_with("| --")).skip(1);
+    Ok(body
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split(" | ").map(str::to_owned).collect())
+        .collect())
+}
+
+/// Reads the numeric cells of a LaTeX table by row.
+fn latex_rows(path: &Path) -> Result<Vec<Vec<String>>> {
+    let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
+    let columns = text.split_once("\\begin{tabular}{").and_then(|(_, after)| after.split_once('}'));
+    let columns: Vec<char> = columns.map_or(Vec::new(), |(columns, _)| columns.chars().collect());
+    let body = text.lines().skip_while(|line| !line.starts_with("\\midrule"));
+    let rows = body.take_while(|line| !line.starts_with("\\bottomrule")).filter(|line| line.contains(" & "));
+    Ok(rows
+        .map(|line| {
+            let cells = line.trim_end_matches("\\\\").split(" & ").zip(&columns);
+            cells.filter(|(_, column)| **column == 'r').map(|(cell, _)| cell.to_owned()).collect()
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verify::finding::CheckKind;
+
+    #[test]
+    fn a_printed_cell_shows_the_numbers_of_its_text_and_no_others() {
+        for (cell, text) in [
+            ("**97.33**⁺", "97.33"),
+            ("\\rowcolor{gray!15} \\underline{97.33}$^{+}$", "97.33"),
+            ("$-$1.20 $\\pm$ 0.30", "−1.20 ± 0.30"),
+            ("\\shortstack[r]{12.5\\\\{\\tiny 13.1; $-$0.6}}", "12.5"),
+            ("failed", "failed"),
+            ("1,024.5", "1024.5"),
+        ] {
+            assert!(shows(cell, text), "{cell} {text}");
+        }
+        for (cell, text) in
+            [("97.337", "97.33"), ("197.33", "97.33"), ("1.20", "−1.20"), ("0.30 ± 1.20", "1.20 ± 0.30")]
+        {
+            assert!(!shows(cell, text), "{cell} {text}");
+        }
+    }
+
+    #[test]
+    fn printed_row_has_exactly_its_own_numbers() {
+        let row = ["\\rowcolor{gray!15} 16.7", "\\underline{84.1}", "$\\sim$29.3 $\\pm$ 1.9", "failed"];
+        assert_eq!(strange(&row), Vec::<String>::new());
+        assert_eq!(strange(&row[1..2]), Vec::<String>::new(), "the paper's columns alone");
+        assert_eq!(strange(&["84.2", "16.7"]), ["84.2"]);
+        assert_eq!(strange(&["16.7", "16.7"]), ["16.7"], "each number once");
+        assert_eq!(strange(&["29.3 $\\pm$ 1.8"]), ["29.3 $\\pm$ 1.8"]);
+    }
+
+    fn strange(cells: &[&str]) -> Vec<String> {
+        let texts = ["84.1", "16.7", "~29.3 ± 1.9", "failed"].map(str::to_owned).to_vec();
+        let cells: Vec<String> = cells.iter().map(|&cell| cell.to_owned()).collect();
+        unmatched_cells(&cells, texts, &mut Check::new(CheckKind::Tables))
+    }
+
+    #[test]
+    fn a_printed_number_says_how_far_it_may_be_rounded() {
+        assert_eq!(
+            parse_printed("98.10 ± 0.2").map(|(number, half)| (number, half > 0.005 && half < 0.00501)),
+            Some((98.1, true))
+        );
+        assert_eq!(parse_printed("1.05×").map(|printed| printed.0), Some(1.05));
+        assert_eq!(parse_printed("~12.3 ± 4.5").map(|printed| printed.0), Some(12.3));
+        let large = parse_printed("2.09e7 ± 1.5e6").map(|(number, half)| (number, half > 5e4 && half < 5.001e4));
+        assert_eq!(large, Some((2.09e7, true)));
+        assert_eq!(parse_printed("failed"), None);
+    }
+}
