@@ -200,7 +200,8 @@ fn damage_metric_without_a_compared_text_is_refused() {
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{message}");
     assert!(
-        message.contains("no text is compared with the dense model") && message.contains("damage: true"),
+        message.contains("the metric needs a text that is compared with the dense model")
+            && message.contains("damage: true"),
         "{message}"
     );
     assert!(Metric::find("kl_long").is_ok());

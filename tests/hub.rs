@@ -110,25 +110,25 @@ fn grid_with_hub_model_names_the_command_and_then_runs() {
 
     server.forget();
     let done = run(&world, &server, &["run", "grid.yaml"], 0);
-    assert!(done.contains("written:"), "{done}");
+    assert!(done.contains("wrote "), "{done}");
     assert!(server.requests().is_empty(), "a cache hit asks for nothing");
     let record = json(&world.path("results/grid/run.json"));
     let hub = &record["grid"]["backbones"]["tiny"]["hub"];
     assert_eq!((hub["repository"].as_str(), hub["commit"].as_str()), (Some("meta/tiny@main"), Some(COMMIT)));
     assert_eq!(hub["pinned"], Value::Bool(false));
     let healthy = run(&world, &server, &["doctor", "grid.yaml"], 0);
-    assert!(healthy.contains("4 layers, hidden size 64") && healthy.contains("is not pinned"), "{healthy}");
+    assert!(healthy.contains("4 layers, hidden size 64") && healthy.contains("to pin meta/tiny"), "{healthy}");
 
     // Once pinned, fetching sends no requests, as in offline mode.
     let pinned = run(&world, &server, &["fetch", "grid.yaml", "--lock"], 0);
-    assert!(pinned.contains(COMMIT) && pinned.contains("written: hub.lock"), "{pinned}");
+    assert!(pinned.contains(COMMIT) && pinned.contains("wrote hub.lock"), "{pinned}");
     let lock = json(&world.path("hub.lock"));
     let files = &lock["repositories"]["meta/tiny@main"]["files"];
     assert_eq!(files.as_object().unwrap().len(), 3);
     server.forget();
-    assert!(run(&world, &server, &["fetch", "grid.yaml"], 0).contains("3 cached before"));
+    assert!(run(&world, &server, &["fetch", "grid.yaml"], 0).contains("3 already cached"));
     let offline = ghostlab(&world, &server.address, &["fetch", "grid.yaml"], &[("HF_HUB_OFFLINE", "1")]);
-    assert!(ended(&world, &offline, 0).contains("3 cached before"));
+    assert!(ended(&world, &offline, 0).contains("3 already cached"));
     assert!(run(&world, &server, &["doctor", "grid.yaml"], 0).contains("with the hashes of hub.lock"));
     assert!(server.requests().is_empty());
 }
@@ -203,7 +203,7 @@ fn dataset_is_fetched_by_name_configuration_and_split() {
     let fetched = run(&world, &server, &["fetch", "grid.yaml"], 0);
     assert!(fetched.contains("2 files fetched"), "{fetched}");
     server.forget();
-    assert!(run(&world, &server, &["run", "grid.yaml"], 0).contains("written:"));
+    assert!(run(&world, &server, &["run", "grid.yaml"], 0).contains("wrote "));
     assert!(server.requests().is_empty(), "a cache hit asks for nothing");
     let results = json(&world.path("results/grid/lm_eval/tiny.dense.json"));
     assert_eq!(results["n-samples"]["made"]["original"], 4);
@@ -232,5 +232,5 @@ fn a_corpus_is_one_file_of_a_dataset_at_a_branch() {
     assert_eq!(fs::read_to_string(reference).unwrap(), COMMIT);
     world
         .write("grid.yaml", fs::read_to_string(world.path("grid.yaml")).unwrap().replace(", files: en/test.jsonl", ""));
-    assert!(run(&world, &server, &["run", "grid.yaml"], 2).contains("does not say which file of the repository it is"));
+    assert!(run(&world, &server, &["run", "grid.yaml"], 2).contains("does not name its file in the repository"));
 }

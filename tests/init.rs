@@ -119,7 +119,7 @@ fn texts_of_ones_own_are_taken_and_their_windows_fit() {
     assert!(run.contains("ppl test@"), "{run}");
     let (_, log) = said(&world, &["init", "backbone", "--corpus", "train.txt", "--to", "one.yaml"], 0);
     let text = std::fs::read_to_string(world.path("one.yaml")).unwrap();
-    assert!(log.contains("train.txt is split: train-calibration.jsonl for calibration"), "{log}");
+    assert!(log.contains("split train.txt into train-calibration.jsonl (calibration)"), "{log}");
     assert!(text.contains("calibration: {corpus: train-calibration, "), "{text}");
     assert!(text.contains("- {corpus: train-scored, length: ") && !text.contains("path: train.txt"), "{text}");
     let joined = text_of(&world, "train-calibration.jsonl") + " " + &text_of(&world, "train-scored.jsonl");

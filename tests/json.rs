@@ -397,7 +397,7 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
     for (arguments, code, command, kind, what) in [
         (&["plan", "gird.yaml"][..], 3, "plan", "missing", "grid file not found"),
         (&["plan", "grid.yaml", "--set", "depht=1"], 2, "plan", "bad_input", ""),
-        (&["explain", "grid.yaml", "nosuch"], 2, "explain", "bad_input", "the grid has no cell of this name"),
+        (&["explain", "grid.yaml", "nosuch"], 2, "explain", "bad_input", "the grid has no cell with this name"),
         (&["compare", "a", "b"], 3, "compare", "missing", "results folder not found"),
         (&["status", "--store", "nowhere"], 3, "status", "missing", "store not found"),
         (&["cache", "path", "abcdef"], 3, "cache path", "missing", "unknown artifact key"),

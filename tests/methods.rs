@@ -153,7 +153,7 @@ fn methods_beyond_the_paper_run_or_are_refused() {
     let rows = records(&written(&world, &log));
     assert_eq!(rows.len(), 1 + 1 + 4 * 9);
     let log = world.runs(&grid);
-    assert!(log.contains("37 of 37 cells are stored already"), "{log}");
+    assert!(log.contains("37 of 37 cells cached"), "{log}");
     assert_eq!(records(&written(&world, &log)), rows, "operators from the store are unchanged");
     // A single-block cut has no earlier operator, so a sequential repair equals ghosted.
     let score = rows[0].iter().position(|name| name.starts_with("ppl")).unwrap();
@@ -237,10 +237,10 @@ fn two_ways_to_write_one_method_are_one_cell_and_one_key() {
         "--set",
         "criterion=[{name: llm-streamline, cosine: channel-series}, sleb]",
     ]);
-    assert!(log.contains("9 of 9 cells are stored already"), "{log}");
+    assert!(log.contains("9 of 9 cells cached"), "{log}");
     let log =
         world.runs(&["--set", "recovery=[{name: ghosted, solver: normal}, ghosted, {name: ghosted, solver: svd}]"]);
-    assert!(log.contains("3 of 5 cells are stored already"), "{log}");
+    assert!(log.contains("3 of 5 cells cached"), "{log}");
     let rows = results(&world, &log);
     let labels: Vec<&str> = rows[1..].iter().map(|row| row[5].as_str()).collect();
     assert_eq!(labels[1..3], ["ghosted(solver=normal)", "ghosted(solver=svd)"], "named as it is written first");
@@ -261,7 +261,7 @@ fn operator_sequences_matter_only_to_methods_that_use_them() {
     world.runs(&grid);
     let log = world.runs(&[&grid[..], &["--set", "calibration.operator_sequences=4"]].concat());
     // Recomputed: all ghosted cells, and LinearPatch unless the criterion removes one block.
-    assert!(log.contains("15 of 21 cells are stored already"), "{log}");
+    assert!(log.contains("15 of 21 cells cached"), "{log}");
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn layer_before_a_region_absorbs_all_its_maps() {
 
 /// Returns the path of the table that a run reports. Other settings have another folder.
 fn written(world: &World, log: &str) -> PathBuf {
-    let (_, after) = log.split_once("written: ").unwrap();
+    let (_, after) = log.split_once("; wrote ").unwrap();
     world.path(&format!("{}.csv", after.split_once(".csv").unwrap().0))
 }
 

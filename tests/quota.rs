@@ -37,7 +37,7 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
     let limit = ["--store-limit", "0.000001"];
     let planned = world.ghostlab(&[&["plan", "grid.yaml"], &THIS[..], &limit].concat());
     let output = String::from_utf8(planned.stdout).unwrap();
-    assert!(output.contains("goes: 4 operator-v") && output.contains("too many"), "{output}");
+    assert!(output.contains("evicts: 4 operator-v") && output.contains("over the limit"), "{output}");
     assert!(!output.contains("activations-v"), "{output}");
     assert_eq!(all(&world), before, "plan only tells");
     let log = world.runs(&[&THIS[..], &limit].concat());

@@ -63,7 +63,7 @@ fn a_table_is_made_in_every_form_and_a_second_time_the_same() {
     let forms = ["mini.csv", "mini.parquet", "mini.md", "mini.tex", "numbers.json"];
     let first: Vec<Vec<u8>> = forms.iter().map(|name| fs::read(folder.join(name)).unwrap()).collect();
     let again = made(&world, &["reproduce", "mini"]);
-    assert!(again.contains("3 of 3 cells are stored already"), "{again}");
+    assert!(again.contains("3 of 3 cells cached"), "{again}");
     for (name, before) in forms.iter().zip(first) {
         assert_eq!(fs::read(folder.join(name)).unwrap(), before, "{name} of the second run");
     }
@@ -87,7 +87,7 @@ fn times(folder: &Path) -> BTreeMap<PathBuf, SystemTime> {
 fn finished_artifact_is_rebuilt_only_after_a_change() {
     let world = experiments("mine");
     let mini = ["reproduce", "mini"];
-    let nothing = "its files are unchanged: nothing to do";
+    let nothing = "up to date (";
     let (first, log) = printed(&world, &mini);
     assert!(!log.contains(nothing), "{log}");
     let before = times(&world.path("results"));

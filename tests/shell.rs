@@ -179,15 +179,15 @@ fn quiet_keeps_results_and_errors_verbose_adds_reasons() {
         "backbone tiny: backbone",
         "corpus train: train.txt, rule wikitext2",
         "engine cpu f32 on cpu",
-        "to make  why",
+        "to compute  why",
         "tiny.dense on test@64: ",
         "tiny.dense is complete",
-        "written: ",
+        "wrote ",
     ] {
         assert!(log.contains(words), "`{words}` is not in\n{log}");
     }
     let (code, plain, log) = run(&world, &["run", "grid.yaml"]);
-    assert!(code == Some(0) && log.contains("9 of 9 cells are stored already") && log.contains("written: "), "{log}");
+    assert!(code == Some(0) && log.contains("9 of 9 cells cached") && log.contains("wrote "), "{log}");
     assert!(!log.contains("store: ") && !log.contains("is complete"), "{log}");
     let (code, quiet, log) = run(&world, &["-q", "run", "grid.yaml", "--rehash"]);
     assert_eq!((code, log.as_str()), (Some(0), ""));
@@ -207,7 +207,7 @@ fn quiet_keeps_results_and_errors_verbose_adds_reasons() {
             .replace("ghosted]", "replaceme-ls]"),
     );
     let (code, _, log) = run(&world, &["run", "grid.yaml", "-q"]);
-    assert!(code == Some(4) && log.contains("failed: ") && !log.contains("written: "), "{log}");
+    assert!(code == Some(4) && log.contains("failed: ") && !log.contains("wrote "), "{log}");
     let (code, _, log) = run(&world, &["run", "grid.yaml", "-q", "-v"]);
     assert!(code == Some(2) && log.contains("cannot be used with"), "{log}");
 }

@@ -183,9 +183,9 @@ fn three_workers_score_each_chunk_once_as_one_process() {
     let submitted = submit(&world, "3", 200, &[], &[]);
     at_work(&world, 2);
     let status = both(&world.ghostlab(&["status"]));
-    assert!(status.contains(" alive") && status.contains(&format!("job {}_", submitted.array)), "{status}");
+    assert!(status.contains(" running") && status.contains(&format!("job {}_", submitted.array)), "{status}");
     let again = world.ghostlab(&["submit", "slurm", "grid.yaml", "--profile-file", "slurm.yaml"]);
-    assert!(both(&again).contains("no jobs were added"), "{}", both(&again));
+    assert!(both(&again).contains("no jobs submitted"), "{}", both(&again));
     agrees(&world, &submitted);
     let alone = self::world();
     alone.runs(&[]);
@@ -219,7 +219,7 @@ fn a_worker_whose_time_is_up_is_queued_again_and_goes_on() {
     let submitted = submit(&world, "1", 2000, &[], &["--time=3"]);
     agrees(&world, &submitted);
     let logs = logs(&world);
-    assert!(logs.contains("Slurm queues it again"), "{logs}");
+    assert!(logs.contains("requeued by Slurm"), "{logs}");
     assert!(logs.contains("chunks are done already"), "{logs}");
 }
 
@@ -270,7 +270,7 @@ fn a_submit_that_is_killed_after_sbatch_adds_no_second_array() {
     let killed = world.command(&arguments).env("GHOSTLAB_FAULT", slow_and("kill@handed-over:1")).output().unwrap();
     assert_eq!(killed.status.code(), None, "{}", both(&killed));
     let again = world.command(&arguments).env("GHOSTLAB_FAULT", slow_and("")).output().unwrap();
-    assert!(both(&again).contains("no jobs were added"), "{}", both(&again));
+    assert!(both(&again).contains("no jobs submitted"), "{}", both(&again));
     let jobs: Value = serde_json::from_slice(&fs::read(folder(&world).join("jobs.json")).unwrap()).unwrap();
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 2);
     agrees(&world, &Submitted { array: job_id(&jobs, 0, "array"), report: job_id(&jobs, 1, "report") });
@@ -300,7 +300,7 @@ fn cancelled_and_killed_workers_are_covered_by_others() {
     let states: Vec<String> = states(&submitted.array).into_iter().map(|(state, _)| state).collect();
     assert!(states.contains(&"CANCELLED".to_owned()) && states.contains(&"COMPLETED".to_owned()), "{states:?}");
     let status = both(&world.ghostlab(&["status"]));
-    assert!(status.contains("1 asked to end before, 1 died"), "{status}");
+    assert!(status.contains("1 interrupted, 1 died"), "{status}");
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn workers_go_on_while_the_controller_is_away() {
     told("kill", &["-TERM", pid.trim()]);
     until("the controller does not end", || !Command::new("squeue").output().unwrap().status.success());
     let status = both(&world.ghostlab(&["status"]));
-    assert!(status.contains("the scheduler is not available") && status.contains(" alive"), "{status}");
+    assert!(status.contains("the scheduler is not available") && status.contains(" running"), "{status}");
     until("the grid is not done", || both(&world.ghostlab(&["status"])).contains("9 of 9 cells complete"));
     assert!(Command::new("slurmctld").env("PATH", "/usr/sbin:/usr/bin:/bin").status().unwrap().success());
     until("the controller does not come back", || Command::new("squeue").output().unwrap().status.success());
@@ -390,7 +390,7 @@ fn full_store_or_other_program_stops_a_worker_with_reason() {
     {
         assert!(status.contains(word), "`{word}` is not in {status}");
     }
-    let named = status.lines().find_map(|line| line.trim().strip_prefix("its log: ")).unwrap();
+    let named = status.lines().find_map(|line| line.trim().strip_prefix("log: ")).unwrap();
     assert!(fs::read_to_string(named).unwrap().contains("differs from the one"), "{named}");
     assert!(both(&other.ghostlab(&["cancel"])).contains(&format!("job {} ended", submitted.report)));
 }

@@ -115,7 +115,7 @@ fn submission_is_one_readable_script_without_secrets() {
     assert!(!stderr(&output).contains("warning"), "{}", stderr(&output));
     let short = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--dry-run", "--", "--time=2"]);
     assert!(
-        stderr(&short).contains("warning: a time limit of") && stderr(&short).contains("or more"),
+        stderr(&short).contains("warning: the time limit of") && stderr(&short).contains("or more"),
         "{}",
         stderr(&short)
     );
@@ -156,7 +156,7 @@ fn submit_in_bf16_freezes_the_kernel_family() {
     let script = stdout(&output);
     let family = ["portable", "amx"].map(|kernels| format!("--kernels {kernels}"));
     assert!(family.iter().any(|word| script.matches(word).count() == 2), "{script}");
-    assert!(stderr(&output).contains("--kernels auto: "), "{}", stderr(&output));
+    assert!(stderr(&output).contains("--kernels auto selects "), "{}", stderr(&output));
     assert!(!stdout(&submit(&slurm, &world, &[])).contains("--kernels"), "f32 has one family");
 }
 
@@ -190,7 +190,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     fs::write(slurm.0.join("squeue.out"), queue).unwrap();
     let output = submit(&[]);
     let text = stdout(&output);
-    assert!(text.contains("queued already: job 41_[0-1]") && text.contains("no jobs were added"), "{text}");
+    assert!(text.contains("already queued: job 41_[0-1]") && text.contains("no jobs submitted"), "{text}");
     assert_eq!(slurm.told("sbatch").lines().count(), 2);
     let shown = stdout(&slurm.run(&world, &["status"]));
     assert!(shown.contains("job 41_[0-1]: pending (Resources)") && !shown.contains("job 43"), "{shown}");
@@ -334,7 +334,7 @@ fn resubmission_after_a_crash_queues_nothing_twice() {
         assert_eq!(slurm.run(&world, &submit).status.code(), Some(3));
         slurm.put("squeue", "cat \"$0.out\"");
         let output = slurm.run(&world, &submit);
-        assert!(stdout(&output).contains("queued already: job 41_[0-1]"), "{}{}", stdout(&output), stderr(&output));
+        assert!(stdout(&output).contains("already queued: job 41_[0-1]"), "{}{}", stdout(&output), stderr(&output));
         let submitted = slurm.told("sbatch");
         let lines: Vec<&str> = submitted.lines().collect();
         assert!(

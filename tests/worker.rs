@@ -72,14 +72,14 @@ fn three_workers_make_the_tables_of_one_process() {
     let outputs = workers.map(|worker| worker.wait_with_output().unwrap());
     for output in &outputs {
         assert_eq!(output.status.code(), Some(0), "{}", stderr(output));
-        assert!(stderr(output).contains("all 31 cells are stored"), "{}", stderr(output));
+        assert!(stderr(output).contains("all 31 cells complete"), "{}", stderr(output));
     }
     assert!(!world.path("results").exists(), "a worker writes no results");
     let work: Vec<u64> = outputs.iter().map(|output| computed(&events(output))).collect();
     assert!(work.iter().sum::<u64>() as f64 <= 1.1 * total as f64, "{work:?} of {total}");
     let shown = status(&world);
     assert!(shown.contains("shared by workers") && shown.contains("31 of 31 cells complete"), "{shown}");
-    assert!(shown.contains("0 workers alive (3 ended)"), "{shown}");
+    assert!(shown.contains("0 workers running (3 ended)"), "{shown}");
     let report = world.run(&["--stored", "--events"]);
     assert_eq!(report.status.code(), Some(0), "{}", stderr(&report));
     assert!(events(&report).iter().all(|event| event["event"] != "started"), "the report computes nothing");
@@ -105,7 +105,7 @@ fn stopped_worker_returns_its_jobs_and_another_continues() {
         assert!(stderr(&first).contains("leases are released"), "{}", stderr(&first));
         assert_eq!((left_in(&world, "claims"), left_in(&world, "processes")), (0, 0), "{name}");
         let shown = status(&world);
-        assert!(shown.contains("1 asked to end before"), "{shown}");
+        assert!(shown.contains("1 interrupted"), "{shown}");
         let second = world.ghostlab(&["worker", "grid.yaml", "--events"]);
         assert_eq!(second.status.code(), Some(0), "{}", stderr(&second));
         // An interrupted shard of a calibration pass restarts; all scores are kept.
@@ -133,7 +133,7 @@ fn worker_near_its_time_limit_stores_one_batch_first() {
         ends += 1;
         assert_eq!(output.status.code(), Some(75), "{}", stderr(&output));
         assert!(events(&output).iter().any(|event| event["event"] == "kept"), "it stored nothing: {}", stderr(&output));
-        assert!(!stderr(&output).contains("stored nothing"), "{}", stderr(&output));
+        assert!(!stderr(&output).contains("nothing was stored"), "{}", stderr(&output));
         if ends == 3 {
             let last = world.ghostlab(&["worker", "grid.yaml", "--events"]);
             assert_eq!(last.status.code(), Some(0), "{}", stderr(&last));
@@ -155,7 +155,7 @@ fn killed_workers_job_is_taken_over_and_its_death_noted() {
     let killed = command.env("GHOSTLAB_FAULT", "kill@score:1").output().unwrap();
     assert_eq!(killed.status.code(), None, "{}", stderr(&killed));
     let shown = status(&world);
-    assert!(shown.contains("0 workers alive (1 died)"), "{shown}");
+    assert!(shown.contains("0 workers running (1 died)"), "{shown}");
     let workers = [(); 2].map(|()| started(&world, &["worker", "grid.yaml"]));
     for worker in workers {
         let output = worker.wait_with_output().unwrap();
@@ -259,7 +259,7 @@ fn a_job_that_fails_is_tried_again_within_the_retries_of_all() {
     let shown = status(&world);
     assert!(shown.contains("tiny on test@64 failed 2 times") && shown.contains("fault on purpose"), "{shown}");
     let output = failing(&world, "", "2");
-    assert!(stderr(&output).contains("all 9 cells are stored"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("all 9 cells complete"), "{}", stderr(&output));
     assert!(!status(&world).contains("fault on purpose"));
 }
 
@@ -282,9 +282,9 @@ fn a_worker_leaves_when_it_waits_for_longer_than_it_may() {
     });
     let output = world.ghostlab(&["worker", "grid.yaml", "--idle-exit", "1"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stderr(&output).contains("this worker exited"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no unclaimed work left"), "{}", stderr(&output));
     let shown = status(&world);
-    assert!(shown.contains("1 worker alive (1 ended)"), "{shown}");
+    assert!(shown.contains("1 worker running (1 ended)"), "{shown}");
     signal(&one, "-KILL");
     one.wait().unwrap();
 }

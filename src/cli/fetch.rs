@@ -198,7 +198,7 @@ impl FetchRun<'_> {
 fn fetched_note(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
     let took = took.map_or(String::new(), |took| format!(" in {}", seconds(took)));
     note!(
-        "{} fetched ({}{took}), {} cached before; the cache is {}",
+        "fetched {} ({}{took}), {} already cached; cache: {}",
         counted(fetched.brought, "file"),
         bytes(fetched.bytes),
         fetched.cached,
@@ -299,7 +299,7 @@ fn requested(target: &str, arguments: &Arguments) -> Result<Vec<Request>> {
             }]);
         }
         (false, true) => {
-            return Err(Error::missing("grid file not found").at(target).hint("check the path for a typing error"));
+            return Err(Error::missing("grid file not found").at(target).hint("check the path for typos"));
         }
         _ => {}
     }
@@ -354,7 +354,7 @@ fn backbone_request(folder: &Path, backbone: BackboneFile, arguments: &Arguments
     let is_asked = arguments.lock || arguments.from.is_some();
     match path.filter(|path| !is_asked && parts::is_backbone(path)) {
         Some(path) => {
-            note!("{name} is at {}", path.display());
+            note!("{name}: using the local copy at {}", path.display());
             Vec::new()
         }
         None => {
@@ -409,9 +409,9 @@ fn named(target: &str, files: &[String]) -> Result<RepoFiles> {
         RepoKind::Model => Ok(RepoFiles::backbone(source)),
         RepoKind::Dataset => Err(Error::bad_input("the files of the dataset are not specified")
             .at(target)
-            .expected("--files PATTERN, once or several times")
+            .expected("one or more --files PATTERN")
             .found("none")
-            .hint("`*` matches any part of a name, `**` any folders; --dry-run lists the matching files")),
+            .hint("use `*` for any part of a name and `**` for any folders; add --dry-run to list the matching files")),
     }
 }
 
@@ -420,7 +420,7 @@ fn tell_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
     let unpinned: Vec<String> = plan.unpinned().map(ToString::to_string).collect();
     if !unpinned.is_empty() {
         let lock = lock_file.display();
-        note!("not pinned in {lock}, so their current version is used: {}; {pins} pins them", unpinned.join(", "));
+        note!("not pinned in {lock}, using the current version: {} (to pin: {pins})", unpinned.join(", "));
     }
 }
 
@@ -431,7 +431,7 @@ fn listed(plan: &Plan, hub: &Hub) -> String {
         let state = match (&file.cached, file.here) {
             (Some(_), _) => "cached".to_owned(),
             (None, 0) => "to fetch".to_owned(),
-            (None, here) => format!("to fetch, {} are here", bytes(here)),
+            (None, here) => format!("to fetch, {} downloaded", bytes(here)),
         };
         let size = file.bytes.map_or("unknown".to_owned(), bytes);
         let pinned = if repo.locked { "" } else { ", not pinned" };
@@ -467,7 +467,7 @@ fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn Reporter, stop: 
         lock.pin(&source, repo);
     }
     lock.write(lock_file)?;
-    note!("written: {}", lock_file.display());
+    note!("wrote {}", lock_file.display());
     Ok(())
 }
 

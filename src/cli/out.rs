@@ -118,7 +118,7 @@ pub(super) fn end() -> Result<()> {
     let flushed = io::stdout().lock().flush().err();
     match lost.take().or(flushed) {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Error::missing("standard output cannot be written").found(error.to_string()))
+            Err(Error::missing("cannot write to standard output").found(error.to_string()))
         }
         _ => Ok(()),
     }
@@ -262,9 +262,9 @@ pub(super) struct Verbosity {
     /// is known.
     #[arg(short, long, global = true)]
     verbose: bool,
-    /// When to use colours.
+    /// When to use colors.
     ///
-    /// `auto` uses colours on a terminal unless NO_COLOR is set, CLICOLOR is 0 or TERM is dumb. Elsewhere it uses them
+    /// `auto` uses colors on a terminal unless NO_COLOR is set, CLICOLOR is 0 or TERM is dumb. Elsewhere it uses them
     /// if CLICOLOR_FORCE is set.
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     color: ColorChoice,

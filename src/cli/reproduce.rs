@@ -147,7 +147,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     match errors.first() {
         Some((_, first)) => {
             let names: Vec<&str> = errors.iter().map(|(name, _)| name.as_str()).collect();
-            eprintln!("not made: {}", names.join(", "));
+            eprintln!("failed artifacts: {}", names.join(", "));
             Ok(first.exit_code())
         }
         None if failed > 0 => Ok(4),
@@ -163,7 +163,7 @@ fn chosen<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Vec<&'a Arti
     let (chosen, skipped) = artifact::of_profile(artifact::chosen(all, names)?, names, profile);
     if let Some(profile) = profile.filter(|_| !skipped.is_empty()) {
         let names: Vec<&str> = skipped.iter().map(|artifact| artifact.name.as_str()).collect();
-        note!("skipped, because they have no profile `{profile}`: {}", names.join(", "));
+        note!("skipped artifacts without profile `{profile}`: {}", names.join(", "));
     }
     Ok(chosen)
 }
@@ -211,7 +211,7 @@ impl Call<'_> {
         if !apart.is_empty() {
             apart.dedup();
             let apart = apart.join("; ");
-            note!("overridden artifacts ({apart}) are neither on the page nor compared with the paper's claims");
+            note!("artifacts with overrides ({apart}) are left out of the page and of the claims");
             return Ok(None);
         }
         let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();
@@ -219,7 +219,7 @@ impl Call<'_> {
         let judged = made.iter().find_map(|outcome| outcome.profile.as_deref()).filter(|_| !self.is_quiet());
         let (claims, written) = self.paged(&names, judged, store)?;
         print!("{claims}");
-        note!("page of all artifacts: {}", written.display());
+        note!("report of all artifacts: {}", written.display());
         Ok(Some(shown(&written)))
     }
 
@@ -374,7 +374,7 @@ impl Call<'_> {
 /// Prints notes about the written files and the gate, and the cells without results.
 fn report_outcome(name: &str, grid: &Grid, made: &ArtifactOutcome, took: f64) {
     let all = out::cells(grid.cells.len());
-    note!("{name}: {all} in {}; written: {}", seconds(took), all_shown(&made.files).join(", "));
+    note!("{name}: {all} in {}; wrote {}", seconds(took), all_shown(&made.files).join(", "));
     if let Some(recorded) = &made.recorded {
         note!("{name}: {recorded}");
     }
@@ -384,11 +384,11 @@ fn report_outcome(name: &str, grid: &Grid, made: &ArtifactOutcome, took: f64) {
     made.misses.iter().for_each(|miss| eprintln!("  {miss}"));
     if !made.misses.is_empty() {
         let backbones = GateFailure::backbones(&made.misses).join(", ");
-        eprintln!("{backbones}: its pruned cells were not run; --no-gate runs them anyway");
+        eprintln!("skipped the pruned cells of {backbones} (use --no-gate to run them)");
     }
     made.failures.iter().for_each(|(cell, reason)| eprintln!("  {cell} failed: {reason}"));
     if made.unmade > 0 {
-        eprintln!("{name}: {} of {all} are not complete; run without --stored to compute them", made.unmade);
+        eprintln!("{name}: {} of {all} incomplete; run without --stored to compute them", made.unmade);
     }
 }
 
@@ -409,11 +409,11 @@ fn quiet_enough(artifact: &str, spread: TimeSpread) -> Result<()> {
     }
     let found = 100.0 * spread.relative();
     let most = 100.0 * NOISE;
-    Err(Error::job("the machine is too busy to record times")
+    Err(Error::job("the machine is too busy to record latencies")
         .at(artifact.to_owned())
-        .expected(format!("times of a test computation within {most:.0} % of their mean"))
+        .expected(format!("latencies of a test computation within {most:.0} % of their mean"))
         .found(format!("{found:.0} %"))
-        .hint("stop other programs and run it again, or add --record-noisy"))
+        .hint("stop other programs and retry, or add --record-noisy"))
 }
 
 #[derive(Serialize, Deserialize)]
@@ -443,7 +443,7 @@ impl Done {
         let name = &artifact.name;
         let cells = grid.cells.len();
         let all = out::cells(cells);
-        note!("{name}: {cells} of {all} are stored already, and its files are unchanged: nothing to do");
+        note!("{name}: up to date ({cells} of {all} cached)");
         if let Some(recorded) = &recorded {
             note!("{name}: {recorded}");
         }

@@ -76,9 +76,9 @@ fn engines_and_dtypes_have_separate_comparable_results() {
     let candle = ["--engine", "candle", "--results"];
     // Objects of another engine are not reused.
     let log = world.runs(&[&candle[..], &["other"]].concat());
-    assert!(!log.contains("stored already"), "{log}");
+    assert!(!log.contains("cells cached"), "{log}");
     let log = world.runs(&[&candle[..], &["again"]].concat());
-    assert!(log.contains("9 of 9 cells are stored already"), "{log}");
+    assert!(log.contains("9 of 9 cells cached"), "{log}");
     world.runs(&["--dtype", "bf16", "--kernels", "portable", "--results", "half"]);
     let [cpu, other, half] = ["own", "other", "half"]
         .map(|results| common::json(&world.path(&only_result(&world, results)).join("numbers.json")));

@@ -79,7 +79,7 @@ fn plan_says_how_many_files_and_folders_a_run_makes_at_most() {
     let had = files_below(&world.path("data/store"));
     assert!(run["free_inodes"].is_null() || run["free_inodes"].as_u64().unwrap() > 0);
     let text = String::from_utf8(world.ghostlab(&["plan", "grid.yaml"]).stdout).unwrap();
-    assert!(text.contains("files and folders: "), "{text}");
+    assert!(text.contains("inodes: at most "), "{text}");
     world.runs(&[]);
     let made = files_below(&world.path("data/store")) - had;
     assert!(made <= reported && reported <= 3 * made, "{made} were made, {reported} were told");
@@ -205,7 +205,7 @@ fn older_results_are_compared_under_their_names() {
     world.write("results/before/numbers.json", numbers);
     let output = world.ghostlab(&["compare", "results/before", "results/grid"]);
     let output = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.contains("that both have are the same") && !output.contains("only in"), "{output}");
+    assert!(output.contains("common values are the same") && !output.contains("only in"), "{output}");
     assert!(output.contains("settings: the same") && !output.contains("identity: one of the runs"), "{output}");
 }
 

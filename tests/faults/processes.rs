@@ -37,7 +37,7 @@ fn a_panic_fails_the_cells_of_its_job_and_the_others_go_on() {
         assert_eq!(code, Some(4), "{log}");
         assert!(log.contains("panicked") && log.contains("cells failed"), "{log}");
         let log = world.runs(&SMALL);
-        assert!(!log.contains("6 of 6 cells are stored"), "{log}");
+        assert!(!log.contains("6 of 6 cells cached"), "{log}");
         let undisturbed = World::large();
         undisturbed.runs(&SMALL);
         assert!(world.tables() == undisturbed.tables());

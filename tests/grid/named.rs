@@ -88,7 +88,7 @@ fn mistakes_in_a_file_are_blamed_on_its_own_lines() {
     let (message, code) = folder.refusal(shared(), &[]);
     assert!(message.contains("where:    corpora/c4.yaml:1:7\n") && code == 3, "{message}");
     assert!(
-        message.contains("a file at corpora/c4.txt") && message.contains("are relative to that file's folder"),
+        message.contains("a file at corpora/c4.txt") && message.contains("relative to the folder of the entry's file"),
         "{message}"
     );
 }
@@ -118,7 +118,7 @@ fn unknown_name_lists_known_names_and_searched_places() {
         &["unknown backbone `french`", "one of english"],
     );
     let text = format!("{GOOD}  tasks: [copa]\n");
-    folder.refuses(&text, &[], "16:11", &["unknown task `copa`", "that the grid or a file defines; there is none"]);
+    folder.refuses(&text, &[], "16:11", &["unknown task `copa`", "but neither the grid nor a file defines one"]);
     folder.refuses(
         GOOD,
         &["corpora.c44.limit=3"],

@@ -32,7 +32,7 @@ fn the_profile_is_chosen_on_the_command_line() {
     let folder = Place::new();
     let text = good_but("models/english", "models/hollow");
     folder.write("grid.yaml", &format!("{text}profiles: {{tiny: {{depth: 3}}}}\n"));
-    assert!(run(&folder, &[]).contains("no profile is chosen"));
+    assert!(run(&folder, &[]).contains("no profile selected"));
     assert!(run(&folder, &["--profile", "tny"]).contains("did you mean `tiny`?"));
     // The profile is accepted: the next error is the empty backbone.
     assert!(run(&folder, &["--profile", "tiny"]).contains("config.json"));

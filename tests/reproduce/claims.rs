@@ -102,10 +102,10 @@ fn limit_above_all_documents_is_the_unlimited_cell() {
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     run_with_task(&world, &grid, "copa");
     let same = run_with_task(&world, &grid, "{name: copa, limit: 12}");
-    assert!(same.contains("2 of 2 cells are stored already"), "{same}");
+    assert!(same.contains("2 of 2 cells cached"), "{same}");
     assert!(same.contains("all 12 documents (a limit of 12 leaves none out)"), "{same}");
     let fewer = run_with_task(&world, &grid, "{name: copa, limit: 11}");
-    assert!(!fewer.contains("2 of 2 cells are stored already") && fewer.contains("11 of 12 documents"), "{fewer}");
+    assert!(!fewer.contains("2 of 2 cells cached") && fewer.contains("11 of 12 documents"), "{fewer}");
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn run_artifact_has_its_own_folder_and_page_lists_gaps() {
     assert!(rows[1..].iter().all(|row| row[column].parse::<f64>().is_ok()), "{rows:?}");
     made(&world, &["run", "experiments/mini.yaml"]);
     let output = made(&world, &["reproduce", "mini", "--dtype", "bf16", "--kernels", "portable"]);
-    assert!(output.contains("(cpu-bf16) are neither on the page nor compared with the paper's claims"), "{output}");
+    assert!(output.contains("(cpu-bf16) are left out of the page and of the claims"), "{output}");
     assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), before);
     assert_eq!(names_in_mini(&world).len(), 3, "{:?}", names_in_mini(&world));
     let output = made(&world, &["report"]);
@@ -79,7 +79,7 @@ fn run_and_reproduce_of_an_artifact_keep_separate_folders() {
         let output = made(&world, &["run", "experiments/mini.yaml", "--stored"]);
         assert!(!output.contains("failed") && !output.contains("not made yet"), "{output}");
         let output = made(&world, &order[0]);
-        assert!(output.contains("3 of 3 cells are stored already"), "{output}");
+        assert!(output.contains("3 of 3 cells cached"), "{output}");
         for (folder, files) in both {
             let before = tables_of(&files);
             assert!(before.len() >= 3, "{:?}", files.keys());
@@ -155,7 +155,7 @@ fn the_plan_of_an_artifact_is_what_reproduce_does() {
     let plan = made(&world, &["plan", "experiments/mini.yaml"]);
     assert!(plan.contains("3 cells") && plan.contains("`reproduce mini`"), "{plan}");
     assert!(!plan.contains("other@64"), "what the table does not show: {plan}");
-    assert!(plan.contains("choose layers of mine by shortened-llama"), "{plan}");
+    assert!(plan.contains("select layers of mine by shortened-llama"), "{plan}");
     assert!(!plan.contains("first time") && !plan.contains("changed:"), "nothing comparable is stored: {plan}");
     assert!(trials(&plan)[0] > 0 && trials(&plan)[1] == 0, "{plan}");
     let output = made(&world, &["reproduce", "mini"]);

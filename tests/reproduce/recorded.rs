@@ -77,7 +77,7 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
     // Reproduced from the store, recorded again, and reproduced elsewhere without the large files.
     let again = made(&world, &["reproduce", "mini", "methods"]);
     assert!(again.contains("mini: identical to the recorded run in results/mini/tiny"), "{again}");
-    assert!(again.contains("page of all artifacts: reports/index.html"), "{again}");
+    assert!(again.contains("report of all artifacts: reports/index.html"), "{again}");
     assert_eq!(results_and_reports(&world), recorded, "made again");
     made(&world, &["reproduce", "mini", "methods", "--record"]);
     assert_eq!(results_and_reports(&world), recorded, "recorded again");
@@ -107,7 +107,7 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
         ),
         "{log}"
     );
-    assert!(log.contains("page of all artifacts: reports/here/index.html"), "{log}");
+    assert!(log.contains("report of all artifacts: reports/here/index.html"), "{log}");
     let now = results_and_reports(&world);
     assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was touched");
     assert!(now.contains_key("results/mini/tiny+here/mini.csv"));
@@ -157,9 +157,9 @@ fn run_with_recorded_numbers_stays_in_its_place() {
     assert!(output.contains("channels.parquet: only its hash is in the record"), "{output}");
     assert!(output.contains("by at most 1.0e-12 of their value"), "{output}");
     assert!(output.contains("no printed digit changes"), "{output}");
-    assert!(output.contains("page of all artifacts: reports/index.html"), "{output}");
+    assert!(output.contains("report of all artifacts: reports/index.html"), "{output}");
     assert!(!world.path("results/mini/tiny+here").exists(), "the run went somewhere else");
-    let written = output.lines().find_map(|line| line.split_once("written: ")).unwrap().1;
+    let written = output.lines().find_map(|line| line.split_once("; wrote ")).unwrap().1;
     for file in written.split(", ") {
         assert!(world.path(file).exists(), "{file} is not there: {output}");
     }

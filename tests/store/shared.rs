@@ -134,7 +134,7 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
     });
     let before = fs::read(calibration_claim(&store).unwrap()).unwrap();
     let (code, log) = done(run(&two, &[&worker[..], &["--idle-exit", "2"]].concat()));
-    assert!(code == Some(0) && log.contains("this worker exited"), "{code:?} {log}");
+    assert!(code == Some(0) && log.contains("no unclaimed work left"), "{code:?} {log}");
     assert_eq!(
         calibration_claim(&store).map(|path| fs::read(path).unwrap()),
         Some(before),
@@ -151,7 +151,7 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
         &two,
         &["worker", "grid.yaml", "--store", "group", "--set", "calibration.seed=7", "--idle-exit", "60"],
     ));
-    assert!(code == Some(0) && log.contains("all 9 cells are stored"), "{log}");
+    assert!(code == Some(0) && log.contains("all 9 cells complete"), "{log}");
 }
 
 fn calibration_claim(store: &Path) -> Option<PathBuf> {
@@ -179,7 +179,7 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
             fs::write(&record, worker.to_string()).unwrap();
             age(&record);
             let (code, log) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "60"]);
-            assert!(code == Some(0) && log.contains("all 9 cells are stored"), "{point}: {log}");
+            assert!(code == Some(0) && log.contains("all 9 cells complete"), "{point}: {log}");
             (world, child)
         })
         .collect();
@@ -191,7 +191,7 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(0), "{log}");
         assert!(log.contains("suspended too long; other workers took over"), "{log}");
-        assert!(log.contains("all 9 cells are stored"), "{log}");
+        assert!(log.contains("all 9 cells complete"), "{log}");
         for left in ["claims", "processes", "drafts", "journals", "uses", "attempts"] {
             let count = fs::read_dir(world.path("data/store").join(left)).map_or(0, Iterator::count);
             assert_eq!(count, 0, "{left}: {log}");

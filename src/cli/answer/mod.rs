@@ -180,17 +180,20 @@ pub(super) fn misused(words: impl Iterator<Item = OsString>, error: &clap::Error
         let text = error.render().to_string();
         let what = text.lines().next().unwrap_or_default();
         let what = what.strip_prefix("error: ").unwrap_or(what);
-        failed(command, &Error::bad_input(what).hint(format!("`ghostlab {command} --help` lists the allowed values")));
+        failed(
+            command,
+            &Error::bad_input(what).hint(format!("see `ghostlab {command} --help` for the allowed values")),
+        );
     }
 }
 
 /// Descriptions of the enum tags that serde generates, which cannot have doc comments.
 const TAGS: [(&str, &str); 5] = [
-    ("command", "The command that answers."),
-    ("answer", "What it answers."),
-    ("job", "What the job does."),
-    ("why", "What sort of reason it is."),
-    ("what", "The fields that changed, or the damage."),
+    ("command", "Command that produced the answer."),
+    ("answer", "Outcome: an answer or an error."),
+    ("job", "Type of the job."),
+    ("why", "Type of the reason."),
+    ("what", "Changed fields, or the damage."),
 ];
 
 /// Adds descriptions to the enum tags of a schema.
