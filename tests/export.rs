@@ -348,9 +348,9 @@ fn repairs_without_a_form_are_refused_before_any_work() {
     for file in ["config.json", "model.safetensors"] {
         fs::copy(fixture("arch/qwen3").join(file), world.path("backbone").join(file)).unwrap();
     }
-    assert_refused(&world, "depth/1", "mean", &gguf, &["no norms of queries and keys", "`deci`", "Qwen3ForCausalLM"]);
+    assert_refused(&world, "depth/1", "mean", &gguf, &["no query and key norms", "`deci`", "Qwen3ForCausalLM"]);
     let sublayers = ["--gguf", "f16", "--set", "criterion=llm-drop", "--set", "depth={attention: 1}"];
-    assert_refused(&world, "llm-drop-attention-1", "none", &sublayers, &["no norms of queries and keys", "`deci`"]);
+    assert_refused(&world, "llm-drop-attention-1", "none", &sublayers, &["no query and key norms", "`deci`"]);
     let layers = "{name: ghosted, input: normed, boundary: layer}";
     assert_refused(&world, "depth/1", layers, &[], &["`ghosted`", "boundary: region", "no product"]);
 }

@@ -263,7 +263,7 @@ fn oversized_unpacked_file_is_refused_until_limit_is_raised() {
         let path = format!("{set}={}", world.path(name).display());
         let small = ["--set", "depth=1", "--set", "recovery=none", "--set", "criterion=llm-streamline"];
         let given = [&small[..], &["--set", &path, "--text", "0.002"]].concat();
-        world.refuses(&given, 2, &["exceeds the size limit of text", name, "--text GB"]);
+        world.refuses(&given, 2, &["exceeds the size limit for text", name, "--text GB"]);
     }
     let path = format!("corpora.test.path={}", world.path("many.jsonl.gz").display());
     world.runs(&["--set", "depth=1", "--set", "recovery=none", "--set", "criterion=llm-streamline", "--set", &path]);
@@ -336,7 +336,7 @@ fn special_token_beyond_embedding_is_refused_early() {
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
         "special_tokens": {"<s>": {"id": "<s>", "ids": [4000], "tokens": ["<s>"]}}});
     world.write("backbone/tokenizer.json", tokenizer.to_string());
-    world.refuses(&[], 2, &["exceeds the embedding", "below 320", "ids up to 4000"]);
+    world.refuses(&[], 2, &["is outside the embedding", "below 320", "ids up to 4000"]);
     tokenizer["post_processor"] = json!(null);
     tokenizer["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="});
     world.write("backbone/tokenizer.json", tokenizer.to_string());

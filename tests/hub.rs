@@ -150,7 +150,7 @@ fn hub_refusals_are_reported_without_the_token() {
     for more in [&[][..], &["--events"], &["--lock"]] {
         let arguments = [&["fetch", "grid.yaml"], more].concat();
         let log = ended(&world, &ghostlab(&world, &server.address, &arguments, &[]), 3);
-        assert!(log.contains("requires accepting its licence") && log.contains("[token]"), "{log}");
+        assert!(log.contains("requires accepting its license") && log.contains("[token]"), "{log}");
     }
     let unset = ghostlab(&world, &server.address, &["fetch", "grid.yaml"], &[("HF_TOKEN", "")]);
     assert!(ended(&world, &unset, 3).contains("HF_TOKEN"));

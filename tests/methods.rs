@@ -75,7 +75,7 @@ fn trials_that_overflow_fail_their_cells_and_pick_no_layers() {
     let log = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(4), "{log}");
     let rows = std::fs::read_to_string(written(&world, &log)).unwrap();
-    assert_eq!(rows.matches("the perplexity of a trial is not a number").count(), 2, "{rows}");
+    assert_eq!(rows.matches("the perplexity of a trial is not finite").count(), 2, "{rows}");
     let log = world.runs(&grid);
     assert_eq!(results(&world, &log).len(), 1 + 1 + 2, "f32 has the range");
 }

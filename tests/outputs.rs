@@ -144,7 +144,7 @@ fn user_files_in_an_export_stay_and_changes_are_named() {
     }
     let card = fs::read_to_string(world.path("out/README.md")).unwrap();
     world.write("out/README.md", format!("{card}\nMine.\n"));
-    refuses(&world, &export("depth/1/none"), &["README.md", "was changed since ghostlab wrote it"]);
+    refuses(&world, &export("depth/1/none"), &["README.md", "has changed since ghostlab wrote it"]);
     fs::rename(world.path("out/README.md"), world.path("out/mine.md")).unwrap();
     done(&world, &export("depth/1/none"));
     // Exports of earlier versions have no list of files.
@@ -179,7 +179,7 @@ fn user_files_in_results_stay_or_are_refused_by_name() {
     world.runs(&[]);
     assert!(!world.path("results/grid/wide.md").exists(), "it was ours");
     world.write("results/grid/results.csv", "mine");
-    refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", "was changed since"]);
+    refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", "has changed since"]);
     // The file is older than the first run.
     let world = World::new();
     fs::create_dir_all(world.path("results/grid")).unwrap();
@@ -313,7 +313,7 @@ fn manual_pages_replace_their_own_and_no_others() {
         done(&world, &["man", "--to", "man1"]);
     }
     world.write("man1/ghostlab-run.1", "mine");
-    refuses(&world, &["man", "--to", "man1"], &["man1/ghostlab-run.1", "was changed"]);
+    refuses(&world, &["man", "--to", "man1"], &["man1/ghostlab-run.1", "has changed"]);
     fs::create_dir(world.path("other")).unwrap();
     world.write("other/ghostlab.1", "mine");
     refuses(&world, &["man", "--to", "other"], &["other/ghostlab.1", "did not write"]);
@@ -416,7 +416,7 @@ fn column(rows: &[Vec<String>], name: &str) -> Vec<String> {
 fn plan_refuses_a_results_folder_in_the_words_of_run() {
     for (name, more, code, words) in [
         ("results/grid/results.csv", &[][..], 2, "results/grid/results.csv"),
-        ("results/grid", &[], 3, "something else"),
+        ("results/grid", &[], 3, "an entry of another type"),
         ("results", &[], 3, "a folder in which files can be created"),
         ("out/grid/results.md", &["--results", "out"], 2, "out/grid/results.md"),
         ("mine", &["--results", "backbone"], 2, "must not overlap with an input"),

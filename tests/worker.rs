@@ -257,10 +257,10 @@ fn a_job_that_fails_is_tried_again_within_the_retries_of_all() {
     assert!(output.status.code() == Some(0) && stderr(&output).contains("a job panicked"), "{}", stderr(&output));
     assert!(stderr(&output).contains("9 of 9 cells have no result"), "{}", stderr(&output));
     let shown = status(&world);
-    assert!(shown.contains("tiny on test@64 failed 2 times") && shown.contains("fault on purpose"), "{shown}");
+    assert!(shown.contains("tiny on test@64 failed 2 times") && shown.contains("injected fault"), "{shown}");
     let output = failing(&world, "", "2");
     assert!(stderr(&output).contains("all 9 cells complete"), "{}", stderr(&output));
-    assert!(!status(&world).contains("fault on purpose"));
+    assert!(!status(&world).contains("injected fault"));
 }
 
 fn failing(world: &World, fault: &str, retries: &str) -> Output {

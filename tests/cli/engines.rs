@@ -120,7 +120,7 @@ fn only_result(world: &World, results: &str) -> String {
 fn kernels_that_cannot_run_here_are_refused_before_any_work() {
     let world = World::new();
     world.refuses(&["--kernels", "amx"], 2, &["supports only bf16", "--dtype bf16"]);
-    world.refuses(&["--kernels", "amx", "--engine", "candle", "--dtype", "bf16"], 2, &["leave out --kernels"]);
+    world.refuses(&["--kernels", "amx", "--engine", "candle", "--dtype", "bf16"], 2, &["remove --kernels"]);
     let doctor = world.ghostlab(&["doctor"]);
     if String::from_utf8_lossy(&doctor.stdout).contains("kernels: amx in bf16") {
         world.runs(&["--kernels", "amx", "--dtype", "bf16"]);

@@ -69,7 +69,7 @@ fn pipes_and_folders_in_a_store_are_damage_and_never_a_hang() {
     // A non-empty folder is never removed, and reported until it is moved away.
     put(&store.join("plans/abc.json/letter"), "mine");
     let (code, log) = ghostlab(&world, &["cache", "verify", "--repair"]);
-    assert!(code == Some(5) && log.contains("move it away"), "{log}");
+    assert!(code == Some(5) && log.contains("move the entry out of the store"), "{log}");
     assert!(store.join("plans/abc.json/letter").exists());
 }
 

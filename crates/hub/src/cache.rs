@@ -114,11 +114,11 @@ impl Cache {
         for part in inside.components() {
             path.push(part);
             if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
-                return Err(Error::bad_input("a folder of the cache is a symbolic link")
+                return Err(Error::bad_input("a folder in the cache is a symbolic link")
                     .at(path.display())
-                    .expected("a folder, because files would be written outside the cache")
+                    .expected("a folder inside the cache")
                     .found(fs::read_link(&path).map_or("a link".to_owned(), |to| format!("a link to {}", to.display())))
-                    .hint("remove the link; to move the whole cache, set HF_HUB_CACHE"));
+                    .hint("remove the link, or set HF_HUB_CACHE to move the whole cache"));
             }
         }
         Ok(())
@@ -158,12 +158,12 @@ pub(crate) fn make_folder(folder: &Path) -> Result<()> {
 
 /// Creates the error for a cache that is not writable.
 pub(crate) fn refused(verb: &str, path: &Path, error: &std::io::Error) -> Error {
-    let refused = Error::missing(format!("cannot {verb} this in the hub's cache")).at(path.display()).found(error);
+    let refused = Error::missing(format!("cannot {verb} a path in the hub's cache")).at(path.display()).found(error);
     refused.hint(match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            "the disk is full: free some space, then run the same command to resume"
+            "free some disk space, then run the same command to resume"
         }
-        _ => "choose another folder with HF_HUB_CACHE; cached files can still be read",
+        _ => "choose another folder with HF_HUB_CACHE (cached files remain readable)",
     })
 }
 

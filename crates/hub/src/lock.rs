@@ -103,7 +103,7 @@ fn bad_lock(found: String, path: &Path) -> Error {
     Error::bad_input("cannot read hub.lock")
         .at(path.display())
         .found(found)
-        .hint("restore it from the repository, or create it again with `ghostlab fetch … --lock`")
+        .hint("restore the file from the repository, or recreate it with `ghostlab fetch … --lock`")
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ checked!(
     BlobName,
     |text| {
         let good = !text.is_empty() && text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
-        let what = "name of a file in the cache";
+        let what = "file name in the cache";
         let expected = "letters, digits, `-` and `_`, at most 128";
         passed(what, expected, text, good.then(|| text.to_owned()))
     }
@@ -139,7 +139,7 @@ checked!(
         Some(fault) => Err(Error::bad_input("unsafe file name on the hub")
             .expected("a path below the repository's folder")
             .found(format!("`{text}`: {fault}"))
-            .hint("the repository is broken or malicious; nothing was written")),
+            .hint("do not use this repository, which is broken or malicious; nothing was written")),
     }
 );
 

@@ -105,7 +105,7 @@ fn every_download_fault_ends_in_right_file_or_error() {
                 a.body.extend([0; 9]);
                 a
             },
-            Refused(3, "its length is 109, not 100"),
+            Refused(3, "the length is 109 instead of 100"),
         ),
         (
             "wrong bytes, once",
@@ -298,7 +298,7 @@ fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
     type Make = fn(&Request, Answer) -> Answer;
     let table: &[(&str, Make, &str, &str)] = &[
         ("401", |_, _| Answer::new(401), "f", "the hub rejected the token"),
-        ("gated", |_, _| Answer::new(403).with("x-error-code", "GatedRepo"), "f", "requires accepting its licence"),
+        ("gated", |_, _| Answer::new(403).with("x-error-code", "GatedRepo"), "f", "requires accepting its license"),
         (
             "a message with the token in it",
             |r, _| Answer::new(403).with("x-error-message", r.header("authorization").unwrap_or_default()),
@@ -319,7 +319,7 @@ fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
         ),
         ("no file", |_, a| a, "g", "has no such file"),
         ("no folder", |_, _| Answer::new(404).with("x-error-code", "EntryNotFound"), "f", "has no such folder"),
-        ("a login page", |_, _| Answer::new(200).body("<html>Log in</html>"), "f", "invalid response of the hub"),
+        ("a login page", |_, _| Answer::new(200).body("<html>Log in</html>"), "f", "invalid response from the hub"),
         ("a redirect to itself", |r, _| Answer::new(302).with("location", r.path.clone()), "f", "a loop"),
         (
             "a redirect to a file",
@@ -639,7 +639,7 @@ fn full_disk_is_refused_upfront_and_named_during_a_run() {
     let Some(output) = in_own_file_system(&mount_command(80), &server, cache.path()) else { return };
     assert!(output.contains("ENDED 3") && output.contains("not enough disk space"), "{output}");
     // The message states both parts of the required space, because the file alone would fit.
-    assert!(output.contains("0.10 GB free: 0.03 GB to download, and 0.07 GB to keep free"), "{output}");
+    assert!(output.contains("0.10 GB free: 0.03 GB to download and 0.07 GB in reserve"), "{output}");
     assert!(gets(&server, &file).is_empty());
 
     // There is enough space at first, until another process fills it.
@@ -649,7 +649,7 @@ fn full_disk_is_refused_upfront_and_named_during_a_run() {
     let Some(output) = in_own_file_system(&format!("{} && {filler}", mount_command(120)), &server, cache.path()) else {
         return;
     };
-    assert!(output.contains("ENDED 3") && output.contains("the disk is full"), "{output}");
+    assert!(output.contains("ENDED 3") && output.contains("free some disk space"), "{output}");
 }
 
 /// Returns the command that mounts a file system of the given size.

@@ -156,7 +156,7 @@ pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Resul
     let value = read();
     for ((path, input), (before, after)) in files.iter().zip(before.into_iter().zip(read_stamps(files))) {
         if before != after {
-            return Err(changed(path, input, "it changed while it was read"));
+            return Err(changed(path, input, "the file changed while it was read"));
         }
         if after.is_some() && after == *input.stamp() {
             continue;
@@ -176,7 +176,7 @@ fn changed(path: &Path, input: &Input, found: &str) -> Error {
         .at(path.display())
         .expected(format!("SHA-256 {}", input.sha256))
         .found(found)
-        .hint("no results were stored; start the run again when the file no longer changes")
+        .hint("start the run again when the file no longer changes; no results were stored")
 }
 
 fn read_stamps(files: &[(&Path, &Input)]) -> Vec<Option<Stamp>> {

@@ -63,7 +63,7 @@ impl Journal {
                     None => damages.push(
                         Error::damaged("a record of unfinished work is damaged")
                             .at(format!("{}, byte {}", path.display(), start + line_start as u64))
-                            .hint("the record is ignored and its chunk is recomputed"),
+                            .hint("no action needed: the record is ignored and its chunk is recomputed"),
                     ),
                 }
                 line_start += length + 1;

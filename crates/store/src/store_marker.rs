@@ -268,11 +268,11 @@ fn no_store(root: &Path, words: StoreWords, missing: &str) -> Error {
         .found(format!("{missing}; {}{more}", shown.join(", ")));
     if is_lost_store(root, words) {
         return error.hint(
-            "no files were changed; if it is a store that lost its `store.json`, \
-             rewrite it with `ghostlab cache verify --repair --store FOLDER`",
+            "if this is a store that lost its `store.json`, rewrite it with \
+             `ghostlab cache verify --repair --store FOLDER`; no files were changed",
         );
     }
-    error.hint("no files were changed; use another folder with --store")
+    error.hint("use another folder with --store; no files were changed")
 }
 
 #[cfg(test)]

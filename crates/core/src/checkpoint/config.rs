@@ -119,7 +119,7 @@ const TEMPLATE: &str = include_str!("modeling.py");
 
 /// Value that replaces the activation's name in `config.json`. A loader that does not run the modelling file fails on
 /// it instead of loading an incomplete model.
-pub(super) const GUARD: &str = "load this model with trust_remote_code=True: modeling_ghostlab.py applies linear maps that stand beside its weights";
+pub(super) const GUARD: &str = "load this model with trust_remote_code=True: modeling_ghostlab.py applies linear maps that are stored next to the weights";
 
 /// Returns the modelling file of an architecture.
 pub fn modeling(architecture: &Architecture) -> String {

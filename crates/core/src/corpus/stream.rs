@@ -220,7 +220,7 @@ pub(super) fn draw_windows(
     let mut longest = 0;
     while windows.starts.len() < count {
         let Some((_, text)) = rows.next()? else {
-            return Err(Error::bad_input("too few documents of the corpus are long enough")
+            return Err(Error::bad_input("too few long documents in the corpus")
                 .expected(format!(
                     "{count} documents of at least {} tokens, for windows of {length}",
                     length.saturating_add(1)
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
     use crate::files::sha256;
 
-    #[expect(clippy::disallowed_macros, reason = "a test says what it skips")]
+    #[expect(clippy::disallowed_macros, reason = "tests report what they skip")]
     /// Reads the output of `datasets` 4.8.5 or 5.2.0, or returns `None` without the oracles folder.
     fn oracle(order: ShardOrder) -> Option<Value> {
         let name = match order {
@@ -409,6 +409,6 @@ mod tests {
     }
 
     fn open_missing(_: usize) -> Result<Rows<'static>> {
-        Err(Error::missing("this shard is not here"))
+        Err(Error::missing("shard not found"))
     }
 }

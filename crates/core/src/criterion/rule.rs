@@ -66,10 +66,10 @@ impl CalibrationStats<'_> {
         };
         match cuts.iter().zip(&found).find(|(_, value)| !value.is_finite()) {
             None => Ok(found),
-            Some((cut, value)) => Err(Error::job(format!("cannot rank layers: the {name} of a trial is not a number"))
+            Some((cut, value)) => Err(Error::job(format!("cannot rank layers: the {name} of a trial is not finite"))
                 .at(format!("the backbone without {cut}"))
                 .found(value)
-                .hint("f16 may overflow; use --dtype bf16 or f32")),
+                .hint("use --dtype bf16 or f32, because f16 may overflow")),
         }
     }
 
@@ -401,7 +401,7 @@ pub(super) mod tests {
     use crate::criterion::build;
 
     /// Measures nothing, for criteria that need no trials.
-    #[expect(clippy::unnecessary_wraps, reason = "it has the signature of trials")]
+    #[expect(clippy::unnecessary_wraps, reason = "the signature is that of trials")]
     pub(crate) fn no_trials(_: TrialMetric, _: &[Cut]) -> Result<Vec<f64>> {
         Ok(Vec::new())
     }

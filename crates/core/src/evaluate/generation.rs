@@ -77,7 +77,7 @@ impl<'a> GenerationEval<'a> {
     pub fn read(&self, values: &[f64]) -> Result<Vec<Generation>> {
         let unlike = || {
             Error::job("the tokens do not match the prompts")
-                .expected(format!("those of {} prompts", self.prompts.len()))
+                .expected(format!("tokens for {} prompts", self.prompts.len()))
         };
         let parts = parts(values).filter(|parts| parts.len() == self.prompts.len()).ok_or_else(unlike)?;
         parts

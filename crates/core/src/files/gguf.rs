@@ -127,7 +127,7 @@ impl Gguf {
     }
 
     fn wrong(&self, key: &str, expected: &str) -> Error {
-        Error::bad_input("a missing or mistyped entry of a GGUF file")
+        Error::bad_input("missing or mistyped entry in a GGUF file")
             .at(self.place(key))
             .expected(expected)
             .found(self.shown(key))
@@ -203,7 +203,7 @@ impl Gguf {
         fn text(value: &Value) -> Option<&str> {
             if let Value::String(text) = value { Some(text) } else { None }
         }
-        self.typed(key, "a list of texts", |value| match value {
+        self.typed(key, "a list of strings", |value| match value {
             Value::Array(list) => list.iter().map(text).collect(),
             _ => None,
         })

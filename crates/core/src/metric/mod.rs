@@ -186,7 +186,7 @@ impl Metric {
         families.find_map(|entry| Some(entry.on(entry.member(id)?))).ok_or_else(|| {
             let known = Self::words();
             Error::bad_input(format!("unknown metric `{id}`"))
-                .expected(format!("one of {}, or `ppl_` and the name of a text", known.join(", ")))
+                .expected(format!("one of {}, or `ppl_` followed by the name of a text", known.join(", ")))
                 .found(format!("`{id}`"))
                 .near(id, known.iter().map(String::as_str))
         })

@@ -349,10 +349,10 @@ impl Architecture {
         });
         let architecture = found.ok_or_else(|| {
             Error::bad_input("unknown architecture")
-            .at("architectures")
-            .expected(ARCHITECTURES.iter().map(|candidate| candidate.class).collect::<Vec<_>>().join(", "))
-            .found(class.or(model_type).unwrap_or("neither architectures nor model_type"))
-            .hint("only these decoders are supported; to add a similar one, see crates/core/src/model/architecture.rs")
+                .at("architectures")
+                .expected(ARCHITECTURES.iter().map(|candidate| candidate.class).collect::<Vec<_>>().join(", "))
+                .found(class.or(model_type).unwrap_or("neither architectures nor model_type"))
+                .hint("use one of these decoders; to add a similar one, see crates/core/src/model/architecture.rs")
         })?;
         // transformers only uses `model_type`, so it is unclear which of the two entries is right.
         match plain {

@@ -148,7 +148,7 @@ impl Config {
         if !folder.is_dir() {
             return Err(Error::missing("backbone folder not found")
                 .at(folder.display())
-                .hint("a backbone is a folder with config.json, tokenizer.json and *.safetensors, or a .gguf file"));
+                .hint("use a folder with config.json, tokenizer.json and *.safetensors, or a .gguf file"));
         }
         if !folder.join("config.json").exists() {
             return Err(no_backbone(folder));
@@ -157,7 +157,7 @@ impl Config {
         if config.tied_embeddings && has_both_tables(folder) {
             config.tied_embeddings = false;
             config.notes.push(
-                "config.json sets tie_word_embeddings, but the weights contain lm_head.weight, which is used, as in transformers 5"
+                "config.json sets tie_word_embeddings, but the weights contain lm_head.weight: using lm_head.weight, as in transformers 5"
                     .into(),
             );
         }
@@ -180,7 +180,7 @@ impl Config {
             .at(path.display())
             .expected("a plain backbone")
             .found(format!("an export: {}", self.export_text()))
-            .hint("`ghostlab score` and the dense cells of grids take it; prune the model that it was exported from"))
+            .hint("prune the model that it was exported from; an export works only in `ghostlab score` and in dense cells"))
     }
 
     fn parse_file(path: &Path) -> Result<Self> {
@@ -302,7 +302,7 @@ fn with_defaults(
     let taken: Vec<String> =
         map.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| format!("{key} {value}")).collect();
     if !taken.is_empty() {
-        notes.push(format!("config.json leaves out entries: using {}, the defaults of transformers", taken.join(", ")));
+        notes.push(format!("config.json omits entries: using {}, the defaults of transformers", taken.join(", ")));
     }
     map.extend(entries.clone());
     Ok(map)
@@ -424,10 +424,7 @@ mod tests {
         })
         .unwrap();
         assert_eq!(config.norm_eps, 1e-6);
-        assert_eq!(
-            config.notes,
-            ["config.json leaves out entries: using rms_norm_eps 1e-6, the defaults of transformers"]
-        );
+        assert_eq!(config.notes, ["config.json omits entries: using rms_norm_eps 1e-6, the defaults of transformers"]);
     }
 
     #[test]

@@ -69,7 +69,7 @@ fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
             .at(file.place("general.architecture"))
             .expected(names.join(", "))
             .found(file.shown("general.architecture"))
-            .hint("only these decoders are supported in GGUF files")
+            .hint("use one of these decoders: no others are supported in GGUF files")
     })
 }
 
@@ -149,7 +149,7 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
         if turns.is_some_and(|head_rows| head_rows == 0 || head_rows % 2 != 0 || rows % head_rows != 0) {
             return Err(Error::bad_input("the rows of queries or keys are not a multiple of the head size")
                 .at(format!("{}, tensor {stored_name}", file.path.display()))
-                .expected(format!("a multiple of {head_dim}, an even number of channels of a head"))
+                .expected(format!("a multiple of {head_dim}, the (even) number of channels of a head"))
                 .found(format!("{:?}", tensor.shape)));
         }
         let held = match tensor.dtype {
@@ -235,7 +235,7 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
     let embedding = embedding.ok_or_else(|| {
         Error::bad_input("a GGUF file has no embedding")
             .at(file.path.display())
-            .expected("a matrix token_embd.weight")
+            .expected("the matrix token_embd.weight")
             .found(format!("{} other tensors", file.tensors.len()))
     })?;
     let epsilon = key("attention.layer_norm_rms_epsilon");

@@ -209,7 +209,7 @@ impl Stored<'_> {
         Err(Error::bad_input("a weight is not a finite number")
             .at(self.shard.place(self.name))
             .found(format!("{} at element {} of {:?}", values[index], first + index, self.info.shape))
-            .hint("the file is damaged, or a value overflowed its float type when the model was saved"))
+            .hint("check the file: it is damaged, or a value overflowed its float type when the model was saved"))
     }
 }
 

@@ -49,10 +49,10 @@ pub(super) fn of(
     match architecture.window {
         SlidingWindow::Never => {
             if switch == Some(true) {
-                return refused(SWITCH, &Value::from(true), "false: this architecture has no windows");
+                return refused(SWITCH, &Value::from(true), "false, because this architecture has no sliding windows");
             }
             if let Some(found) = entries.get(KEY).filter(|_| switch.is_none()) {
-                return refused(KEY, found, "null: attention to all earlier tokens");
+                return refused(KEY, found, "null (attention to all earlier tokens)");
             }
             alike(None, &format!("{FULL} in every layer"))
         }
@@ -60,7 +60,11 @@ pub(super) fn of(
             let window = width(entries, notes)?;
             // transformers ignores the other entries here, so reject a config that sets them.
             if let Some(found) = entries.get(SWITCH).filter(|_| switch != Some(window.is_some())) {
-                return refused(SWITCH, found, &format!("the value of `{KEY}`: null means no window"));
+                return refused(
+                    SWITCH,
+                    found,
+                    &format!("a value that agrees with `{KEY}`, where null means no window"),
+                );
             }
             alike(window, &format!("the same in every layer, according to `{KEY}`"))
         }
@@ -70,7 +74,7 @@ pub(super) fn of(
             }
             let width = width(entries, notes)?;
             if let Some(kinds) = &kinds {
-                return by_kind(kinds, width, &format!("a `{KEY}` next to it"));
+                return by_kind(kinds, width, &format!("`{KEY}` to be set, because `layer_types` has sliding layers"));
             }
             // `count` rejects 0, which is a valid number of layers here.
             let first = match entries.get(FIRST) {

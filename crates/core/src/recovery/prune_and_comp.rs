@@ -82,7 +82,7 @@ fn form(settings: &PruneAndCompOptions) -> Result<(Granularity, Target)> {
         _ => Err(Error::bad_input(format!("`granularity` and `target` of `{NAME}` do not match"))
             .expected("`granularity: channel, target: boundary` or `granularity: scalar, target: stream`")
             .found("a mix of the two")
-            .hint("remove one of the two options; it follows from the other")),
+            .hint("remove one of the two options, which follows from the other")),
     }
 }
 

@@ -162,7 +162,7 @@ impl<E: Encoder> Coder<'_, E> {
 
     fn prefix(&self) -> Result<&Prefix> {
         self.encoder.prefix().ok_or_else(|| {
-            Error::bad_input("an empty context needs a BOS or EOS token")
+            Error::bad_input("no BOS or EOS token for an empty context")
                 .expected("a tokenizer with a BOS or an EOS token")
                 .found("neither")
         })
@@ -173,8 +173,8 @@ impl<E: Encoder> Coder<'_, E> {
         let begun = prefix.is_some_and(|prefix| text.starts_with(&prefix.text));
         let ids = self.encoder.encode(text, self.bos != Bos::Never && !begun)?;
         if self.bos == Bos::Always && ids.first().copied() != prefix.map(|prefix| prefix.id) {
-            return Err(Error::bad_input("the tokenizer does not begin a text with a BOS token")
-                .expected("one, since the BOS policy is `always`")
+            return Err(Error::bad_input("the tokenizer does not add a BOS token")
+                .expected("a BOS token, because the BOS policy is `always`")
                 .found(ids.first().map_or("no token".to_owned(), |id| format!("token {id}")))
                 .hint("use the policy `tokenizer`, which gives the same ids as lm-eval with a BOS token"));
         }

@@ -74,7 +74,7 @@ fn taken_name_is_refused_and_nothing_is_touched() {
     fs::create_dir(path_in("folder", output.path())).unwrap();
     let before = files(output.path());
     for (name, found) in [
-        ("table", "a file that was changed since ghostlab wrote it"),
+        ("table", "a file that has changed since ghostlab wrote it"),
         ("lm_eval/mine", "a file that ghostlab did not write"),
         ("file/below", "a file that ghostlab did not write"),
         ("folder", "a folder"),
@@ -120,7 +120,7 @@ fn single_files_are_put_beside_whatever_lies_there() {
     manifest.write(output.path()).unwrap();
     put(&output, "4").unwrap();
     fs::write(output.path().join("index.html"), "changed").unwrap();
-    assert!(put(&output, "5").unwrap_err().to_string().contains("was changed since"));
+    assert!(put(&output, "5").unwrap_err().to_string().contains("has changed since"));
     assert_eq!(files(output.path())["index.html"], "changed");
 }
 
@@ -180,7 +180,7 @@ fn a_file_in_a_folders_place_is_refused() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("out"), "").unwrap();
     let error = OutputFolder::new(root.path().join("out"), "results").check(&[]).unwrap_err();
-    assert!(error.exit_code() == 3 && error.to_string().contains("something else"), "{error}");
+    assert!(error.exit_code() == 3 && error.to_string().contains("an entry of another type"), "{error}");
 }
 
 #[test]
