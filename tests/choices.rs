@@ -1,4 +1,4 @@
-//! Multiple-choice scores compared with lm-evaluation-harness (oracle `lm_eval`, log-likelihoods within 1e-4), and
+//! Multiple-choice scores compared with lm-evaluation-harness (reference data `lm_eval`, log-likelihoods within 1e-4), and
 //! properties that hold for any backbone.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 

@@ -77,7 +77,7 @@ fn a_grid_without_the_axes_of_a_cut_scores_its_backbones() {
         values.map(|(_, value)| value.clone()).collect::<Vec<_>>()
     });
     assert_eq!(rows.len(), 2, "a header and the dense backbone: {rows:?}");
-    assert_eq!(values, expected, "as in a grid that prunes");
+    assert_eq!(values, expected, "values differ from those of a grid that prunes");
     assert!(printed(&world, &run).contains(again));
     assert!(printed(&world, &[&["plan", "dense.yaml"], &store[..]].concat()).contains("1 complete, 0 to run"));
     assert!(printed(&world, &[&run[..], &["--layout", "wide"]].concat()).contains("Dense"));

@@ -161,7 +161,7 @@ fn damage_is_tested_in_pairs_verified_and_resumed() {
     world.runs(&[]);
     let table = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
     for head in ["KL", "same top", "RMS Δp", "ppl ratio", "flips"] {
-        assert!(table.contains(head), "{head} is no column: {table}");
+        assert!(table.contains(head), "no column {head}: {table}");
     }
     let numbers = json(&world.path("results/grid/numbers.json"));
     let columns = numbers["numbers"]["columns"].as_array().unwrap();

@@ -100,7 +100,7 @@ fn attack(target: &FuzzTarget) {
             let kept = std::env::temp_dir().join(format!("ghostlab-{}-{round}", target.name));
             std::fs::write(&kept, &data).unwrap();
             let text = panic.downcast_ref::<String>().map_or("", String::as_str);
-            panic!("target {}, kept as {}: {text}", target.name, kept.display());
+            panic!("target {}, saved as {}: {text}", target.name, kept.display());
         }
     }
     let calls = targets::commands::CALLS.load(std::sync::atomic::Ordering::Relaxed);
@@ -126,7 +126,7 @@ macro_rules! attacks {
             let attacked = [$(stringify!($name)),*];
             assert_eq!(attacked.to_vec(), TARGETS.iter().map(|target| target.name).collect::<Vec<_>>());
             let cargo = include_str!("../fuzz/Cargo.toml");
-            assert!(attacked.iter().all(|name| cargo.contains(&format!("name = \"{name}\""))), "a target has no binary");
+            assert!(attacked.iter().all(|name| cargo.contains(&format!("name = \"{name}\""))), "a fuzz target has no binary");
         }
     };
 }
@@ -230,12 +230,12 @@ fn impossible_sizes_are_refused_before_reading_text() {
         let given = ["--set", &set, "--memory", memory];
         world.refuses(&given, 3, words);
         let listed = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
-        assert!(!listed.contains("tokens-v"), "nothing was tokenised: {listed}");
+        assert!(!listed.contains("tokens-v"), "tokens were stored: {listed}");
         let [run, plan] = ["run", "plan"].map(|name| {
             let output = world.ghostlab(&[&[name, "grid.yaml", "-q"], &given[..]].concat());
             (output.status.code(), String::from_utf8(output.stderr).unwrap())
         });
-        assert_eq!(without_free_memory(run), without_free_memory(plan), "plan refuses what run refuses");
+        assert_eq!(without_free_memory(run), without_free_memory(plan), "plan and run differ");
     }
 }
 
@@ -362,7 +362,7 @@ fn names_of_any_kind_get_files_or_are_refused_first() {
     world.write("grid.yaml", small.iter().fold(grid, |grid, (from, to)| grid.replace(from, to)));
     world.runs(&[]);
     let files = std::fs::read_dir(world.path("results/grid/lm_eval")).unwrap().count();
-    assert_eq!(files, 2 * names.len(), "a file for each cell");
+    assert_eq!(files, 2 * names.len(), "expected one file per cell");
     let csv = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
     assert!(csv.contains("\n'=1+1,") && !csv.contains("\n=1+1"), "{csv}");
 

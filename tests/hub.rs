@@ -94,8 +94,8 @@ fn grid_with_hub_model_names_the_command_and_then_runs() {
         lacking.contains("the backbone `tiny` is missing") && lacking.contains("`ghostlab fetch grid.yaml`"),
         "{lacking}"
     );
-    assert!(run(&world, &server, &["doctor", "grid.yaml"], 3).contains("LACKS"), "the doctor says so, too");
-    assert!(server.requests().is_empty(), "no request reached the hub");
+    assert!(run(&world, &server, &["doctor", "grid.yaml"], 3).contains("LACKS"), "doctor does not report it");
+    assert!(server.requests().is_empty(), "a request reached the hub");
 
     let listed = run(&world, &server, &["fetch", "grid.yaml", "--dry-run"], 0);
     assert!(
@@ -104,14 +104,14 @@ fn grid_with_hub_model_names_the_command_and_then_runs() {
             && !listed.contains("consolidated"),
         "{listed}"
     );
-    assert!(!world.path("cache").exists(), "a dry run writes nothing");
+    assert!(!world.path("cache").exists(), "the dry run wrote a file");
     let fetched = run(&world, &server, &["fetch", "grid.yaml"], 0);
     assert!(fetched.contains("3 files fetched") && fetched.contains("not pinned in"), "{fetched}");
 
     server.forget();
     let done = run(&world, &server, &["run", "grid.yaml"], 0);
     assert!(done.contains("wrote "), "{done}");
-    assert!(server.requests().is_empty(), "a cache hit asks for nothing");
+    assert!(server.requests().is_empty(), "a cache hit sent a request");
     let record = json(&world.path("results/grid/run.json"));
     let hub = &record["grid"]["backbones"]["tiny"]["hub"];
     assert_eq!((hub["repository"].as_str(), hub["commit"].as_str()), (Some("meta/tiny@main"), Some(COMMIT)));
@@ -204,7 +204,7 @@ fn dataset_is_fetched_by_name_configuration_and_split() {
     assert!(fetched.contains("2 files fetched"), "{fetched}");
     server.forget();
     assert!(run(&world, &server, &["run", "grid.yaml"], 0).contains("wrote "));
-    assert!(server.requests().is_empty(), "a cache hit asks for nothing");
+    assert!(server.requests().is_empty(), "a cache hit sent a request");
     let results = json(&world.path("results/grid/lm_eval/tiny.dense.json"));
     assert_eq!(results["n-samples"]["made"]["original"], 4);
     let record = json(&world.path("results/grid/run.json"));

@@ -59,7 +59,7 @@ fn a_table_is_made_in_every_form_and_a_second_time_the_same() {
     assert!(output.contains("A small table") && output.contains("Ghost Layer (Ours)"), "{output}");
     let folder = world.path("results/mini/tiny");
     let rows = table(&folder.join("mini.csv"));
-    assert_eq!(rows.len(), 1 + 3, "a head and three numbers: {rows:?}");
+    assert_eq!(rows.len(), 1 + 3, "expected a header and three numbers: {rows:?}");
     let forms = ["mini.csv", "mini.parquet", "mini.md", "mini.tex", "numbers.json"];
     let first: Vec<Vec<u8>> = forms.iter().map(|name| fs::read(folder.join(name)).unwrap()).collect();
     let again = made(&world, &["reproduce", "mini"]);
@@ -95,7 +95,7 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     let (again, log) = printed(&world, &mini);
     assert!(log.contains(nothing) && again.contains("A small table"), "{log}");
     assert_eq!(again, first);
-    assert!(times(&world.path("results")) == before, "nothing is written");
+    assert!(times(&world.path("results")) == before, "a file was written");
     // Missing files are created again.
     let anew = || {
         let output = made(&world, &mini);

@@ -47,7 +47,7 @@ fn slurm() -> Option<()> {
         return Some(());
     }
     let required = std::env::var("GHOSTLAB_SLURM_TESTS").is_ok_and(|value| value == "require");
-    assert!(!required, "SLURM_CONF names no Slurm that tools/slurm.sh has started");
+    assert!(!required, "SLURM_CONF does not belong to a Slurm that tools/slurm.sh started");
     eprintln!("skipped: SLURM_CONF names no Slurm that tools/slurm.sh has started");
     None
 }
@@ -193,7 +193,7 @@ fn three_workers_score_each_chunk_once_as_one_process() {
     let total = computed(&alone);
     assert!(work <= 1.1 * total, "{work} of {total}");
     let workers = records(&world).iter().filter(|record| record["flops_done"].as_f64() > Some(0.0)).count();
-    assert!(workers >= 2, "the work was not shared");
+    assert!(workers >= 2, "only one worker computed");
     let script = fs::read_to_string(folder(&world).join("job.sh")).unwrap();
     assert!(!script.contains("hf_secret") && !script.contains("HF_TOKEN"), "{script}");
     let status = both(&world.ghostlab(&["status"]));
@@ -236,16 +236,18 @@ fn only_the_named_array_task_is_requeued() {
         other => panic!("{other:?}"),
     };
     told("scancel", &["--batch", "--signal=TERM", &format!("{}_{other}", submitted.array)]);
-    until("it does not end", || task_state(&submitted.array, &other) == Some(("FAILED".to_owned(), "0".to_owned())));
+    until("the job does not end", || {
+        task_state(&submitted.array, &other) == Some(("FAILED".to_owned(), "0".to_owned()))
+    });
     told("scancel", &["--batch", "--signal=USR1", &format!("{}_{named}", submitted.array)]);
-    until("it is not queued again", || {
+    until("the job is not requeued", || {
         task_state(&submitted.array, &named).is_some_and(|(_, restarts)| restarts == "1")
     });
     agrees(&world, &submitted);
     assert_eq!(
         task_state(&submitted.array, &other),
         Some(("FAILED".to_owned(), "0".to_owned())),
-        "one that had ended was queued again"
+        "a finished job was requeued"
     );
     assert_eq!(task_state(&submitted.array, &named), Some(("COMPLETED".to_owned(), "1".to_owned())));
 }
@@ -312,10 +314,10 @@ fn rebooted_node_gets_its_workers_requeued() {
     let node = told("sinfo", &["--noheader", "-o", "%n"]);
     let node = format!("nodename={}", node.trim());
     told("scontrol", &["update", &node, "state=down", "reason=test"]);
-    until("its jobs are not taken away", || states(&submitted.array).iter().all(|(state, _)| state != "RUNNING"));
+    until("the jobs of the node still run", || states(&submitted.array).iter().all(|(state, _)| state != "RUNNING"));
     // The node may have resumed by itself, so ignore errors.
     Command::new("scontrol").args(["update", &node, "state=resume"]).output().unwrap();
-    until("the node does not come back", || {
+    until("the node does not return", || {
         let state = told("sinfo", &["--noheader", "-o", "%T"]);
         ["idle", "mixed", "allocated"].contains(&state.trim())
     });
@@ -335,9 +337,9 @@ fn workers_go_on_while_the_controller_is_away() {
     until("the controller does not end", || !Command::new("squeue").output().unwrap().status.success());
     let status = both(&world.ghostlab(&["status"]));
     assert!(status.contains("the scheduler is not available") && status.contains(" running"), "{status}");
-    until("the grid is not done", || both(&world.ghostlab(&["status"])).contains("9 of 9 cells complete"));
+    until("the grid does not complete", || both(&world.ghostlab(&["status"])).contains("9 of 9 cells complete"));
     assert!(Command::new("slurmctld").env("PATH", "/usr/sbin:/usr/bin:/bin").status().unwrap().success());
-    until("the controller does not come back", || Command::new("squeue").output().unwrap().status.success());
+    until("the controller does not return", || Command::new("squeue").output().unwrap().status.success());
     agrees(&world, &submitted);
 }
 
@@ -407,7 +409,7 @@ fn cancel_ends_only_jobs_of_its_store() {
     ended(&submission.array);
     ended(&submission.report);
     assert!(is_cancelled(&submission.array) && is_cancelled(&submission.report), "{:?}", states(&submission.array));
-    assert_eq!(fs::read_dir(world.path("data/store/claims")).unwrap().count(), 0, "claims are given back");
+    assert_eq!(fs::read_dir(world.path("data/store/claims")).unwrap().count(), 0, "leases were not released");
     agrees(&other, &theirs);
 }
 

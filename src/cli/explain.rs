@@ -190,7 +190,7 @@ impl CellNames {
 /// Axes in the order of the old name format.
 const AXES: [&str; 5] = ["backbone", "criterion", "depth", "recovery", "calibration"];
 
-/// Returns the cells that match a text, by the strictest rule that has a match.
+/// Returns the cells that match a string, using the strictest rule that has a match.
 ///
 /// The rules are, in order: full name, suffix, parts in order, prefixes of parts. The same rules for old names follow,
 /// where an axis name selects a part (`depth/3`). Substrings come last.
@@ -218,7 +218,7 @@ fn like(cells: &[CellNames], text: &str) -> Vec<usize> {
         .unwrap_or_default()
 }
 
-/// Splits a text into parts of an old name. Each may require a position (an axis).
+/// Splits a string into parts of an old name. Each may require a position (an axis).
 fn former_words(text: &str) -> Vec<(Option<usize>, &str)> {
     let words: Vec<&str> = text.split(['/', '=']).map(str::trim).filter(|word| !word.is_empty()).collect();
     let mut parts: Vec<(Option<usize>, &str)> = Vec::new();
@@ -288,13 +288,13 @@ mod tests {
     fn a_part_of_a_name_suffices_where_no_other_cell_has_it() {
         assert_eq!(found("dense"), ["dense"]);
         assert_eq!(found("tiny-3.1.sleb-3.ghosted"), ["sleb-3.ghosted"]);
-        assert_eq!(found("sleb-3.ghosted"), ["sleb-3.ghosted"], "and not the one with a further part");
+        assert_eq!(found("sleb-3.ghosted"), ["sleb-3.ghosted"], "a longer name must not match");
         assert_eq!(found("sleb-3.solver-svd"), ["sleb-3.ghosted.solver-svd"], "parts may be left out");
         assert_eq!(found("sleb-1.gh.sol"), ["sleb-1.ghosted.solver-svd"]);
-        assert_eq!(found("str-1").len(), 0, "a beginning of a part ends where it ends");
-        assert_eq!(found("sleb-1").len(), 3, "1 is no beginning of 13: {:?}", found("sleb-1"));
-        assert_eq!(found("ghosted").len(), 6, "one of each criterion and depth: {:?}", found("ghosted"));
-        assert!(found("sleb-7").is_empty() && found("ghosted.sleb-1").is_empty(), "parts stand in their order");
+        assert_eq!(found("str-1").len(), 0, "a partial number must not match");
+        assert_eq!(found("sleb-1").len(), 3, "1 must not match 13: {:?}", found("sleb-1"));
+        assert_eq!(found("ghosted").len(), 6, "expected one match per criterion and depth: {:?}", found("ghosted"));
+        assert!(found("sleb-7").is_empty() && found("ghosted.sleb-1").is_empty(), "parts must be in order");
     }
 
     #[test]
@@ -310,6 +310,6 @@ mod tests {
         assert_eq!(found("llm/1/ghosted(s"), ["streamline-1.ghosted.solver-svd"]);
         assert_eq!(found("llm-streamline/3/none"), ["streamline-3.none"]);
         assert_eq!(found("c4:3x64@0").len(), 18);
-        assert!(found("depth/7").is_empty() && found("ghosted/sleb").is_empty(), "parts stand in their order");
+        assert!(found("depth/7").is_empty() && found("ghosted/sleb").is_empty(), "parts must be in order");
     }
 }

@@ -264,10 +264,10 @@ pub(super) fn absolute(path: &str) -> Result<String> {
     full_path.into_os_string().into_string().map_err(|_| Error::bad_input("a path is not UTF-8").at(path))
 }
 
-/// Returns whether a text is a file rather than a name.
+/// Returns whether an argument is a file rather than a name.
 ///
 /// # Errors
-/// Fails if the text has a path separator and no such file exists.
+/// Fails if the argument has a path separator and no such file exists.
 pub(super) fn is_file(text: &str) -> Result<bool> {
     let there = Path::new(text).exists();
     if !there && text.contains(std::path::MAIN_SEPARATOR) {

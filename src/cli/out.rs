@@ -238,7 +238,7 @@ pub(super) fn shortened_columns(
     }
 }
 
-/// Truncates a text in the middle to at most `room` characters.
+/// Truncates a string in the middle to at most `room` characters.
 fn shortened(text: &str, room: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= room {
@@ -303,7 +303,7 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-/// Returns whether to use colors, by <https://no-color.org> and <https://bixense.com/clicolors>. The precedence is:
+/// Returns whether to use colors, following <https://no-color.org> and <https://bixense.com/clicolors>. The precedence is:
 /// command line, NO_COLOR, CLICOLOR_FORCE, CLICOLOR.
 fn coloured(when: ColorChoice, variable: impl Fn(&str) -> Option<OsString>, terminal: bool) -> bool {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());

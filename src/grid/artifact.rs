@@ -240,7 +240,7 @@ impl Description {
         Ok(Some((artifact, has_grid)))
     }
 
-    /// Whether sublayers can be told from whole layers.
+    /// Whether sublayers are distinguishable from whole layers.
     pub fn shows_sublayers(&self) -> bool {
         let in_table = self.table.as_ref().is_none_or(|table| table.lead.contains(&RowHeader::Removed));
         in_table && self.figure.as_ref().is_none_or(|figure| figure.kind == FigureKind::Pareto)

@@ -23,7 +23,7 @@ pub(super) struct DepthEntry {
     amount: AmountEntry,
 }
 
-/// Amount as written in the file. [`Amount::read`] parses texts as shares.
+/// Amount as written in the file. [`Amount::read`] parses strings as shares.
 #[derive(Debug, Clone, PartialEq)]
 enum AmountEntry {
     Count(usize),
@@ -55,7 +55,7 @@ impl Depth {
     /// Parses a depth.
     ///
     /// # Errors
-    /// Fails if the depth is 0, or the text is not a share above 0% and below 100%. The caller adds the position.
+    /// Fails if the depth is 0, or the string is not a share above 0% and below 100%. The caller adds the position.
     pub(super) fn read(entry: &DepthEntry) -> Result<Self> {
         Ok(Self { unit: entry.unit, amount: Amount::read(&entry.amount)? })
     }

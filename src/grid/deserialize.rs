@@ -27,7 +27,7 @@ enum Complaint {
         key: String,
         known: &'static [&'static str],
     },
-    /// Missing key, with a hint if it was written without the blank after its colon.
+    /// Missing key, with a hint if it was written without the space after its colon.
     MissingKey {
         key: String,
         glued: Option<String>,

@@ -222,7 +222,7 @@ mod tests {
             assert_eq!(root.deepest(steps).position.to_string(), position);
         }
         let Value::Map(entries) = &root.deepest(&[PathStep::Key("b"), PathStep::Item(0)]).value else {
-            panic!("no map")
+            panic!("expected a map")
         };
         assert_eq!(entries[1].key_place.to_string(), "g.yaml:3:12");
         assert!(matches!(&entries[1].node.value, Value::Text(text) if text == "no"));

@@ -55,5 +55,5 @@ fn options_have_columns_of_their_own_in_the_files() {
         .collect();
     let expected = ["normal", "svd"].map(|solver| ("ghosted".to_owned(), solver.to_owned()));
     assert_eq!(found, expected);
-    assert_eq!(rows[1][column_index(&rows, "recovery.solver")], "", "the dense backbone has none");
+    assert_eq!(rows[1][column_index(&rows, "recovery.solver")], "", "the dense backbone has a solver");
 }

@@ -14,7 +14,7 @@ fn gc_keeps_what_a_grid_uses_and_tells_what_the_rest_costs() {
     let log = world.runs(&[]);
     assert!(log.contains("9 of 9 cells cached"), "{log}");
     let log = world.runs(&["--set", "calibration.seed=1", "--set", "name=other"]);
-    assert!(log.contains("1 of 9 cells cached"), "the dense cell is in both: {log}");
+    assert!(log.contains("1 of 9 cells cached"), "the dense cell is not shared: {log}");
 }
 
 fn cache_list(world: &World) -> String {
@@ -90,7 +90,7 @@ fn gc_keeps_what_a_profile_without_its_backbones_may_use() {
     let output = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(0) && log.contains("profile `away` of grid.yaml"), "{log}");
-    assert!(String::from_utf8(output.stdout).unwrap().ends_with("deleted\n"), "what seed 1 made");
+    assert!(String::from_utf8(output.stdout).unwrap().ends_with("deleted\n"), "objects of seed 1 were not deleted");
     let log = world.runs(&[]);
     assert!(log.contains("5 of 5 cells cached"), "{log}");
     fs::rename(world.path("hidden"), world.path("other")).unwrap();
@@ -104,7 +104,7 @@ fn gc_keeps_what_a_grid_made_with_another_engine_or_float_type() {
     let ways: [&[&str]; 3] = [&[], &["--dtype", "bf16"], &["--engine", "candle"]];
     ways.iter().for_each(|way| drop(world.runs(way)));
     world.runs(&["--set", "calibration.seed=1"]);
-    assert!(collect_garbage(&world, &[]).contains("deleted"), "what seed 1 made");
+    assert!(collect_garbage(&world, &[]).contains("deleted"), "objects of seed 1 were not deleted");
     for way in ways {
         let log = world.runs(way);
         assert!(log.contains("9 of 9 cells cached"), "{way:?}: {log}");

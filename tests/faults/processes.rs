@@ -25,7 +25,7 @@ fn kills_at_chosen_moments_resume_to_the_same_tables() {
     assert!(world.tables() == undisturbed.tables());
     for left in ["drafts", "claims", "processes", "journals", "uses"] {
         let count = fs::read_dir(world.path("data/store").join(left)).map_or(0, Iterator::count);
-        assert_eq!(count, 0, "{left} of dead processes are left");
+        assert_eq!(count, 0, "{left} of dead processes remain");
     }
 }
 

@@ -92,7 +92,7 @@ fn leftovers_of_dead_processes_are_shown_and_swept() {
 
     assert!(status_of_all(&world).contains("): running"), "{}", status_of_all(&world));
     let list = stdout(&world.ghostlab(&["cache", "ls"]));
-    assert!(list.contains("drafts: 1, 3.0 MB, being written"), "in doubt they live: {list}");
+    assert!(list.contains("drafts: 1, 3.0 MB, being written"), "a possibly running process counts as dead: {list}");
     assert!(list.contains("drafts: 1, 3.0 MB, left by dead processes"), "{list}");
     [&far, &half, &results].iter().for_each(|path| age(path));
     assert!(status_of_all(&world).contains("): died"), "{}", status_of_all(&world));

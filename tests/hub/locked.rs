@@ -40,7 +40,7 @@ fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
     assert_eq!(hub["pinned"], Value::Bool(true));
     let lock = fs::read(world.path("hub.lock")).unwrap();
     fs::remove_file(world.path("hub.lock")).unwrap();
-    assert_eq!(scored()["pinned"], Value::Bool(false), "nothing pins it");
+    assert_eq!(scored()["pinned"], Value::Bool(false), "without a lock file nothing is pinned");
     world.write("hub.lock", lock);
 
     // A local copy counts as pinned only if its content is identical.

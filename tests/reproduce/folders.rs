@@ -15,7 +15,7 @@ fn settings_from_outside_make_an_artifact_of_their_own() {
     let folder = folders.find(|path| path.to_string_lossy().contains("tiny+depth=2-")).unwrap();
     assert!(table(&folder.join("mini.csv")).iter().all(|row| row[4] != "1"), "no row of depth 1");
     assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), before);
-    assert_eq!(fs::read(world.path("reports/index.html")).unwrap(), page, "the page shows what the files describe");
+    assert_eq!(fs::read(world.path("reports/index.html")).unwrap(), page, "the page differs from the files");
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn run_artifact_has_its_own_folder_and_page_lists_gaps() {
         let line =
             output.lines().find(|line| line.contains(&format!("mini/{folder}"))).unwrap_or_else(|| panic!("{output}"));
         assert!(line.contains(reason), "{line}");
-        assert!(page.contains(&format!("mini/{folder}")), "the page says it too");
+        assert!(page.contains(&format!("mini/{folder}")), "the page does not mention it");
     }
 }
 
@@ -114,7 +114,7 @@ fn a_page_of_a_users_own_is_not_replaced() {
         assert_eq!(output.status.code(), Some(2), "{}", both(&output));
         assert!(both(&output).contains("reports/index.html"), "{}", both(&output));
     }
-    assert!(!world.path("results").exists(), "nothing was run");
+    assert!(!world.path("results").exists(), "something was run");
     assert_eq!(fs::read_to_string(world.path("reports/index.html")).unwrap(), "mine");
 }
 
@@ -154,9 +154,12 @@ fn the_plan_of_an_artifact_is_what_reproduce_does() {
     );
     let plan = made(&world, &["plan", "experiments/mini.yaml"]);
     assert!(plan.contains("3 cells") && plan.contains("`reproduce mini`"), "{plan}");
-    assert!(!plan.contains("other@64"), "what the table does not show: {plan}");
+    assert!(!plan.contains("other@64"), "the plan contains a text that the table does not show: {plan}");
     assert!(plan.contains("select layers of mine by shortened-llama"), "{plan}");
-    assert!(!plan.contains("first time") && !plan.contains("changed:"), "nothing comparable is stored: {plan}");
+    assert!(
+        !plan.contains("first time") && !plan.contains("changed:"),
+        "a reason is given although nothing comparable is stored: {plan}"
+    );
     assert!(trials(&plan)[0] > 0 && trials(&plan)[1] == 0, "{plan}");
     let output = made(&world, &["reproduce", "mini"]);
     assert!(output.contains(&format!("({} trials)", trials(&plan)[2])), "{output}");

@@ -53,7 +53,7 @@ fn pipes_and_folders_in_a_store_are_damage_and_never_a_hang() {
                 && ["attempts", "journals"].iter().any(|name| path.parent() == Some(&store.join(name)));
             assert!(
                 is_ours || report.contains(path.strip_prefix(world.folder.path()).unwrap().to_str().unwrap()),
-                "{what}: {} is not named: {report}",
+                "{what}: {} is not reported: {report}",
                 path.display()
             );
         }
@@ -95,7 +95,10 @@ fn unreadable_record_counts_as_alive_for_three_minutes() {
         put(&store.join("claims").join(claim), &text.to_string());
         spoil(&record);
         let (code, log) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "1"]);
-        assert!(code == Some(0) && log.contains("no unclaimed work left"), "{what}: in doubt it lives: {log}");
+        assert!(
+            code == Some(0) && log.contains("no unclaimed work left"),
+            "{what}: a possibly running process counts as dead: {log}"
+        );
         age(&record);
         let (code, log) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "60"]);
         assert!(code == Some(0) && log.contains("all 9 cells complete"), "{what}: {log}");
@@ -149,7 +152,7 @@ fn a_foreign_folder_with_names_of_a_store_is_not_repaired() {
             && !log.contains("--repair"),
         "{log}"
     );
-    assert!(tree(&folder) == before, "something was written or removed");
+    assert!(tree(&folder) == before, "the store was changed");
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
         };
         for made in ["journals", "attempts", "runs", "plans", "index", "submissions"] {
             let there = fs::read_dir(store.join(made)).is_ok_and(|mut names| names.next().is_some());
-            assert!(there || ["index", "submissions"].contains(&made), "nothing in {made} was looked at");
+            assert!(there || ["index", "submissions"].contains(&made), "no file in {made} was checked");
         }
         modes("what a killed run and a failing worker left");
         assert_eq!(done(under("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()))).0, Some(0));
@@ -90,7 +90,7 @@ fn two_users_of_a_group_work_on_one_store_under_a_closed_umask() {
         assert!(code == Some(0) || (code.is_none() && !fault.is_empty()), "{fault}: {code:?} {log}");
         kills += usize::from(code.is_none());
     }
-    assert!(kills >= 2, "each is killed once before the end");
+    assert!(kills >= 2, "a process was not killed");
     assert!(
         result_tables(&world, "alone").len() == 1
             && result_tables(&world, "alone") == result_tables(&world, "results---reuid=64002")
@@ -138,9 +138,9 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
     assert_eq!(
         calibration_claim(&store).map(|path| fs::read(path).unwrap()),
         Some(before),
-        "the claim was taken from a living worker"
+        "the lease of a running worker was taken"
     );
-    assert!(!store.join("attempts").exists(), "it is said to have died");
+    assert!(!store.join("attempts").exists(), "the death of a running worker was recorded");
     assert!(Command::new("kill").args(["-CONT", &halted.id().to_string()]).status().unwrap().success());
     assert_eq!(ended(halted).status.code(), Some(0));
     // The dead process is recognized, because its pid is no longer in use.
@@ -171,7 +171,7 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
             command.env("GHOSTLAB_FAULT", point).stdout(Stdio::null()).stderr(Stdio::piped());
             let child = command.spawn().unwrap();
             let stat = format!("/proc/{}/stat", child.id());
-            until("it does not stop", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
+            until("the worker does not stop", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
             // Make the record look like that of another machine's process without recent heartbeats.
             let record = fs::read_dir(world.path("data/store/processes")).unwrap().next().unwrap().unwrap().path();
             let mut worker: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();

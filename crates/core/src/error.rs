@@ -246,7 +246,7 @@ impl From<candle_core::Error> for Error {
     }
 }
 
-/// Truncates a text to at most `most` characters, for a message.
+/// Truncates a string to at most `most` characters, for a message.
 pub fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -172,10 +172,11 @@ pub(crate) fn names(columns: &[Column]) -> Vec<String> {
 }
 
 impl Column {
-    /// Checks that a row has this column with the declared type.
+    /// Checks that a row has this column with the declared type. For `TextsAs`, also checks that both lists have the
+    /// same length.
     ///
     /// # Errors
-    /// Fails if the column is missing or has another type.
+    /// Fails if the column is missing or has another type, or if the lists differ in length.
     pub(crate) fn check(&self, row: &Row) -> Result<()> {
         let path = &self.path;
         match &self.holds {

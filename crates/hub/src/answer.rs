@@ -63,7 +63,7 @@ impl Asked<'_> {
         printable(&hidden.chars().take(SHOWN).collect::<String>()).replace('\n', " ")
     }
 
-    /// Classifies a final reply. `at_hub` tells whether the Hub itself sent it, rather than a redirect target.
+    /// Classifies a final reply. `at_hub`: whether the Hub itself sent it, rather than a redirect target.
     pub(crate) fn judge(&self, status: StatusCode, headers: &HeaderMap, at_hub: bool) -> Result<(), RequestFailure> {
         if status.is_success() {
             return Ok(());

@@ -195,10 +195,18 @@ mod tests {
             }
             let path = cache.file(&source.repo, &commit(), &name, Some(5)).unwrap();
             assert_eq!(fs::read_link(&path).unwrap(), Path::new(link));
-            assert_eq!(cache.file(&source.repo, &commit(), &name, Some(6)), None, "of another size");
+            assert_eq!(
+                cache.file(&source.repo, &commit(), &name, Some(6)),
+                None,
+                "files of another size must not count"
+            );
         }
         fs::remove_file(cache.blobs(&source.repo).join("abc")).unwrap();
-        assert_eq!(cache.file(&source.repo, &commit(), &FileName::new("a").unwrap(), None), None, "leads nowhere");
+        assert_eq!(
+            cache.file(&source.repo, &commit(), &FileName::new("a").unwrap(), None),
+            None,
+            "a dangling link must not count"
+        );
     }
 
     #[test]
@@ -227,7 +235,7 @@ mod tests {
         assert_eq!(
             fs::read_dir(cache.snapshot(&source.repo, &commit())).unwrap().count(),
             400,
-            "no temporary link is left"
+            "a temporary link remains"
         );
     }
 
@@ -262,7 +270,7 @@ mod tests {
         assert_eq!(cache.commit(&source), Some(commit()));
         cache.remember(&source, &other, true).unwrap();
         let file = root.path().join("datasets--o--n/refs/refs/convert/parquet");
-        assert_eq!(fs::read_to_string(file).unwrap(), other.as_str(), "as Python writes it, without a line's end");
+        assert_eq!(fs::read_to_string(file).unwrap(), other.as_str(), "the file must not end with a newline");
     }
 
     #[test]

@@ -256,7 +256,7 @@ fn a_connection_may_be_cut_at_any_byte() {
                 40 => vec![None],
                 _ => vec![None, Some(cut)],
             };
-            assert_eq!(asked, expected, "what came is not asked for again");
+            assert_eq!(asked, expected, "downloaded bytes were requested again");
         }
     }
 }
@@ -290,7 +290,7 @@ fn who_asks_to_wait_is_waited_for_and_who_asks_too_much_is_not() {
     let cache = TempDir::new().unwrap();
     let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
     assert!(outcome.error().unwrap().to_string().contains("requested wait: 100000 s"));
-    assert_eq!(server.requests().len(), 1, "and is left alone");
+    assert_eq!(server.requests().len(), 1, "the hub was asked again");
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
         let outcome = fetch(&server, cache.path(), &[asked], &Lock::default());
         let error = outcome.error().unwrap_or_else(|| panic!("{name}"));
         assert!(error.to_string().contains(words) && error.exit_code() == 3, "{name}: {error}");
-        assert!(files_below(cache.path()).is_empty(), "{name}: a page of the hub's is no file");
+        assert!(files_below(cache.path()).is_empty(), "{name}: a page was stored as a file");
     }
 }
 

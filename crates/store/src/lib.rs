@@ -267,7 +267,7 @@ impl Store {
         }
     }
 
-    /// Returns whether a key has an object, by the cheapest check.
+    /// Returns whether a key has an object, using the cheapest check.
     pub fn has(&self, key: &Key) -> bool {
         self.has_hash(key.kind(), key.hash()) || self.passing(key)
     }
@@ -328,7 +328,7 @@ impl Store {
         Ok(self.worker()?.lease(name))
     }
 
-    /// Returns whether a contended lease is still held, by a cheap check.
+    /// Returns whether a contended lease is still held, using a cheap check.
     pub fn still_theirs(&self, name: &str) -> bool {
         self.worker().is_ok_and(|worker| worker.still_theirs(name))
     }

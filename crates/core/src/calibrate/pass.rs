@@ -270,7 +270,7 @@ mod tests {
                 assert_eq!(rows, expected, "{site}");
             }
         }
-        assert_eq!(engine.copied(), 3, "the boundaries 0 and 1, whose numbers are checked, and one middle");
+        assert_eq!(engine.copied(), 3, "expected the boundaries 0 and 1, and one middle");
     }
 
     #[test]

@@ -287,6 +287,6 @@ mod tests {
         let olmo = config("olmo2");
         let llama = config("llama-gqa");
         assert_eq!(places(&olmo, &[2], &repairs).1, [(1, "post_feedforward_layernorm")]);
-        assert_eq!(places(&llama, &[2], &repairs).1, [], "its weights take it in");
+        assert_eq!(places(&llama, &[2], &repairs).1, [], "the map must be folded into the weights");
     }
 }

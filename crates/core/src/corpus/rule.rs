@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(pairs(&windows)[255], (39, 5));
         let few = evaluation(Rule::C4, &documents(), &tokenizer, 16, Some(6)).unwrap();
         assert_eq!(pairs(&few), first);
-        assert!(few.corpus_tokens < windows.corpus_tokens, "a document is tokenised only when it is drawn");
+        assert!(few.corpus_tokens < windows.corpus_tokens, "a document was tokenized before it was drawn");
     }
 
     #[test]

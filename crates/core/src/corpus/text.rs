@@ -67,8 +67,8 @@ fn is_changed(path: &Path) -> bool {
 /// `column` names the text column and defaults to `text`, then `sentence`.
 ///
 /// # Errors
-/// Fails with [`Kind::Missing`](crate::error::Kind::Missing) if the file is absent or unreadable. Fails with
-/// [`Kind::BadInput`](crate::error::Kind::BadInput), naming the line or row, if the content is invalid: an empty file,
+/// Fails with [`ErrorKind::Missing`](crate::error::ErrorKind::Missing) if the file is absent or unreadable. Fails with
+/// [`ErrorKind::BadInput`](crate::error::ErrorKind::BadInput), naming the line or row, if the content is invalid: an empty file,
 /// invalid UTF-8, a truncated gzip file, a line that is not a JSON object, a missing column, or a value that is not
 /// text. The memory of the rows is limited by [`TextLimit::current`].
 pub fn read_rows(path: impl AsRef<Path>, column: Option<&str>) -> Result<Vec<String>> {
@@ -237,7 +237,7 @@ mod tests {
         let error = read(name, bytes, column).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");
         let message = error.to_string();
-        assert!(message.contains(name), "the file is named: {message}");
+        assert!(message.contains(name), "the message does not name the file: {message}");
         message
     }
 

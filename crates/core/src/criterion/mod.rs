@@ -135,7 +135,7 @@ pub struct Ranking {
     pub lowest_first: bool,
 }
 
-/// Returns the criteria whose default scores at a depth of 1 rank every layer or sublayer.
+/// Returns the criteria that, with default options and a depth of 1, score every candidate.
 pub fn rankings() -> Vec<Ranking> {
     let mut rankings = Vec::new();
     for entry in ENTRIES {

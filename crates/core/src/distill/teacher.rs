@@ -61,7 +61,7 @@ mod tests {
         let top = top_tokens(&logits, 3).unwrap();
         assert_eq!(top.tokens, [1, 2, 0, 2, 3, 0]);
         assert_eq!(top.logits, [5.0, 5.0, 1.0, 2.0, 1.0, 0.5]);
-        assert_eq!(top_tokens(&logits, 100).unwrap().kept, 4, "at most the vocabulary");
+        assert_eq!(top_tokens(&logits, 100).unwrap().kept, 4, "more tokens than the vocabulary");
         assert!(top_tokens(&(logits * f64::NAN).unwrap(), 2).is_err());
     }
 }

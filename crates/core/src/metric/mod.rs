@@ -296,7 +296,7 @@ impl Metric {
         if value.is_finite() && value.abs() >= 1e7 { format!("{value:.2e}") } else { format!("{value:.decimals$}") }
     }
 
-    /// Rounds a value to its printed form, so that values that print equally compare equal.
+    /// Rounds a value to its printed form, so that values that round to the same text compare equal.
     pub fn printed(value: f64, decimals: usize) -> f64 {
         Self::print(value, decimals).parse().unwrap_or(value)
     }

@@ -91,7 +91,7 @@ pub struct ExpertNames {
     /// Config keys of the number of experts.
     pub count: &'static [&'static str],
     pub width: &'static str,
-    /// Config key that enables normalising the weights of the selected experts to a sum of 1. Always enabled if `None`.
+    /// Config key that enables normalizing the weights of the selected experts to a sum of 1. Always enabled if `None`.
     pub normalised: Option<&'static str>,
 }
 

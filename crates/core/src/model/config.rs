@@ -91,7 +91,7 @@ pub struct Config {
     /// Sublayers missing from the layers. Only exports of sublayer cuts have any; configs from [`Self::read`] have
     /// none.
     pub dropped: Cut,
-    /// Type that matrices are quantised to when loaded. Never set by a config file.
+    /// Type that matrices are quantized to when loaded. Never set by a config file.
     pub rounded: Option<WeightType>,
     /// Notes about defaults assumed for missing entries.
     pub notes: Vec<String>,

@@ -115,7 +115,7 @@ pub(crate) fn has_one_more(architecture: &Architecture, tensor: &str) -> bool {
     architecture.norms_add_one && tensor.ends_with("norm.weight")
 }
 
-/// Returns llama.cpp's scale of attention scores. For the largest Gemma models, recognised by their number of layers,
+/// Returns llama.cpp's scale of attention scores. For the largest Gemma models, recognized by their number of layers,
 /// it depends on the hidden size divided by the number of heads.
 pub(crate) fn scale_in_gguf(form: GgufForm, layers: usize, hidden: usize, heads: usize, head_dim: usize) -> f32 {
     let by_width = [("gemma2", 46), ("gemma3", 62)].contains(&(form.name, layers));

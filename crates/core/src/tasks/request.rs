@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(ids(("Q", " x"), Bos::Tokenizer), pair("^Q", " x"));
         assert_eq!(ids(("Q \n\t\u{a0}\u{1f}", " x"), Bos::Tokenizer), pair("^Q", " \n\t\u{a0}\u{1f} x"));
         assert_eq!(ids((" Q", " x"), Bos::Never), pair(" Q", " x"));
-        assert_eq!(ids((" ", " x"), Bos::Tokenizer), pair("^", "  x"), "nothing but BOS is left");
+        assert_eq!(ids((" ", " x"), Bos::Tokenizer), pair("^", "  x"), "only BOS must remain");
     }
 
     #[test]
@@ -322,7 +322,7 @@ mod tests {
             assert_eq!((request.input_ids, request.cut_ids.len()), (letter_ids(input), cut), "length {length}");
         }
         let error = request(2).unwrap_err();
-        assert!(error.to_string().contains("at most 2 tokens"), "equality is the limit: {error}");
+        assert!(error.to_string().contains("at most 2 tokens"), "the limit is inclusive: {error}");
         assert_eq!(request(0).unwrap_err().exit_code(), 2);
     }
 

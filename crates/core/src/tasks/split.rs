@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(
             found(Split::Test, &shards).unwrap(),
             ["test-00000-of-00002.parquet", "test-00001-of-00002.parquet"],
-            "in the order of the shards"
+            "shards must be read in order"
         );
     }
 

@@ -55,7 +55,7 @@ fn old_files_are_removed_and_user_files_stay_anywhere() {
         assert!(path_in("link", output.path()).symlink_metadata().unwrap().file_type().is_symlink());
     }
     assert_eq!(files(output.path()), expected);
-    assert_eq!(beside(&output), ["out"], "no temporary files are left");
+    assert_eq!(beside(&output), ["out"], "temporary files remain");
 }
 
 fn path_in(name: &str, output: &Path) -> PathBuf {
@@ -159,7 +159,7 @@ fn crash_leftovers_are_removed_and_user_files_stay() {
     // The name does not match a draft's, so the folder belongs to the user.
     fs::create_dir(root.path().join(".out.5.part")).unwrap();
     drop(output.stage().unwrap());
-    assert_eq!(beside(&output).len(), 4, "they are recent, and their processes may be alive");
+    assert_eq!(beside(&output).len(), 4, "recent files of unknown processes were removed");
     let long_ago = SystemTime::now() - Duration::from_secs(1200);
     for folder in [&half, &old] {
         fs::File::open(folder).unwrap().set_modified(long_ago).unwrap();
@@ -172,7 +172,7 @@ fn crash_leftovers_are_removed_and_user_files_stay() {
     // Simulates a kill between the two renames, when the output folder does not exist.
     fs::rename(output.path(), leftover(2, swap::OLD)).unwrap();
     drop(output.stage().unwrap());
-    assert_eq!(files(output.path()).len(), 4, "it is back");
+    assert_eq!(files(output.path()).len(), 4, "the file was not restored");
 }
 
 #[test]
