@@ -284,7 +284,7 @@ fn killed_export_leaves_its_place_unchanged() {
 
 #[test]
 fn export_with_operators_scores_exactly_as_its_cell() {
-    // OLMo-2 places the map of ReplaceMe behind the norm at the end of its MLP.
+    // OLMo-2 places the map of ReplaceMe after the norm at the end of its MLP.
     let recoveries = [
         ("llama-gqa", &["linearpatch-diag", "linearpatch-rotate", "ghosted", "affine"][..]),
         ("olmo2", &["replaceme-ls", "ghosted"]),

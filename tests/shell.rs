@@ -1,4 +1,4 @@
-//! Shell integration: completion, manual pages, verbosity and colours.
+//! Shell integration: completion, manual pages, verbosity and colors.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
@@ -81,7 +81,7 @@ fn shells_complete_commands_and_options() {
 #[test]
 fn cell_names_are_single_shell_words_and_resolve() {
     let (world, Some(bash)) = (World::new(), shell("bash")) else { return };
-    // Two values on each axis, so that names contain every part, and a backbone with a blank.
+    // Two values on each axis, so that names contain every part, and a backbone with a space in its name.
     let axes = [
         ("  tiny: {path: backbone}", "  tiny: {path: backbone}\n  my model: {path: backbone}"),
         ("backbone: [tiny]", "backbone: [tiny, my model]"),

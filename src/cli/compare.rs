@@ -143,7 +143,7 @@ fn engines(differences: &Differences) -> String {
     }
 }
 
-/// Formats the setting differences that apply to all pairs. If a run lacks recorded identities, says which settings
+/// Formats the setting differences that apply to all pairs. If a run lacks recorded identities, states which settings
 /// are compared.
 fn aside(differences: &Differences) -> String {
     let known = match differences.identified {

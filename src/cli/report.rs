@@ -73,7 +73,7 @@ pub(super) fn check(reports: &Path) -> Result<()> {
     output(&reports.join(HERE)).check(&names)
 }
 
-/// Hashes the result files that the page is made from.
+/// Hashes the result files that the page is generated from.
 pub(super) fn made_of(results: &Path, store: &Store) -> Option<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for folder in folders(results) {

@@ -293,7 +293,7 @@ impl Call<'_> {
         self.make_grid(artifact, runner)
     }
 
-    /// Reproduces an artifact that is made from a grid, unless it is up to date.
+    /// Reproduces an artifact that has a grid, unless it is up to date.
     fn make_grid(&self, artifact: &Artifact, runner: &Runner<'_>) -> Result<MadeArtifact> {
         let arguments = self.arguments;
         let clock = Instant::now();

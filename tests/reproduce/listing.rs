@@ -1,4 +1,4 @@
-//! The list of artifacts and how far each is.
+//! List of artifacts, with the progress of each.
 
 use super::*;
 

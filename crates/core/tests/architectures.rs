@@ -79,7 +79,7 @@ fn compare(folder: &Path) -> usize {
         (0..2).map(|text| expected[&format!("ids.{text}")].to_dtype(DType::U32).unwrap().to_vec1().unwrap()).collect();
     let mut engines = common::engines(folder);
     if !name.ends_with("own-head") {
-        // A config alone does not tell which tables the weights contain.
+        // A config alone does not determine which tables the weights contain.
         engines.extend(common::engines_with(&folder.join("config.hub-style.json"), folder));
     }
     let by_need = Decoder::load_within(Config::read(folder).unwrap(), folder, Products::F32, 0).unwrap();

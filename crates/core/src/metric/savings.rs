@@ -16,7 +16,7 @@ pub struct Savings {
 }
 
 impl Savings {
-    /// Compares a program, as it is deployed, with the dense model.
+    /// Compares a program, as deployed, with the dense model.
     pub fn of(program: &Program, config: &Config) -> Self {
         let dense = Program::dense(config.layers);
         Self {

@@ -78,7 +78,7 @@ pub struct Config {
     pub experts: Option<Experts>,
     /// Whether each layer has experts instead of a dense MLP.
     pub sparse: Vec<bool>,
-    /// Whether the embedding is also the output projection: the config says so and the weights contain only one of
+    /// Whether the embedding is also the output projection: the config sets it and the weights contain only one of
     /// them.
     pub tied_embeddings: bool,
     /// Sliding-window size of each layer in tokens, including the query. `None` if the layer attends to all earlier

@@ -27,7 +27,7 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<PruneAndCompOptions
 ///   `down_proj` before the region. An RMS norm ignores the scale of its input, so the branches before the region do not
 ///   change and the stream arrives scaled. One factor on the stream at the boundary gives the same result and lets
 ///   variants share the steps before it. If branches end in norms, factors on projections have no effect; the factor then
-///   is a step of its own, with a note.
+///   is a separate step, with a note.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct PruneAndCompOptions {
