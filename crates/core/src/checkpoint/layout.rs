@@ -144,7 +144,7 @@ impl Layout {
         self.tensors.iter().any(|tensor| tensor.name == HEAD)
     }
 
-    /// Returns whether loaders need the modelling file, because of operators next to the weights or dropped sublayers.
+    /// Returns whether loaders need the modeling file, because of operators next to the weights or dropped sublayers.
     pub fn needs_code(&self) -> bool {
         !self.attached.is_empty() || !self.dropped.is_empty()
     }
