@@ -21,7 +21,7 @@ use ghostlab::pipeline::plan::Plan;
 use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 
-/// Maximum relative error of f32 logits. The oracle (`shared/oracles/beyond`) measured 7e-7 against torch with two MLPs
+/// Maximum relative error of f32 logits. The reference (`shared/oracles/beyond`) measured 7e-7 against torch with two MLPs
 /// removed; other cuts reach 1.4e-6.
 const LOGITS: f64 = 2e-6;
 /// Number of tokens to generate with the KV cache.

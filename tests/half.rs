@@ -100,7 +100,7 @@ impl Exam {
             let same = answers.iter().zip(&chosen).filter(|(a, b)| a == b).count();
             let id = engine.id();
             println!("{id}: perplexity {ours:.4}, in f32 {exact:.4}; {same} of {} answers", chosen.len());
-            assert!(ours != exact && (ours / exact - 1.0).abs() <= 5e-3, "{id}: {ours} against {exact}");
+            assert!(ours != exact && (ours / exact - 1.0).abs() <= 5e-3, "{id}: {ours} instead of {exact}");
             assert!(100 * same >= 98 * chosen.len(), "{id}: {same} of {}", chosen.len());
         }
     }

@@ -192,7 +192,7 @@ fn plan_and_explain_tell_apart_what_is_unlike_and_nothing_else() {
         let one = told(&pair.one());
         let other = told(&pair.other());
         for (view, (one, other)) in ["plan --json", "explain --json", "explain"].iter().zip(one.iter().zip(&other)) {
-            assert!(!one.is_empty(), "{view} names no key");
+            assert!(!one.is_empty(), "{view} prints no key");
             assert_eq!(one != other, !pair.aspects.is_empty(), "{view}, {}", pair.what);
         }
     }
@@ -221,7 +221,7 @@ fn calibrations_with_other_operator_sequences_share_a_pass() {
         assert_eq!(job_costs(plan, state).unwrap().len(), 1 + backbone.evaluations.len());
         let fitted: BTreeSet<usize> =
             backbone.variants.iter().filter_map(|variant| Some(variant.identity.repair.as_ref()?.fitted)).collect();
-        assert!(fitted.is_superset(&BTreeSet::from([2, 4])), "each operator keeps its own sequences: {fitted:?}");
+        assert!(fitted.is_superset(&BTreeSet::from([2, 4])), "operators do not keep their sequence counts: {fitted:?}");
         Vec::new()
     });
     let naive = |count: &str| {

@@ -197,7 +197,7 @@ fn published_schema_is_current_and_describes_every_field() {
     let documented = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/json.md")).unwrap();
     let named = schema["$defs"]["Answer"]["oneOf"].as_array().unwrap();
     for command in named.iter().map(|variant| variant["properties"]["command"]["const"].as_str().unwrap()) {
-        assert!(documented.contains(&format!("`{command}`")), "docs/json.md does not name {command}");
+        assert!(documented.contains(&format!("`{command}`")), "docs/json.md does not mention {command}");
     }
 }
 
@@ -408,12 +408,12 @@ fn plan_of_workers_and_killed_run_match_the_schema() {
     let world = World::new();
     let schema = schema();
     let output = world.command(&["worker", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@commit:3").output().unwrap();
-    assert_eq!(output.status.code(), None, "it was killed");
+    assert_eq!(output.status.code(), None, "the run was not killed");
     let status = answer(&world, &schema, &["status"], "status");
     let plan = &status["plans"][0];
     assert_eq!((&plan["grid"], &plan["died"], &plan["progress"]["cells"]), (&json!("grid"), &json!(1), &json!(9)));
     let output = world.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@commit:3").output().unwrap();
-    assert_eq!(output.status.code(), None, "it was killed");
+    assert_eq!(output.status.code(), None, "the run was not killed");
     let status = answer(&world, &schema, &["status"], "status");
     assert_eq!((&status["runs"][0]["died"], &status["runs"][0]["stage"]), (&json!(true), &json!("running")));
 }
@@ -425,7 +425,7 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
     for (arguments, code, command, kind, what) in [
         (&["plan", "gird.yaml"][..], 3, "plan", "missing", "grid file not found"),
         (&["plan", "grid.yaml", "--set", "depht=1"], 2, "plan", "bad_input", ""),
-        (&["explain", "grid.yaml", "nosuch"], 2, "explain", "bad_input", "the grid has no cell of this name"),
+        (&["explain", "grid.yaml", "nosuch"], 2, "explain", "bad_input", "the grid has no cell with this name"),
         (&["compare", "a", "b"], 3, "compare", "missing", "results folder not found"),
         (&["status", "--store", "nowhere"], 3, "status", "missing", "store not found"),
         (&["cache", "path", "abcdef"], 3, "cache path", "missing", "unknown artifact key"),
@@ -444,7 +444,7 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
         assert_eq!((&error["exit_code"], &error["kind"]), (&json!(code), &json!(kind)), "{document}");
         assert!(error["what"].as_str().unwrap().contains(what), "{document}");
         let output = world.ghostlab(&[arguments, &["--json"]].concat());
-        assert!(String::from_utf8(output.stderr).unwrap().contains("error: "), "people read the same");
+        assert!(String::from_utf8(output.stderr).unwrap().contains("error: "), "stderr has no error text");
     }
     // Damage is a valid answer, with its own exit code.
     world.runs(&["--set", "depth=1", "--set", "recovery=[none]"]);
@@ -469,7 +469,7 @@ fn names_that_would_move_the_cursor_are_escaped_as_json_has_it() {
     let schema = schema();
     let name = "a\u{202e}b\u{9b}.yaml";
     let document = document(&world, &schema, &["plan", name], 3);
-    assert_eq!(document["error"]["where"], name, "the text must not depend on the reader");
+    assert_eq!(document["error"]["where"], name, "JSON strings must not be escaped for the terminal");
     let raw = world.ghostlab(&["plan", name, "--json"]).stdout;
     assert!(!String::from_utf8(raw).unwrap().contains(['\u{202e}', '\u{9b}']));
 }

@@ -226,7 +226,7 @@ fn write_grid_of_newer_methods(world: &World) {
     let recoveries =
         ["mean", "{name: ghosted, input: normed}", "{name: ghosted, input: normed, bias: true}"].map(str::to_owned);
     for name in NEWER {
-        assert!(criteria.iter().chain(&recoveries).any(|method| method.contains(name)), "{name} is in no grid");
+        assert!(criteria.iter().chain(&recoveries).any(|method| method.contains(name)), "no grid contains {name}");
     }
     write_grid(world, &criteria, &recoveries);
 }

@@ -37,7 +37,7 @@ fn column_index(rows: &[Vec<String>], head: &str) -> usize {
 }
 
 fn number(text: &str) -> f64 {
-    text.parse().unwrap_or_else(|_| panic!("`{text}` is no number"))
+    text.parse().unwrap_or_else(|_| panic!("`{text}` is not a number"))
 }
 
 #[test]
@@ -198,16 +198,18 @@ fn times_in_an_older_form_are_reported_never_read() {
 fn timings_run_alone_on_their_machine() {
     let world = World::new();
     let store = Store::open(&world.path("data/store"), stage::WORDS).unwrap();
-    let LeaseResult::Mine(timing) = store.lease(timing_lease()).unwrap() else { panic!("no other worker is alive") };
+    let LeaseResult::Mine(timing) = store.lease(timing_lease()).unwrap() else {
+        panic!("another worker holds the lease")
+    };
     let mut run = world.command(&["run", "grid.yaml"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
     assert!(
         lines.any(|line| line.contains("measuring times on this machine") && line.contains("waiting")),
-        "it did not wait"
+        "the run did not wait for the lease"
     );
     assert!(run.try_wait().unwrap().is_none());
     drop(timing);
-    assert!(lines.any(|line| line.contains("tiny on test")), "it goes on");
+    assert!(lines.any(|line| line.contains("tiny on test")), "the run did not continue");
     lines.for_each(drop);
     assert!(run.wait().unwrap().success());
 }

@@ -138,13 +138,13 @@ fn user_files_in_an_export_stay_and_changes_are_named() {
     fs::create_dir(world.path("out/notes")).unwrap();
     world.write("out/notes/mine.txt", "mine");
     done(&world, &export("depth/2/none"));
-    assert!(!world.path("out/modeling_ghostlab.py").exists(), "of the export before nothing is left");
+    assert!(!world.path("out/modeling_ghostlab.py").exists(), "files of the earlier export remain");
     for name in ["out/model-q4.gguf", "out/notes/mine.txt"] {
         assert_eq!(fs::read_to_string(world.path(name)).unwrap(), "mine", "{name}");
     }
     let card = fs::read_to_string(world.path("out/README.md")).unwrap();
     world.write("out/README.md", format!("{card}\nMine.\n"));
-    refuses(&world, &export("depth/1/none"), &["README.md", "was changed since ghostlab wrote it"]);
+    refuses(&world, &export("depth/1/none"), &["README.md", "has changed since ghostlab wrote it"]);
     fs::rename(world.path("out/README.md"), world.path("out/mine.md")).unwrap();
     done(&world, &export("depth/1/none"));
     // Exports of earlier versions have no list of files.
@@ -177,9 +177,9 @@ fn user_files_in_results_stay_or_are_refused_by_name() {
     world.runs(&["--layout", "wide"]);
     assert!(["wide.md", "wide.tex", "results.tex"].iter().all(|name| world.path("results/grid").join(name).is_file()));
     world.runs(&[]);
-    assert!(!world.path("results/grid/wide.md").exists(), "it was ours");
+    assert!(!world.path("results/grid/wide.md").exists(), "the file of the earlier run was not removed");
     world.write("results/grid/results.csv", "mine");
-    refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", "was changed since"]);
+    refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", "has changed since"]);
     // The file is older than the first run.
     let world = World::new();
     fs::create_dir_all(world.path("results/grid")).unwrap();
@@ -313,7 +313,7 @@ fn manual_pages_replace_their_own_and_no_others() {
         done(&world, &["man", "--to", "man1"]);
     }
     world.write("man1/ghostlab-run.1", "mine");
-    refuses(&world, &["man", "--to", "man1"], &["man1/ghostlab-run.1", "was changed"]);
+    refuses(&world, &["man", "--to", "man1"], &["man1/ghostlab-run.1", "has changed"]);
     fs::create_dir(world.path("other")).unwrap();
     world.write("other/ghostlab.1", "mine");
     refuses(&world, &["man", "--to", "other"], &["other/ghostlab.1", "did not write"]);
@@ -334,14 +334,18 @@ fn another_engine_or_float_type_has_a_folder_of_its_own() {
             .collect();
         new.retain(|name| !folders.contains(name));
         let [folder] = new.as_slice() else { panic!("{more:?}: {new:?}") };
-        assert!(log.contains(folder.as_str()), "the screen says where: {log}");
+        assert!(log.contains(folder.as_str()), "the output does not name the folder: {log}");
         let record = common::json(&world.path("results").join(folder).join("run.json"));
         assert_eq!(record["description"]["engines"]["tiny"], record["engines"]["tiny"]);
         values.push(table(&world.path("results").join(folder).join("results.csv")));
         folders.push(folder.clone());
         assert!(files(&world.path("results/grid")) == plain, "{more:?}");
         world.runs(more);
-        assert_eq!(fs::read_dir(world.path("results")).unwrap().count(), folders.len(), "a second time the same");
+        assert_eq!(
+            fs::read_dir(world.path("results")).unwrap().count(),
+            folders.len(),
+            "the second run used another folder"
+        );
     }
     for (at, one) in values.iter().enumerate() {
         assert!(values[..at].iter().all(|other| other != one), "{}", folders[at]);
@@ -371,8 +375,8 @@ fn doctor_in_an_empty_folder_creates_nothing() {
     fs::write(folder.path().join("newer/store.json"), "{\"format\": 99}").unwrap();
     let (code, output) = doctor(&world, home.path(), folder.path(), &["--store", "newer"]);
     assert!(code == Some(3) && output.contains("LACKS store") && output.contains("a different version"), "{output}");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was made");
-    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing was made");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "something was created");
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "something was created");
 }
 
 fn doctor(world: &World, home: &Path, current_dir: &Path, more: &[&str]) -> (Option<i32>, String) {
@@ -416,7 +420,7 @@ fn column(rows: &[Vec<String>], name: &str) -> Vec<String> {
 fn plan_refuses_a_results_folder_in_the_words_of_run() {
     for (name, more, code, words) in [
         ("results/grid/results.csv", &[][..], 2, "results/grid/results.csv"),
-        ("results/grid", &[], 3, "something else"),
+        ("results/grid", &[], 3, "an entry of another type"),
         ("results", &[], 3, "a folder in which files can be created"),
         ("out/grid/results.md", &["--results", "out"], 2, "out/grid/results.md"),
         ("mine", &["--results", "backbone"], 2, "must not overlap with an input"),
@@ -427,7 +431,7 @@ fn plan_refuses_a_results_folder_in_the_words_of_run() {
         let [plan, run] = ["plan", "run"].map(|command| {
             let output = world.ghostlab(&[&[command, "grid.yaml"], more].concat());
             if command == "plan" {
-                assert_eq!(files_of(&world), before, "plan writes nothing");
+                assert_eq!(files_of(&world), before, "plan wrote a file");
             }
             (output.status.code(), String::from_utf8(output.stderr).unwrap())
         });

@@ -400,13 +400,13 @@ fn a_browser_opens_the_note_that_the_address_names() {
         &dom[..dom.len().min(2000)]
     );
     let (_, dialog) = dom.split_once("<dialog").unwrap();
-    assert!(dialog.split('>').next().unwrap().contains("open"), "the note is closed");
+    assert!(dialog.split('>').next().unwrap().contains("open"), "the note is not closed");
     assert!(dialog.contains(">llama-3-8b without 7 layers: LLM-Streamline, Ghost Layer (Ours)</h2>"));
     // A header row, and a title row above each group of the cell's numbers: 10 from Table 2, and 5 from Table 3.
     let (_, numbers) = dialog.split_once("class=\"numbers\"").unwrap();
     let (numbers, _) = numbers.split_once("</table>").unwrap();
     assert_eq!(numbers.matches("<tr").count(), 1 + (1 + 10) + (1 + 5));
-    assert_eq!(dom.matches("aria-sort=\"none\"").count(), 1 + 13 + 9 + 15 + 7 + 2, "every column can be sorted");
+    assert_eq!(dom.matches("aria-sort=\"none\"").count(), 1 + 13 + 9 + 15 + 7 + 2, "a column cannot be sorted");
     // Includes the standard error and item count, and expands links to text shared by notes.
     assert!(numbers.contains(">Std. error</th>") && numbers.contains("<td>0.93</td><td>2376</td>"), "{numbers}");
     let (dialog, _) = dialog.split_once("</dialog>").unwrap();

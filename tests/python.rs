@@ -118,10 +118,7 @@ fn python_and_ghostlab_share_one_hub_cache() {
     run(&python, &download_arguments(&names, "net"), &[("HF_ENDPOINT", &server.address), ("HF_HUB_CACHE", cache)]);
     assert_eq!(layout(ours.path()), layout(theirs.path()));
     // A subset, because Python may remove unused locks.
-    assert!(
-        locks_of(theirs.path()).is_subset(&locks_of(ours.path())),
-        "the same locks, so that neither brings what the other does"
-    );
+    assert!(locks_of(theirs.path()).is_subset(&locks_of(ours.path())), "both libraries must use the same locks");
 
     // Run both libraries offline, each with the cache that the other one wrote.
     server.forget();
@@ -374,7 +371,7 @@ fn accuracies_are_in_the_forms_that_others_collect_them_in() {
     let frames: BTreeMap<String, BTreeMap<String, Value>> = serde_json::from_str(&output).unwrap();
     let numbers = common::stored_numbers(&common::json(&results.join("numbers.json")));
     let cells: BTreeSet<&str> = numbers.iter().map(|number| number["cell"].as_str().unwrap()).collect();
-    assert_eq!(frames.keys().map(String::as_str).collect::<BTreeSet<_>>(), cells, "a file for each cell");
+    assert_eq!(frames.keys().map(String::as_str).collect::<BTreeSet<_>>(), cells, "expected one file per cell");
     for (cell, scores) in frames {
         let is = |value: &Value, column: &str| {
             let number = numbers.iter().find(|number| number["cell"] == *cell && number["column"] == column).unwrap();

@@ -133,7 +133,7 @@ fn check_differences(found: &Value, results: &StoredResults, winner: &str, order
         assert!((beyond - expected).abs() < 1e-12, "{candidate}: {expected}");
         assert!(
             candidate["fate"] == "survived" || beyond > 0.0,
-            "a candidate that left is worse than its rival: {candidate}"
+            "an eliminated candidate is not worse than its rival: {candidate}"
         );
     }
 }
@@ -162,9 +162,9 @@ fn mean(values: &[f64]) -> f64 {
 #[test]
 fn what_is_scored_is_scored_once_whoever_asks_again() {
     let world = world();
-    assert!(scores_anything(&world, &["search", "search.yaml"]), "it was killed at its first chunk");
+    assert!(scores_anything(&world, &["search", "search.yaml"]), "the search was killed before it scored anything");
     searched(&world, &[]);
-    assert!(!scores_anything(&world, &["search", "search.yaml"]), "a second search computes nothing");
+    assert!(!scores_anything(&world, &["search", "search.yaml"]), "the second search scored again");
     // Another significance level needs no other items in the first round, and a subset of the candidates is already
     // scored.
     assert!(!scores_anything(
@@ -173,8 +173,8 @@ fn what_is_scored_is_scored_once_whoever_asks_again() {
     ));
     let other = self::world();
     assert_eq!(other.ghostlab(&["run", "search.yaml"]).status.code(), Some(0));
-    assert!(!scores_anything(&other, &["search", "search.yaml"]), "the grid has scored every window");
-    assert_eq!(files(&world), files(&other), "from a grid's scores or from its own");
+    assert!(!scores_anything(&other, &["search", "search.yaml"]), "the search did not reuse the scores of the grid");
+    assert_eq!(files(&world), files(&other), "results depend on where the scores come from");
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn workers_race_together_and_leave_nothing_to_score() {
         let output = worker.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     }
-    assert!(!world.path("results").exists(), "a worker writes no results");
+    assert!(!world.path("results").exists(), "the worker wrote results");
     assert!(!scores_anything(&world, &["search", "search.yaml"]));
     let alone = self::world();
     searched(&alone, &[]);
@@ -352,7 +352,7 @@ fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
     let read = speedup_and_time(&world, "16x1");
     let decoded = speedup_and_time(&world, "16x1+32");
     assert_ne!(read.0, decoded.0);
-    assert!(decoded.1 > read.1, "32 steps take longer than none: {read:?}, {decoded:?}");
+    assert!(decoded.1 > read.1, "decoding 32 tokens took no time: {read:?}, {decoded:?}");
     for prompt in ["16x1+", "16x1+0", "16+x", "+4"] {
         let output = world.ghostlab(&[
             "search",
@@ -462,7 +462,7 @@ fn each_criterion_of_a_file_takes_the_depths_of_its_unit() {
             "streamline-1.none",
         ]
     );
-    assert_eq!(found["left_out"].as_array().unwrap().len(), 0, "combinations without a meaning are no candidates");
+    assert_eq!(found["left_out"].as_array().unwrap().len(), 0, "invalid combinations must not be candidates");
     // A budget in layers excludes sublayer cuts.
     world.write(
         "search.yaml",
@@ -496,7 +496,7 @@ fn speedup_and_time(world: &World, prompt: &str) -> (f64, f64) {
     assert_eq!(answer["prompt"], prompt.replace('x', "×"));
     let candidate = answer["candidates"][0].clone();
     let calibration = candidate["calibration"].as_str().unwrap();
-    assert!(calibration.ends_with(":8x64@0"), "operators are solved on all sequences, as in grids: {calibration}");
+    assert!(calibration.ends_with(":8x64@0"), "operators are not solved on all sequences: {calibration}");
     (candidate["speedup"].as_f64().unwrap(), candidate["milliseconds"].as_f64().unwrap())
 }
 

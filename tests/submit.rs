@@ -113,12 +113,12 @@ fn submission_is_one_readable_script_without_secrets() {
     }
     assert!(!script.contains("hf_very_secret") && !script.contains("HF_TOKEN"), "{script}");
     assert!(script.contains("#SBATCH --mem=") && !script.contains("--gres"), "{script}");
-    assert_eq!(slurm.told("sbatch"), "", "a dry run submits nothing");
-    assert_eq!(fs::read_dir(world.path("data/store")).unwrap().count(), 0, "and writes nothing");
+    assert_eq!(slurm.told("sbatch"), "", "the dry run submitted jobs");
+    assert_eq!(fs::read_dir(world.path("data/store")).unwrap().count(), 0, "the dry run wrote files");
     assert!(!stderr(&output).contains("warning"), "{}", stderr(&output));
     let short = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--dry-run", "--", "--time=2"]);
     assert!(
-        stderr(&short).contains("warning: a time limit of") && stderr(&short).contains("or more"),
+        stderr(&short).contains("warning: the time limit of") && stderr(&short).contains("or more"),
         "{}",
         stderr(&short)
     );
@@ -130,7 +130,7 @@ fn assert_bash_reads(script: &str) {
     let checked = Command::new("bash").args(["-n", "/dev/stdin"]).stdin(Stdio::piped()).spawn();
     let mut checked = checked.unwrap();
     std::io::Write::write_all(&mut checked.stdin.take().unwrap(), script.as_bytes()).unwrap();
-    assert!(checked.wait().unwrap().success(), "bash does not read it");
+    assert!(checked.wait().unwrap().success(), "bash rejects the script");
 }
 
 #[test]
@@ -170,8 +170,8 @@ fn submit_in_bf16_freezes_the_kernel_family() {
     let script = stdout(&output);
     let family = ["portable", "amx"].map(|kernels| format!("--kernels {kernels}"));
     assert!(family.iter().any(|word| script.matches(word).count() == 2), "{script}");
-    assert!(stderr(&output).contains("--kernels auto: "), "{}", stderr(&output));
-    assert!(!stdout(&submit(&slurm, &world, &[])).contains("--kernels"), "f32 has one family");
+    assert!(stderr(&output).contains("--kernels auto selects "), "{}", stderr(&output));
+    assert!(!stdout(&submit(&slurm, &world, &[])).contains("--kernels"), "f32 has only one kernel family");
 }
 
 fn submit(slurm: &FakeSlurm, world: &World, more: &[&str]) -> Output {
@@ -195,7 +195,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     let record: Value = serde_json::from_slice(&fs::read(folder.join("submission.json")).unwrap()).unwrap();
     let plan = record["plan"].as_str().unwrap().to_owned();
     let all = fs::read_to_string(folder.join("job.sh")).unwrap() + &record.to_string();
-    assert!(!all.contains("hf_very_secret"), "a credential is in the submission");
+    assert!(!all.contains("hf_very_secret"), "the submission contains a credential");
     let comment = format!("ghostlab:{plan}:{id}");
     // The queue also lists foreign jobs. One has the number of a submitted task, but in another array.
     let queue = format!(
@@ -204,7 +204,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     fs::write(slurm.0.join("squeue.out"), queue).unwrap();
     let output = submit(&[]);
     let text = stdout(&output);
-    assert!(text.contains("queued already: job 41_[0-1]") && text.contains("no jobs were added"), "{text}");
+    assert!(text.contains("already queued: job 41_[0-1]") && text.contains("no jobs submitted"), "{text}");
     assert_eq!(slurm.told("sbatch").lines().count(), 2);
     let shown = stdout(&slurm.run(&world, &["status"]));
     assert!(shown.contains("job 41_[0-1]: pending (Resources)") && !shown.contains("job 43"), "{shown}");
@@ -337,7 +337,7 @@ fn resubmission_after_a_crash_queues_nothing_twice() {
         let submit = ["submit", "slurm", "grid.yaml", "--workers", "2"];
         let mut command = slurm.beside(world.command(&submit));
         let output = command.env("GHOSTLAB_FAULT", format!("kill@handed-over:{killed}")).output().unwrap();
-        assert_eq!(output.status.code(), None, "it was not killed: {}", stderr(&output));
+        assert_eq!(output.status.code(), None, "submit was not killed: {}", stderr(&output));
         let folder = submission(&world);
         let record: Value = serde_json::from_slice(&fs::read(folder.join("submission.json")).unwrap()).unwrap();
         let comment = format!("ghostlab:{}:{}", record["plan"].as_str().unwrap(), record["id"].as_str().unwrap());
@@ -348,7 +348,7 @@ fn resubmission_after_a_crash_queues_nothing_twice() {
         assert_eq!(slurm.run(&world, &submit).status.code(), Some(3));
         slurm.put("squeue", "cat \"$0.out\"");
         let output = slurm.run(&world, &submit);
-        assert!(stdout(&output).contains("queued already: job 41_[0-1]"), "{}{}", stdout(&output), stderr(&output));
+        assert!(stdout(&output).contains("already queued: job 41_[0-1]"), "{}{}", stdout(&output), stderr(&output));
         let submitted = slurm.told("sbatch");
         let lines: Vec<&str> = submitted.lines().collect();
         assert!(
@@ -461,7 +461,7 @@ fn what_a_job_refused_stands_in_status_until_it_works() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let shown = stdout(&slurm.run(&world, &["status"]));
     assert!(!shown.contains("job 5_0 ended") && shown.contains("job 6 ended"), "{shown}");
-    assert!(shown.contains(") on cpu"), "a plan says its engine: {shown}");
+    assert!(shown.contains(") on cpu"), "status does not show the engine: {shown}");
 }
 
 #[test]
@@ -489,7 +489,7 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
     for word in ["a later run with other settings", "results/grid", "other depth", "--results", "job.sh"] {
         assert!(stderr(&refused).contains(word), "`{word}` is not in {}", stderr(&refused));
     }
-    assert!(tables.len() == 3 && world.tables() == tables, "the later run's tables are unchanged");
+    assert!(tables.len() == 3 && world.tables() == tables, "the tables of the later run changed");
     // A result from other bytes under the same path is stale too, although the bytes are restored.
     let text = fs::read(world.path("test.jsonl")).unwrap();
     let other = "{\"text\": \"w1 w2 w3\"}\n".repeat(60);
@@ -538,7 +538,7 @@ fn frozen_program_stays_while_a_job_may_run_it() {
         fs::create_dir(folder).unwrap();
         fs::write(folder.join("ghostlab"), "a program").unwrap();
     }
-    assert_eq!(collect_garbage(&slurm, &world, &[]), 0, "all are new");
+    assert_eq!(collect_garbage(&slurm, &world, &[]), 0, "new programs were collected");
     assert!(stdout(&slurm.run(&world, &["cache", "ls"])).contains("programs of submitted jobs: 2"));
     let id = submission(&world).file_name().unwrap().to_string_lossy().into_owned();
     let record: Value = serde_json::from_slice(&fs::read(submission(&world).join("submission.json")).unwrap()).unwrap();
@@ -546,12 +546,12 @@ fn frozen_program_stays_while_a_job_may_run_it() {
     aged(&programs, 48);
     aged(&submission(&world), 48);
     fs::write(slurm.0.join("squeue.out"), queued).unwrap();
-    assert_eq!(collect_garbage(&slurm, &world, &["--kind", "scores"]), 0, "it is of no kind");
+    assert_eq!(collect_garbage(&slurm, &world, &["--kind", "scores"]), 0, "programs have no kind");
     assert_eq!(collect_garbage(&slurm, &world, &["--older", "3"]), 0);
     assert_eq!(
         (collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()),
         (1.into(), 2),
-        "the report is queued"
+        "the report is still queued"
     );
     assert!(!orphan.exists() && theirs.join("ghostlab").exists());
     // The queue does not answer, so the state of the job is unknown.

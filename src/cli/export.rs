@@ -21,7 +21,7 @@ use crate::quantity::Gigabytes;
 
 /// Help text of `--dtype`, which has a different meaning for exports.
 pub(super) const DTYPE: &str =
-    "Float type of the exported weights: `f32`, `bf16`, `f16`, or `auto` (that of each stored tensor)";
+    "Float type of the exported weights: `f32`, `bf16`, `f16`, or `auto` (the type of each stored tensor)";
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -85,7 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             Some(numbers) => exporter.export_gguf(grid, cell, &folder, numbers)?,
             None => (exporter.export(grid, cell, &folder)?, Vec::new()),
         };
-        notes.iter().for_each(|text| note!("Note: {text}"));
+        notes.iter().for_each(|text| note!("note: {text}"));
         if !answer::json() {
             // Print each line as soon as its export is written, because the next one may take a while.
             println!("{}", line(&exported));
@@ -96,9 +96,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn line(exported: &Exported) -> String {
-    let code = if exported.needs_code { "; it loads with trust_remote_code=True" } else { "" };
+    let code = if exported.needs_code { "; load it with trust_remote_code=True" } else { "" };
     format!(
-        "{}: {:.1} M numbers, {}{code}",
+        "{}: {:.1} M parameters, {}{code}",
         exported.folder.display(),
         exported.parameters as f64 / 1e6,
         bytes(exported.bytes)
@@ -118,7 +118,7 @@ fn chosen<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid,
         pruned.map(|(index, cell)| (grid, index, arguments.to.join(format!("{}{extension}", cell.name)))).collect();
     if chosen.is_empty() {
         return Err(Error::bad_input("the grid has no pruned cell")
-            .hint("a dense backbone is exported by its name: `ghostlab export GRID dense --to FOLDER`"));
+            .hint("run `ghostlab export GRID dense --to FOLDER` to export a dense backbone"));
     }
     Ok(chosen)
 }

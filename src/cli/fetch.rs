@@ -186,7 +186,7 @@ impl FetchRun<'_> {
 fn note_fetched(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
     let took = took.map_or(String::new(), |took| format!(" in {}", seconds(took)));
     note!(
-        "{} fetched ({}{took}), {} cached before; the cache is {}",
+        "fetched {} ({}{took}), {} already cached; cache: {}",
         counted(fetched.brought, "file"),
         bytes(fetched.bytes),
         fetched.cached,
@@ -281,7 +281,7 @@ fn note_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
     let unpinned: Vec<String> = plan.unpinned().map(ToString::to_string).collect();
     if !unpinned.is_empty() {
         let lock = lock_file.display();
-        note!("not pinned in {lock}, so their current version is used: {}; {pins} pins them", unpinned.join(", "));
+        note!("not pinned in {lock}, using the current version: {} (to pin: {pins})", unpinned.join(", "));
     }
 }
 
@@ -292,7 +292,7 @@ fn format_list(plan: &Plan, hub: &Hub) -> String {
         let state = match (&file.cached, file.here) {
             (Some(_), _) => "cached".to_owned(),
             (None, 0) => "to fetch".to_owned(),
-            (None, here) => format!("to fetch, {} are here", bytes(here)),
+            (None, here) => format!("to fetch, {} downloaded", bytes(here)),
         };
         let size = file.bytes.map_or("unknown".to_owned(), bytes);
         let pinned = if repo.locked { "" } else { ", not pinned" };
@@ -328,7 +328,7 @@ fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn Reporter, stop: 
         lock.pin(&source, repo);
     }
     lock.write(lock_file)?;
-    note!("written: {}", lock_file.display());
+    note!("wrote {}", lock_file.display());
     Ok(())
 }
 

@@ -30,7 +30,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     OutputFolder::new(folder, "pages").put(&pages)?;
     answer::show(Manual { folder: shown(folder), pages: pages.len() }, Answer::Man, |answer| {
         println!(
-            "{} pages in {}; `man {}` shows the first",
+            "wrote {} pages to {} (view the first with `man {}`)",
             answer.pages,
             folder.display(),
             folder.join("ghostlab.1").display()

@@ -93,7 +93,7 @@ enum Command {
     /// Write a starter grid for the models in a folder.
     ///
     /// The grid lists the important keys with their possible values. Damaged models and models of unknown architecture
-    /// are reported and skipped. `plan` and `run` accept the file as it is.
+    /// are reported and skipped. `plan` and `run` accept the file unchanged.
     Init(begin::Arguments),
     /// Run a grid: prune, repair and score every cell.
     ///

@@ -44,12 +44,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             .at(results.display().to_string())
             .expected("the folder that `run` and `reproduce` write to")
             .found("nothing");
-        return Err(home::or_near(error, &results, "run it in a checkout, or name the folder with --results"));
+        return Err(home::or_near(error, &results, "run the command in a checkout, or set the folder with --results"));
     }
     let reports = home::below(arguments.reports.as_ref(), "reports", None);
     check(&reports)?;
     let (page, _) = write(&results, &reports, arguments.record)?;
-    answer::show(Reported { page: shown(&page) }, Answer::Report, |answer| println!("written: {}", answer.page))
+    answer::show(Reported { page: shown(&page) }, Answer::Report, |answer| println!("wrote {}", answer.page))
 }
 
 /// Artifact of the paper's main table.
@@ -73,7 +73,7 @@ pub(super) fn check(reports: &Path) -> Result<()> {
     output(&reports.join(HERE)).check(&names)
 }
 
-/// Hashes the result files that the page is made from.
+/// Hashes the result files that the page is generated from.
 pub(super) fn made_of(results: &Path, store: &Store) -> Option<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for folder in folders(results) {
@@ -115,7 +115,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
         return Ok((page, false));
     }
     for (folder, reason) in &parts.left_out {
-        note!("not on the page: {folder}: {reason}");
+        note!("skipped `{folder}`: {reason}");
     }
     let is_part = !parts.left_out.is_empty();
     let shown = parts.folders.clone();
@@ -266,13 +266,13 @@ fn last_made(folders: &[PathBuf]) -> Result<(String, String)> {
 /// Formats the reason why the page omits a directory.
 fn reason(folder: &Path) -> String {
     match Provenance::described(folder) {
-        None => "its record was written by an earlier version and does not name its artifact".into(),
+        None => "the record is from an earlier version and does not name the artifact".into(),
         Some(reproduction) if !reproduction.differs.is_empty() => {
             format!("overridden: {}", reproduction.differs.join(", "))
         }
-        Some(RunDescription { by: By::Run, .. }) => "a run of a grid, not an artifact of the paper".into(),
+        Some(RunDescription { by: By::Run, .. }) => "not a paper artifact".into(),
         Some(reproduction) => {
-            format!("the artifact's folder contains a result other than {}", reproduction.parts().join(", "))
+            format!("the folder contains results other than {}", reproduction.parts().join(", "))
         }
     }
 }

@@ -145,7 +145,7 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
     match errors.first() {
         Some((_, first)) => {
             let names: Vec<&str> = errors.iter().map(|(name, _)| name.as_str()).collect();
-            eprintln!("not made: {}", names.join(", "));
+            eprintln!("failed artifacts: {}", names.join(", "));
             Ok(first.exit_code())
         }
         None if failed > 0 => Ok(4),
@@ -161,7 +161,7 @@ fn chosen<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Vec<&'a Arti
     let (chosen, skipped) = artifact::of_profile(artifact::chosen(all, names)?, names, profile);
     if let Some(profile) = profile.filter(|_| !skipped.is_empty()) {
         let names: Vec<&str> = skipped.iter().map(|artifact| artifact.name.as_str()).collect();
-        note!("skipped, because they have no profile `{profile}`: {}", names.join(", "));
+        note!("skipped artifacts without profile `{profile}`: {}", names.join(", "));
     }
     Ok(chosen)
 }
@@ -209,7 +209,7 @@ impl Call<'_> {
         if !apart.is_empty() {
             apart.dedup();
             let apart = apart.join("; ");
-            note!("overridden artifacts ({apart}) are neither on the page nor compared with the paper's claims");
+            note!("artifacts with overrides ({apart}) are left out of the page and of the claims");
             return Ok(None);
         }
         let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();
@@ -217,7 +217,7 @@ impl Call<'_> {
         let judged = made.iter().find_map(|outcome| outcome.profile.as_deref()).filter(|_| !self.is_quiet());
         let (claims, written) = self.paged(&names, judged, store)?;
         print!("{claims}");
-        note!("page of all artifacts: {}", written.display());
+        note!("report of all artifacts: {}", written.display());
         Ok(Some(shown(&written)))
     }
 
@@ -291,7 +291,7 @@ impl Call<'_> {
         self.make_grid(artifact, runner)
     }
 
-    /// Reproduces an artifact that is made from a grid, unless it is up to date.
+    /// Reproduces an artifact that has a grid, unless it is up to date.
     fn make_grid(&self, artifact: &Artifact, runner: &Runner<'_>) -> Result<MadeArtifact> {
         let arguments = self.arguments;
         let clock = Instant::now();
@@ -386,11 +386,11 @@ fn check_machine_is_quiet(artifact: &str, spread: TimeSpread) -> Result<()> {
     }
     let found = 100.0 * spread.relative();
     let most = 100.0 * NOISE;
-    Err(Error::job("the machine is too busy to record times")
+    Err(Error::job("the machine is too busy to record latencies")
         .at(artifact.to_owned())
-        .expected(format!("times of a test computation within {most:.0} % of their mean"))
+        .expected(format!("latencies of a test computation within {most:.0} % of their mean"))
         .found(format!("{found:.0} %"))
-        .hint("stop other programs and run it again, or add --record-noisy"))
+        .hint("stop other programs and retry, or add --record-noisy"))
 }
 
 #[cfg(test)]

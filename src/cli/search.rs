@@ -75,7 +75,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             .at(grid.file.display().to_string())
             .expected("`search:` with a budget, instead of `evaluate:`")
             .found("a grid with `evaluate`")
-            .hint("`ghostlab run` runs it")
+            .hint("use `ghostlab run` for a grid without `search`")
     })?;
     let searches = parts(&grid);
     if arguments.export.is_some() && searches.len() != 1 {
@@ -171,8 +171,7 @@ fn export_winner(grid: &Grid, found: &Found, folder: &Path, runner: &Runner<'_>)
     let Runner { store, settings, reporter, stop, .. } = *runner;
     let exporter = Exporter { store, settings, form, reporter, stop, evidence };
     let winner = found.winner.as_ref().and_then(|name| grid.cells.iter().position(|cell| cell.name == *name));
-    let winner =
-        winner.ok_or_else(|| Error::job("no candidate meets the budget when measured, so nothing is exported"))?;
+    let winner = winner.ok_or_else(|| Error::job("nothing to export: no candidate meets the budget when measured"))?;
     Ok(ExportedCell { cell: grid.cells[winner].to_string(), exported: exporter.export(grid, winner, folder)? })
 }
 
@@ -186,25 +185,29 @@ fn print_searches(answer: &Searched) {
     for (found, sentence) in answer.searches.iter().zip(&answer.sentences) {
         println!("{}\n\n{}", found.title(), columns(&found.table(), &[]));
         if !found.judged.is_empty() {
-            println!("Judged on items that the race never saw:\n\n{}", columns(&found.judgement(), &[]));
+            println!("Scores on held-out items:\n\n{}", columns(&found.judgement(), &[]));
         }
-        found.left_out.iter().for_each(|entry| note!("left out: {}: {}", entry.cell, entry.reason));
+        found.left_out.iter().for_each(|entry| note!("skipped {}: {}", entry.cell, entry.reason));
         found.lines().iter().for_each(|line| println!("{line}"));
         let spent = &found.spent;
         if spent.layers > 0.0 && answer.searches.len() == 1 {
-            // With everything cached, the elapsed time says nothing about the cost.
+            // If everything was cached, the elapsed time does not reflect the cost.
             let all = answer.seconds * spent.all_layers / (spent.layers + spent.judged_layers);
-            println!("This took {}; all candidates on all items about {}.", seconds(answer.seconds), seconds(all));
+            println!(
+                "Elapsed: {}. Scoring all candidates on all items would take about {}.",
+                seconds(answer.seconds),
+                seconds(all)
+            );
         }
         println!("\n{sentence}");
     }
-    note!("written: {}", answer.files.join(", "));
+    note!("wrote {}", answer.files.join(", "));
     if let Some(ExportedCell { exported: exported_cell, .. }) = &answer.exported {
-        let code = if exported_cell.needs_code { "; it loads with trust_remote_code=True" } else { "" };
+        let code = if exported_cell.needs_code { "; load it with trust_remote_code=True" } else { "" };
         println!("exported to {}: {}{code}", exported_cell.folder.display(), bytes(exported_cell.bytes));
     }
     if let Some(command) = &answer.export {
-        println!("The winner as a folder for transformers:\n  {command}");
+        println!("To export the winner for transformers, run:\n  {command}");
     }
 }
 
@@ -237,7 +240,7 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtif
             None => Ok(outcome),
             Some(missing) => Err(Error::missing("the search is not complete")
                 .at(missing.cell.to_string())
-                .hint("run it without --stored to complete it")),
+                .hint("run the command without --stored to complete it")),
         }
     };
     let Runner { store, settings, reporter, stop, stored } = *runner;

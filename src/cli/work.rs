@@ -159,10 +159,10 @@ pub(super) fn not_over_a_later_one(
     }
     Err(Error::bad_input("the results folder contains a later run with other settings")
         .at(target.path().display().to_string())
-        .expected("no results, results from before the submission, or results with its settings")
+        .expected("an empty folder, results older than the submission, or results with the same settings")
         .found(format!("other {}", differs.join(", ")))
         .hint(format!(
-            "the report's command, in {}, writes elsewhere with another `--results` folder",
+            "run the report command in {} with another `--results` folder",
             file.with_file_name(Submission::SCRIPT).display()
         )))
 }
@@ -190,7 +190,7 @@ pub(super) fn with_job_end(file: Option<&Path>, done: impl FnOnce() -> Result<u8
     if let Some(file) = file.filter(|file| Submission::is_one(file)) {
         let bad = match &result {
             Ok(0 | AGAIN) => None,
-            Ok(code) => Some((*code, "some cells have no result; the table shows why".to_owned())),
+            Ok(code) => Some((*code, "some cells have no result (see the table)".to_owned())),
             Err(error) => Some((error.exit_code(), error.one_line())),
         };
         JobEnd::note(file, bad);

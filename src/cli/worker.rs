@@ -94,17 +94,15 @@ fn run_worker(arguments: &Arguments) -> Result<u8> {
             describe_end(arguments, &clock, end, counts).map(|_| 0)
         }
         Err(error) if error.kind() == ErrorKind::Interrupted => {
-            note!("stopped after {spent}: finished work is stored, and leases are released");
+            note!("stopped after {spent}; finished work is stored and leases are released");
             describe_end(arguments, &clock, WorkEnd::Stopped, [None; 3])?;
             if signals.usr1() && !signals.kept() {
-                note!(
-                    "it stored nothing, because the time limit is too short for its first batch; use a longer time limit"
-                );
+                note!("nothing was stored: the time limit is too short for the first batch; use a longer time limit");
             }
             if arguments.slurm && signals.usr1() {
                 match cluster::scontrol_requeue() {
-                    Ok(()) => note!("Slurm queues it again"),
-                    Err(reason) => eprintln!("Slurm was not asked to queue it again: {reason}"),
+                    Ok(()) => note!("requeued by Slurm"),
+                    Err(reason) => eprintln!("cannot requeue the job: {reason}"),
                 }
             }
             Ok(stop::AGAIN)
@@ -172,20 +170,20 @@ fn work_on_search(part: &WorkedGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
 /// Describes the outcome as text.
 fn outcome_text(worked: WorkerOutcome) -> String {
     match worked {
-        WorkerOutcome::IdleTimeout => "others work on the rest; this worker exited".to_owned(),
+        WorkerOutcome::IdleTimeout => "no unclaimed work left; exiting".to_owned(),
         WorkerOutcome::Done { cells: all, failed: 0, complete } if complete == all => {
-            format!("all {} are stored", cells(all))
+            format!("all {} complete", cells(all))
         }
         // The remaining objects are latencies, or belong to cells that failed on another worker.
         WorkerOutcome::Done { cells: all, failed: 0, complete } => {
             format!(
-                "{} of {} need objects that workers do not compute; `ghostlab status` lists them",
+                "{} of {} need objects that workers do not compute (see `ghostlab status`); exiting",
                 all - complete,
                 cells(all)
             )
         }
         WorkerOutcome::Done { cells: all, failed, .. } => {
-            format!("{failed} of {} have no result; `ghostlab status` shows why; ended", cells(all))
+            format!("{failed} of {} have no result (see `ghostlab status`); exiting", cells(all))
         }
     }
 }

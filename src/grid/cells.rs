@@ -106,7 +106,7 @@ fn rounded(
     if backbones.insert(full_name.clone(), made.clone()).is_some_and(|known| known != made) {
         return Err(Error::bad_input("two backbones have the same name")
             .at(name.position.to_string())
-            .found(format!("`{full_name}`, the name that the axis `weights` gives to another backbone"))
+            .found(format!("`{full_name}`, which is also the name of a rounded backbone of the axis `weights`"))
             .hint("rename the other backbone"));
     }
     Ok(Positioned { value: full_name, position: name.position.clone() })
@@ -192,10 +192,10 @@ fn too_many_for_the_operator(calibration: &Calibration, position: &YamlPosition,
         .at(position.to_string())
         .expected(format!("at most {sequences}, the entry's `sequences`"));
     if !of_lists {
-        return error.found(operator_sequences.to_string()).hint("leave `operator_sequences` out to use all");
+        return error.found(operator_sequences.to_string()).hint("remove `operator_sequences` to use all sequences");
     }
     error
-        .found(format!("{operator_sequences}, in the combination `{calibration}` of the entry's lists"))
+        .found(format!("{operator_sequences}, in the combination `{calibration}` of the lists"))
         .hint("write the valid combinations as separate entries")
 }
 
@@ -300,19 +300,19 @@ fn unrepairable(recovery: &Method<dyn Recovery>, depth: criterion::Depth) -> Opt
         return None;
     }
     if repaired != DepthUnit::Layers {
-        let error = Error::bad_input(format!("`{}` only repairs removed {repaired}", recovery.name));
+        let error = Error::bad_input(format!("`{}` repairs only removed {repaired}", recovery.name));
         return Some(
             error
                 .expected(format!("a depth such as `{{{repaired}: {}}}`", depth.count))
-                .found(format!("`{recovery}` with a depth of {depth}"))
-                .hint("combine each recovery with a depth that it repairs in an entry of `include`"),
+                .found(format!("`{recovery}` with depth {depth}"))
+                .hint("add an entry of `include` that combines the recovery with a suitable depth"),
         );
     }
     Some(
         Error::bad_input(format!("`{}` repairs whole layers, but the depth counts sublayers", recovery.name))
             .expected("`recovery: none` with a depth of sublayers")
-            .found(format!("`{recovery}` with a depth of {depth}"))
-            .hint("combine sublayers with `recovery: none` in an entry of `include`"),
+            .found(format!("`{recovery}` with depth {depth}"))
+            .hint("add an entry of `include` that combines sublayers with `recovery: none`"),
     )
 }
 
@@ -373,7 +373,7 @@ impl PrunedCell {
             false => depth.to_string(),
             true => format!("`{}`, which is {depth} layers of `{backbone}`", self.depth),
         };
-        Err(Error::bad_input(format!("a depth removes all layers of the backbone `{backbone}`"))
+        Err(Error::bad_input(format!("the depth removes all layers of the backbone `{backbone}`"))
             .at(self.position.to_string())
             .expected(format!("a number below {layers}, the layers of `{backbone}`"))
             .found(found)

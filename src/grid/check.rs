@@ -84,7 +84,7 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
             return Err(root
                 .bad("the grid has no key `evaluate`")
                 .expected("`evaluate: …`, or `search: …`")
-                .hint("docs/grid.md begins with a complete example"));
+                .hint("see the complete example at the top of docs/grid.md"));
         }
         (_, Some(search)) => evaluations(&root.key("search"), &search.scored())?,
         (Some(evaluate), None) => evaluations(&root.key("evaluate"), evaluate)?,
@@ -115,7 +115,7 @@ fn not_timed(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Result<()>
             .at(weight.position.to_string())
             .expected("`weights: as-stored` together with `latency`")
             .found(format!("`{}`", weight.value))
-            .hint("quantized weights are computed as floats; measure the backbones as stored")),
+            .hint("measure the backbones as stored: quantized weights are computed as floats")),
     }
 }
 
@@ -151,7 +151,7 @@ fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes
             .bad("a grid cannot have both `evaluate` and `search`")
             .expected("`evaluate` or `search`")
             .found("both")
-            .hint("`ghostlab run` of a file with `search` scores all candidates"));
+            .hint("remove `evaluate`; to score all candidates, use `ghostlab run` with the same file"));
     }
     let search = entry.checked(&at)?;
     if axes.depth.is_none() {
@@ -160,7 +160,7 @@ fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes
                 .bad("the search has no depths")
                 .expected("`depth: [4, 5, 6]` with the other axes, or `layers` in the budget")
                 .found("neither")
-                .hint("`ghostlab search MODEL` chooses them automatically"));
+                .hint("use `ghostlab search MODEL` to choose the depths automatically"));
         }
         let depths: Vec<DepthEntry> = search.budget.layers.iter().map(|&count| DepthEntry::layers(count)).collect();
         axes.depth = Some(depth::depths(&at.key("budget").key("layers"), &depths)?);
@@ -177,7 +177,7 @@ fn all_or_none(axes: &Axes) -> Result<()> {
     Err(lacks("the grid", axes, &absent)
         .expected(format!("all four of {}, or none of them", CUT_AXES.join(", ")))
         .found(format!("only {}", written.join(", ")))
-        .hint("without all four a grid scores its dense backbones"))
+        .hint("add the missing axes, or remove the others to score only the dense backbones"))
 }
 
 fn include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
@@ -188,13 +188,13 @@ fn include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
             .bad("an entry of `include` is empty")
             .expected(format!("one or more of {}", AXES.join(", ")))
             .found("an empty map")
-            .hint("it would add the cells of the axes again"));
+            .hint("remove the entry, or name the values to add"));
     }
     if grid.of_cuts().0.is_empty() && !absent.is_empty() {
         return Err(lacks("an entry of `include`", &axes, &absent)
             .expected(CUT_AXES.join(", "))
             .found(if written.is_empty() { "none of them".to_owned() } else { format!("only {}", written.join(", ")) })
-            .hint("missing axes are taken from the grid, which does not have these either"));
+            .hint("add the missing axes to the entry or to the grid"));
     }
     Ok(axes)
 }
@@ -254,7 +254,7 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
         return Err(at
             .key("metrics")
             .item(index)
-            .bad("no text is compared with the dense model")
+            .bad("the metric needs a text that is compared with the dense model")
             .expected("an entry of `perplexity` with `damage: true`")
             .found(format!("`{}`", metrics[index]))
             .hint("add `damage: true` to an entry of `perplexity`"));
@@ -342,7 +342,7 @@ fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> 
         let at = at.item(i);
         let lengths = validate::counts(&at.key("length"), &entry.length, 1, "the length of a timed prompt")?;
         let batches = optional_counts(&at, "batch", &entry.batch, "the number of sequences of a timed prompt")?;
-        let new = optional_counts(&at, "decode", &entry.decode, "the number of tokens decoded behind a timed prompt")?;
+        let new = optional_counts(&at, "decode", &entry.decode, "the number of tokens decoded after a timed prompt")?;
         validate::few_enough(&[lengths.len(), batches.len(), new.len()], &at.position())?;
         for (length, batch) in lengths.iter().flat_map(|length| batches.iter().map(move |batch| (length, batch))) {
             let (length, batch, position) = (length.value, batch.value.unwrap_or(1), &length.position);

@@ -238,9 +238,9 @@ fn select(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     let Some(selection) = Library::at(&path, &entry.definition, folder.as_deref()) else {
         return Err(named
             .bad("definition not found")
-            .expected("a file, a folder of files, or a name together with `folder`")
+            .expected("a file, a folder of files, or a name with `folder`")
             .found(format!("`{}`", entry.definition))
-            .hint(format!("{} does not exist", path.display())));
+            .hint(format!("check the path: {} does not exist", path.display())));
     };
     selection.map_err(add_position)
 }
@@ -337,10 +337,10 @@ fn check_builder(definition: &Definition, path: &str) -> Result<()> {
             .hint("convert the rows to .jsonl or .parquet"));
     }
     if BUILDERS.contains(&path) {
-        return Err(Error::bad_input(format!("`{path}` is a builder of `datasets`, but no files are given"))
+        return Err(Error::bad_input(format!("`{path}` is a builder of `datasets` without files"))
             .at(position)
             .expected("`dataset_kwargs: {data_files: {SPLIT: FILE}}`")
-            .hint("alternatively, set `data: {SPLIT: FILE}` in the grid, or pass `--rows` to `ghostlab score`"));
+            .hint("add the files, set `data: {SPLIT: FILE}` in the grid, or pass `--rows` to `ghostlab score`"));
     }
     Ok(())
 }
@@ -379,7 +379,7 @@ fn split_rows(files: &BTreeMap<String, Vec<PathBuf>>, position: &str, split: &&s
             .at(position.to_owned())
             .expected(format!("a file at {}", file.display()))
             .found("nothing")
-            .hint("if they are elsewhere, set `data` in the grid, or pass `--rows` to `ghostlab score`")),
+            .hint("set `data` in the grid, or pass `--rows` to `ghostlab score`, if the rows are elsewhere")),
         None => Ok(((*split).to_owned(), split_files.clone())),
     }
 }
@@ -388,7 +388,7 @@ fn split_rows(files: &BTreeMap<String, Vec<PathBuf>>, position: &str, split: &&s
 fn single_split(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRows> {
     match splits {
         [split] => Ok(FileRows { splits: BTreeMap::from([((*split).to_owned(), vec![file])]) }),
-        several => Err(Error::bad_input("one file is given for several splits")
+        several => Err(Error::bad_input("one file for several splits")
             .at(position.to_owned())
             .expected("`data: {SPLIT: FILE, …}`, or a folder")
             .found(format!("the splits {}", several.join(", ")))),

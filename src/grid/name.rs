@@ -216,7 +216,7 @@ fn safe(text: &str, more: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() || more.contains(c) { c } else { '-' }).collect()
 }
 
-/// Truncates a long text and appends hash digits.
+/// Truncates a long string and appends hash digits.
 fn short(text: &str, most: usize) -> String {
     match text.len() <= most {
         true => text.to_owned(),

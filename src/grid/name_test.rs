@@ -285,7 +285,7 @@ fn short_names_of_methods_keep_the_parts_of_a_name_apart() {
         let begins = format!("{option}-");
         assert!(
             !last.iter().any(|name| map && *name == option || name.starts_with(&begins)),
-            "{option} is like a recovery"
+            "{option} could be mistaken for a recovery"
         );
     }
 }

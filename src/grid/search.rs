@@ -165,7 +165,7 @@ impl SearchEntry {
                 .bad("a search does not support task definitions")
                 .expected("the name of a task, or texts")
                 .found("a `definition`")
-                .hint("`ghostlab run` scores them"));
+                .hint("use `ghostlab run` to score tasks with definitions"));
         }
         let budget = self.budget.checked(&at.key("budget"))?;
         let alpha = self.alpha.unwrap_or(ALPHA);
@@ -211,7 +211,7 @@ impl BudgetEntry {
             None => Vec::new(),
         };
         if removed.contains(&0) {
-            return Err(at.key("layers").bad("the budget removes no layer").expected("1 or more").found("0"));
+            return Err(at.key("layers").bad("the budget removes no layers").expected("1 or more").found("0"));
         }
         if let Some(speedup) = speedup.filter(|speedup| !(*speedup > 1.0 && speedup.is_finite())) {
             return Err(at
@@ -219,7 +219,7 @@ impl BudgetEntry {
                 .bad("the dense backbone already meets the budget")
                 .expected("a speedup above 1")
                 .found(speedup.to_string())
-                .hint("1.3 is 30 % faster: a pass takes 1/1.3 of the dense one's time"));
+                .hint("set for example 1.3: a pass then takes 1/1.3 of the time of the dense backbone"));
         }
         for (key, share) in shares {
             if let Some(share) = share.filter(|share| !(*share > 0.0 && *share < 1.0)) {

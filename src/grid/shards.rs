@@ -61,7 +61,7 @@ impl WrittenShards {
             names.extend(expanded(pattern).map_err(|error| error.at(files_at.position().to_string()))?);
         }
         if names.iter().any(|name| folder(name) != folder(&names[0])) {
-            return Err(files_at.bad("the shards of a text are in several folders").expected("one folder"));
+            return Err(files_at.bad("the shards are in several folders").expected("one folder"));
         }
         if read == Some(0) {
             return Err(at

@@ -72,7 +72,7 @@ fn another_model_under_a_papers_name_is_refused_by_name() {
         verdicts(&world)
     );
 
-    // With a pin, the model is judged, and random weights of the same shape are rejected.
+    // With a pin, the model is checked, and random weights of the same shape are rejected.
     let server = FakeHub::start(MODEL, files(&world), no_fault());
     run(&world, &server, &["fetch", "table3", "--lock", "--set", "corpora.wikitext2.limit=1"], 0);
     run(&world, &server, &["reproduce", "table3", "--no-gate"], 0);

@@ -30,7 +30,7 @@ fn dense_backbone_off_the_papers_numbers_stops_its_cells() {
     assert!(log.contains("the paper has 5.47") && log.contains("--no-gate"), "{log}");
     let csv = world.path("results/table3/tiny/table3.csv");
     let rows = table(&csv);
-    assert_eq!(rows.len(), 1 + 3, "cells that were not run are listed too");
+    assert_eq!(rows.len(), 1 + 3, "skipped cells must be listed");
     assert_eq!(
         rows.iter().filter(|row| row.iter().any(|text| text.contains("failed: stopped by the gate"))).count(),
         2,
@@ -102,10 +102,10 @@ fn limit_above_all_documents_is_the_unlimited_cell() {
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     run_with_task(&world, &grid, "copa");
     let same = run_with_task(&world, &grid, "{name: copa, limit: 12}");
-    assert!(same.contains("2 of 2 cells are stored already"), "{same}");
+    assert!(same.contains("2 of 2 cells cached"), "{same}");
     assert!(same.contains("all 12 documents (a limit of 12 leaves none out)"), "{same}");
     let fewer = run_with_task(&world, &grid, "{name: copa, limit: 11}");
-    assert!(!fewer.contains("2 of 2 cells are stored already") && fewer.contains("11 of 12 documents"), "{fewer}");
+    assert!(!fewer.contains("2 of 2 cells cached") && fewer.contains("11 of 12 documents"), "{fewer}");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
     // A rival method without a cell, and missing measurements.
     assert!(output.contains("ours llama-3-8b 1: unknown: acc_average has no value for ghosted"), "{output}");
     let both = judged(&made(&world, &["reproduce", "tableA7"]));
-    assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "they may be read together");
+    assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "the artifacts must be comparable");
     let open = judged(&made(&world, &["reproduce", "tableA7", "--no-gate"]));
     assert_eq!(open, "tableA7 was made with --no-gate, the other without: UNKNOWN");
     let text = fs::read_to_string(world.path("test.jsonl")).unwrap();
@@ -127,7 +127,7 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
     let other = judged(&made(&world, &["reproduce", "tableA7"]));
     assert_eq!(other, "table2 and tableA7 differ in measure.0.windows.text.bytes of llama-3-8b, ppl_test: UNKNOWN");
     let both = judged(&made(&world, &["reproduce", "table2"]));
-    assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "made again, they are equal");
+    assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "after a rerun the artifacts must be comparable");
     world.write("experiments/profiles/tiny.yaml", SHARED.replace("limit: 5", "limit: 4"));
     let other = judged(&made(&world, &["reproduce", "tableA7"]));
     assert_eq!(other, "table2 and tableA7 differ in measure.0.windows.limit of llama-3-8b, ppl_test: UNKNOWN");

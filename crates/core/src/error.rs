@@ -99,11 +99,11 @@ impl Error {
     pub fn io(verb: &str, path: &Path, error: &std::io::Error) -> Self {
         let new = Self::missing(format!("cannot {verb} the file")).at(path.display()).found(error);
         match error.kind() {
-            std::io::ErrorKind::NotFound => new.hint("check the path for a typing error"),
+            std::io::ErrorKind::NotFound => new.hint("check the path for typos"),
             std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
                 new.hint("check the owner of the file and its folder")
             }
-            std::io::ErrorKind::StorageFull => new.hint("the disk is full: free some space"),
+            std::io::ErrorKind::StorageFull => new.hint("free some disk space"),
             _ => new,
         }
     }
@@ -246,7 +246,7 @@ impl From<candle_core::Error> for Error {
     }
 }
 
-/// Truncates a text to at most `most` characters, for a message.
+/// Truncates a string to at most `most` characters, for a message.
 pub fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),

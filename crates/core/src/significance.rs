@@ -144,7 +144,7 @@ pub fn paired_bootstrap(a: &[f64], b: &[f64], samples: usize, seed: u64) -> Resu
             .found(format!("{} and {}", a.len(), b.len())));
     }
     if samples == 0 {
-        return Err(Error::bad_input("the bootstrap has no samples").expected("at least 1 sample").found("0"));
+        return Err(Error::bad_input("the number of bootstrap samples is 0").expected("at least 1 sample").found("0"));
     }
     let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
     if let Some(index) = differences.iter().position(|difference| !difference.is_finite()) {

@@ -1,4 +1,4 @@
-//! Recoveries on a real trained model against the reference implementations (oracle `stories260k`; tolerances from its
+//! Recoveries on a real trained model against the reference implementations (reference data `stories260k`; tolerances from its
 //! README), and properties that hold for any model.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
@@ -13,7 +13,7 @@ use ghostlab_core::model::{
 use ghostlab_core::recovery::{Boundary, Repair, RepairMetrics, Solution, Span};
 use serde_json::{Value, json};
 
-/// Returns name, options, key in the oracle's numbers, and key in its operators.
+/// Returns name, options, key in the reference numbers, and key in the reference operators.
 fn recoveries() -> Vec<(&'static str, Value, &'static str, &'static str)> {
     vec![
         ("none", json!({}), "pruned", ""),
@@ -282,7 +282,7 @@ fn before_a_norm_only_channel_proportions_matter() {
     assert!(
         relative_error(&run(&folded_twice(&decoder, scale_by_channel(3.0, channels)), &dense, &batch), &once) <= 1e-5
     );
-    assert!(relative_error(&once, &plain) > 1e-2, "unequal factors do something");
+    assert!(relative_error(&once, &plain) > 1e-2, "unequal factors must change the output");
     // The original method's factor would be cancelled by the norms, so the solution keeps it as a step, with a note.
     let calibration = calibrated(&decoder, &windows(8, 64, decoder.config().vocab));
     let solution = recovery("prune-and-comp", json!({"granularity": "scalar"}));

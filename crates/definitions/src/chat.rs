@@ -167,7 +167,7 @@ impl ChatTemplate {
             Error::bad_input("the chat template does not contain the message to continue")
                 .at(&self.place)
                 .expected(format!("{content:?} unchanged"))
-                .hint("leave out `gen_prefix` or the chat template")
+                .hint("remove `gen_prefix` or the chat template")
         })?;
         // If the template trimmed the marker, trim the whitespace before it too.
         let is_whole_mark = text[start..].starts_with(MARK);

@@ -229,8 +229,10 @@ impl KeyReader<'_> {
             }
             if !KEYS.contains(&name) && !WITHOUT_EFFECT.contains(&name) && !NOT_OFFERED.contains(&name) {
                 let near = nearest(name, KEYS.into_iter().chain(WITHOUT_EFFECT));
-                let bad = Error::bad_input(format!("`{}` is not a key of a task", key.text())).at(&node.place);
-                return Err(bad.hint(near.map_or("leave it out".to_owned(), |near| format!("did you mean `{near}`?"))));
+                let bad = Error::bad_input(format!("unknown task key `{}`", key.text())).at(&node.place);
+                return Err(
+                    bad.hint(near.map_or("remove the key".to_owned(), |near| format!("did you mean `{near}`?")))
+                );
             }
         }
         if let Some(node) =
@@ -274,7 +276,7 @@ impl KeyReader<'_> {
     }
 
     fn absent(&self, key: &str) -> Error {
-        Error::bad_input(format!("a task needs `{key}`")).at(&self.node.place).expected(format!("`{key}: …`"))
+        Error::bad_input(format!("the task has no `{key}`")).at(&self.node.place).expected(format!("`{key}: …`"))
     }
 
     fn definition(&self, name: String) -> Result<Definition> {
@@ -437,12 +439,12 @@ impl KeyReader<'_> {
                 if !items.is_empty() && items.iter().all(|item| item.as_text() == Some("")) {
                     let culprit = node.get("until").unwrap_or(node);
                     return Err(
-                        wrong("until", "non-empty stop texts", culprit).hint("write `until: []` for no stop texts")
+                        wrong("until", "non-empty stop strings", culprit).hint("write `until: []` for no stop strings")
                     );
                 }
             }
             Some(Value::Text(_) | Value::None) => {}
-            Some(_) => return Err(wrong("until", "a list of texts", node.get("until").unwrap_or(node))),
+            Some(_) => return Err(wrong("until", "a list of strings", node.get("until").unwrap_or(node))),
         }
         Ok(settings)
     }
@@ -566,7 +568,7 @@ fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
             "fewshot_indices" | "samples" | "doc_to_text" | "doc_to_target" => {}
             "process_docs" if node.is_null() => {}
             _ => {
-                let bad = Error::bad_input(format!("`{full}` is not a key of examples")).at(&node.place);
+                let bad = Error::bad_input(format!("unknown example key `{full}`")).at(&node.place);
                 return Err(bad.found(texts(node).join(", ")));
             }
         }

@@ -147,7 +147,7 @@ pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
     kept.with(Some(value))
 }
 
-/// Applies a chain of `.lower()` and `.replace('a', 'b')` calls to a text. Returns `None` for other methods.
+/// Applies a chain of `.lower()` and `.replace('a', 'b')` calls to a string. Returns `None` for other methods.
 fn renamed(text: &str, methods: &str) -> Option<String> {
     let calls = Pattern::new(r"\.([A-Za-z0-9_]+)\(([^()]*)\)").ok()?.find_all(methods).ok()?;
     calls.into_iter().try_fold(text.to_owned(), |text, call| {

@@ -71,7 +71,7 @@ impl Pipeline {
         };
         let steps = steps.iter().map(FilterStep::read).collect::<Result<Vec<_>>>()?;
         if !steps.iter().any(|step| matches!(step, FilterStep::TakeFirst)) {
-            let last = "a final take_first, because metrics take one answer, not a list";
+            let last = "a final take_first, because metrics take a single answer";
             return Err(wrong("filter", last, node).found(format!("the pipeline `{name}`")));
         }
         Ok(Self { name: name.to_owned(), steps })
@@ -164,7 +164,7 @@ impl FilterStep {
                 let all = items(answers)?;
                 let most = all.iter().map(|item| count_equal(item, &all)).max();
                 let winner = all.iter().find(|item| Some(count_equal(item, &all)) == most).cloned();
-                winner.map(|winner| Value::List(vec![winner])).ok_or_else(|| Error::job("no answer to vote for"))
+                winner.map(|winner| Value::List(vec![winner])).ok_or_else(|| Error::job("no answers to vote on"))
             }
             Self::Strip => each_text(answers, |text| strip(text).to_owned()),
             Self::Lower => each_text(answers, str::to_lowercase),
@@ -188,7 +188,7 @@ fn each(answers: &Value, change: impl FnMut(Value) -> Result<Value>) -> Result<V
 fn each_text(answers: &Value, change: fn(&str) -> String) -> Result<Value> {
     each(answers, |item| match item {
         Value::Text(text) => Ok(Value::Text(change(&text))),
-        other => Err(Error::job("a text filter got another type").found(other.repr())),
+        other => Err(Error::job("a text filter received a value that is not text").found(other.repr())),
     })
 }
 
@@ -245,7 +245,7 @@ fn choice(
     };
     let choices = document.get("choices").and_then(Value::as_list).ok_or_else(|| {
         Error::bad_input("`multi_choice_regex` requires the column `choices`")
-            .expected("a list of texts")
+            .expected("a list of strings")
             .found(document.repr())
     })?;
     let mut texts = Vec::new();

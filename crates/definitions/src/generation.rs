@@ -99,7 +99,7 @@ fn read_setting<'a>(key: &str, settings: &'a Value) -> Option<&'a Value> {
 
 fn whole(key: &str, value: &Value) -> Result<usize> {
     let number = value.as_int().and_then(|number| usize::try_from(number).ok()).filter(|number| *number > 0);
-    number.ok_or_else(|| wrong(key, "a number of tokens, 1 at least", value))
+    number.ok_or_else(|| wrong(key, "a number of tokens, 1 or more", value))
 }
 
 fn number(key: &str, value: &Value) -> Result<f64> {

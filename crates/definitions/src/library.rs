@@ -280,7 +280,7 @@ impl<'a> Nodes<'a> {
         let near = nearest(name, self.library.entries.keys().map(String::as_str));
         let bad = Error::bad_input(format!("unknown task, group, tag or file `{name}`"));
         bad.hint(
-            near.map_or("specify the folder with its definition".to_owned(), |near| format!("did you mean `{near}`?")),
+            near.map_or("pass the folder with its definition".to_owned(), |near| format!("did you mean `{near}`?")),
         )
     }
 

@@ -153,7 +153,8 @@ impl Metric {
                 ("weight_by_size" | "average", _) if !compares => {}
                 ("regexes_to_ignore", Tree::List(items)) if compares => {
                     for item in items {
-                        let source = item.text().ok_or_else(|| wrong("regexes_to_ignore", "a list of texts", item))?;
+                        let source =
+                            item.text().ok_or_else(|| wrong("regexes_to_ignore", "a list of strings", item))?;
                         metric.matching.patterns.push(Pattern::new(source).map_err(|error| error.at(&item.place))?);
                     }
                 }

@@ -82,7 +82,7 @@ fn of_frame(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool) -> 
                 // Defer the error until a template uses the value.
                 None if all => unread(field),
                 None => {
-                    return Err(Error::bad_input("the value has no equivalent in Python")
+                    return Err(Error::bad_input("the value has no Python equivalent")
                         .at(format!("{}, field `{}`", row_name(index, path), field.name))
                         .expected(format!("a value of the type {}", class_of(&field.dtype))));
                 }

@@ -48,7 +48,7 @@ pub struct Judged {
 /// Fails if the answers do not match the requests, or if a filter or metric rejects them.
 pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usize) -> Result<Vec<Score>> {
     if requests.len() != answers.len() {
-        return Err(Error::bad_input("the numbers of answers and requests differ")
+        return Err(Error::bad_input("the number of answers differs from the number of requests")
             .expected(requests.len())
             .found(answers.len()));
     }
@@ -119,8 +119,7 @@ pub fn noted<'a, 'b>(
     for pipeline in &definition.filters {
         let mut items: Vec<Vec<Item>> = vec![Vec::new(); definition.metrics.len()];
         for (index, document_answers) in documents.clone() {
-            let document =
-                task.documents.get(index).ok_or_else(|| Error::bad_input("an answer belongs to no document"))?;
+            let document = task.documents.get(index).ok_or_else(|| Error::bad_input("an answer has no document"))?;
             let noted = match (definition.output, document_answers) {
                 (Output::Generate, [Answer::Texts(texts)]) => {
                     let texts = Value::List(texts.iter().map(|text| Value::from(&**text)).collect());
@@ -329,9 +328,7 @@ fn choice_number(task: &Task, texts: &[&str], gold: &Value) -> Result<i64> {
             .position(|choice| *choice == text)
             .and_then(|index| i64::try_from(index).ok())
             .unwrap_or(-100)),
-        _ => {
-            Err(Error::bad_input("the right answer is neither the number nor the text of a choice").found(gold.repr()))
-        }
+        _ => Err(Error::bad_input("the right answer is neither the index nor the text of a choice").found(gold.repr())),
     }
 }
 
@@ -345,7 +342,7 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>>
     let gold = if let Some(field) = &definition.choices {
         let choices = task.columns.choices(field, document)?;
         let found = target.as_int().and_then(|number| choice(&choices, number)).cloned();
-        found.ok_or_else(|| Error::bad_input("the answer is not the number of a choice").found(target.repr()))?
+        found.ok_or_else(|| Error::bad_input("the answer is not a valid choice index").found(target.repr()))?
     } else if task.several_targets {
         match target {
             Value::List(items) => Value::List(items),
@@ -361,7 +358,7 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>>
             Value::Text(_) => Value::Text(target.text()),
             Value::Int(_) => {
                 target.as_int().or_else(|| target.text().parse().ok()).map(Value::Int).ok_or_else(|| {
-                    Error::bad_input("a filter gives numbers, but the answer is not a number").found(target.repr())
+                    Error::bad_input("a filter returns numbers, but the answer is not a number").found(target.repr())
                 })?
             }
             _ => target,

@@ -262,7 +262,7 @@ pub(crate) fn kept(definition: &Definition, rows: &dyn Rows, split: &str) -> Res
     let mut documents = rows.rows(&definition.data, split).map_err(|error| name_task(error, definition))?;
     for (column, wanted) in &definition.keep_rows {
         if let Some(odd) = documents.iter().find(|row| row.value.get(column).is_none()) {
-            let bad = Error::bad_input(format!("`keep_rows` uses the column `{column}`, which a row does not have"));
+            let bad = Error::bad_input(format!("a row has no column `{column}`, which `keep_rows` uses"));
             return Err(name_task(bad.at(&odd.place).found(odd.value.repr()), definition));
         }
         documents.retain(|row| row.value.get(column).is_some_and(|value| wanted.contains(value)));

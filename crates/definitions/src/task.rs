@@ -152,7 +152,7 @@ impl Task {
             let choices = columns.choices(field, first).map_err(place)?;
             several_contexts = text.as_int().is_some();
             if let Some(number) = target.as_int().filter(|number| choice(&choices, *number).is_none()) {
-                let bad = Error::bad_input("the answer is not the number of a choice");
+                let bad = Error::bad_input("the answer is not a valid choice index");
                 return Err(place(bad.expected(format!("0 to {}", choices.len() - 1)).found(number)));
             }
             if let Some(odd) = choices.iter().find(|one| one.as_text().is_none_or(str::is_empty)) {
@@ -315,8 +315,7 @@ impl Task {
     pub fn solution(&self, document: usize) -> Result<(Vec<Value>, Value)> {
         let definition = &self.definition;
         let row = &self.documents[document];
-        let field =
-            definition.choices.as_ref().ok_or_else(|| Error::job("a task without choices has no right choice"))?;
+        let field = definition.choices.as_ref().ok_or_else(|| Error::job("the task has no choices"))?;
         let choices = self.columns.choices(field, row);
         choices.and_then(|choices| Ok((choices, self.gold(row)?))).map_err(|error| error.at(self.place(document)))
     }
@@ -405,7 +404,7 @@ impl Task {
             let number = text.as_int().unwrap_or(i64::MAX);
             let found = choices.as_deref().and_then(|choices| choice(choices, number)).cloned();
             text = found.ok_or_else(|| {
-                Error::bad_input("an example's context is not the number of a choice").found(text.repr())
+                Error::bad_input("the context of an example is not a valid choice index").found(text.repr())
             })?;
             choices = None;
         }

@@ -362,8 +362,8 @@ fn the_first_document_decides_what_all_have() {
     let list = refusal_of(r#"[{"q": "q", "c": ["a", "b"], "n": [0, 1]}, {"q": "q", "c": ["a", "b"], "n": 1}]"#);
     assert!(list.contains("the first document has a list of right answers") && list.contains("test.jsonl:2"), "{list}");
     let number = refusal_of(r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": "q", "c": ["a", "b"], "n": [0, 1]}]"#);
-    assert!(number.contains("neither the number nor the text of a choice"), "{number}");
-    // A numeric question is rejected if the first document has a text.
+    assert!(number.contains("neither the index nor the text of a choice"), "{number}");
+    // A numeric question is rejected if the first document has a string.
     const MIXED: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": 0, "c": ["a", "b"], "n": 1}]"#;
     let task = task_of(&choices(""), MIXED).unwrap();
     let error = task.requests(&Made(MIXED), &Setting::default()).unwrap_err().to_string();

@@ -55,7 +55,7 @@ impl Hub {
             if found == format!("SHA-256 {sha256}") {
                 return Ok(());
             }
-            Err(Error::bad_input(format!("the content is not the pinned {name}; nothing was kept"))
+            Err(Error::bad_input(format!("the content differs from the pinned {name}"))
                 .expected(format!("{bytes} bytes with SHA-256 {sha256}"))
                 .found(found))
         })?;

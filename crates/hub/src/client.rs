@@ -93,7 +93,7 @@ impl Hub {
     /// Fails if offline mode is set, or if the runtime or HTTP client cannot be created.
     pub(crate) fn connection(&self) -> Result<&Connection> {
         if self.settings.offline {
-            return Err(Error::missing("the hub is needed, but HF_HUB_OFFLINE is set")
+            return Err(Error::missing("cannot access the hub: HF_HUB_OFFLINE is set")
                 .hint("unset HF_HUB_OFFLINE (and TRANSFORMERS_OFFLINE) to fetch missing files"));
         }
         if let Some(connection) = self.connection.get() {
@@ -182,7 +182,7 @@ impl Hub {
                 return Err(RequestFailure::Final(
                     Error::missing("too many redirects")
                         .at(request.asked.place())
-                        .expected("a redirect to the file over HTTPS")
+                        .expected("an HTTPS redirect to the file")
                         .found(found)
                         .hint("check the proxy and HF_ENDPOINT"),
                 ));
@@ -226,12 +226,12 @@ impl Hub {
         let gave_up = Error::missing("the hub could not be reached").at(asked.place()).found(&why);
         if *tries >= patience.attempts {
             let error = gave_up.expected(format!("an answer within {} attempts", patience.attempts));
-            return Err(error.hint("received data is kept: run the same command to resume"));
+            return Err(error.hint("run the same command to resume; downloaded data is kept"));
         }
         if let Some(after) = after.filter(|after| *after > patience.asked) {
             let expected = format!("a wait of at most {} s", patience.asked.as_secs());
             let error = gave_up.expected(expected).found(format!("{why}; requested wait: {} s", after.as_secs()));
-            return Err(error.hint("try again later; a token raises the rate limit"));
+            return Err(error.hint("try again later, or set a token to raise the rate limit"));
         }
         let time = patience.first.saturating_mul(1 << (*tries - 1).min(16)).min(patience.longest);
         let time = jittered(time).max(after.unwrap_or_default());
@@ -258,7 +258,7 @@ fn connection_error(error: &dyn std::fmt::Display) -> Error {
 }
 
 pub(crate) fn stopped() -> Error {
-    Error::interrupted("stopped; received data is kept: run the same command to resume")
+    Error::interrupted("stopped; run the same command to resume the download")
 }
 
 /// Awaits a network operation with a timeout. `late` is the message of the timeout error.

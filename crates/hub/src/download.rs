@@ -131,7 +131,7 @@ impl Hub {
                 Ok(()) => match stream.part.check() {
                     Ok(()) => return Ok(came),
                     Err(found) => {
-                        self.restart(stream, "its hash is wrong", watch)?;
+                        self.restart(stream, "hash mismatch", watch)?;
                         // The bytes from an earlier attempt may be the cause, so retry once.
                         if wrong {
                             let error =
@@ -197,13 +197,13 @@ impl Hub {
             stream.request.elsewhere = strong.filter(|etag| !etag.starts_with("W/")).map(str::to_owned);
         }
         let stall = self.settings.patience.stall;
-        while let Some(chunk) = brought(reply.response.chunk(), stall, "it stalled", watch).await? {
+        while let Some(chunk) = brought(reply.response.chunk(), stall, "the connection stalled", watch).await? {
             *came += self.take_chunk(stream, &chunk, &mut known, watch)?;
         }
         match stream.expected.bytes {
-            _ if known > 0 => Err(RequestFailure::again(format!("it ended before byte {from}"))),
+            _ if known > 0 => Err(RequestFailure::again(format!("the response ended before byte {from}"))),
             Some(bytes) if stream.part.bytes() < bytes => {
-                Err(RequestFailure::again(format!("it ended after {} of {bytes} bytes", stream.part.bytes())))
+                Err(RequestFailure::again(format!("the response ended after {} of {bytes} bytes", stream.part.bytes())))
             }
             _ => Ok(()),
         }
@@ -240,7 +240,7 @@ impl Hub {
         let from = stream.request.from;
         let is_same = stream.part.has(from - *known, same);
         if !is_same.map_err(|error| RequestFailure::Final(refused("read", stream.part.path(), &error)))? {
-            return Err(self.doubt(stream, from, "its first bytes differ from the received ones".to_owned(), watch));
+            return Err(self.doubt(stream, from, "the first bytes differ from the downloaded ones".to_owned(), watch));
         }
         *known -= same.len() as u64;
         if chunk.is_empty() {
@@ -248,7 +248,7 @@ impl Hub {
         }
         let all = stream.part.bytes() + chunk.len() as u64;
         if let Some(bytes) = stream.expected.bytes.filter(|bytes| all > *bytes) {
-            return Err(self.anew(stream, format!("received more than its {bytes} bytes"), watch));
+            return Err(self.anew(stream, format!("received more than the expected {bytes} bytes"), watch));
         }
         stream.doubted = false;
         stream
@@ -274,7 +274,7 @@ fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
     let length = header_text(CONTENT_LENGTH.as_str(), headers).and_then(|length| length.parse::<u64>().ok());
     if status != StatusCode::PARTIAL_CONTENT {
         return match (stream.expected.bytes, length) {
-            (Some(expected), Some(found)) if expected != found => Err(useless_part("its length is", expected, found)),
+            (Some(expected), Some(found)) if expected != found => Err(useless_part("the length is", expected, found)),
             _ if from > 0 => Err(Unfit::WholeFile),
             _ => Ok(()),
         };
@@ -288,12 +288,12 @@ fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
         return Err(Unfit::Useless("a partial response without a range".to_owned()));
     };
     if first != from {
-        return Err(useless_part("a partial response starts at byte", from, first));
+        return Err(useless_part("the partial response starts at byte", from, first));
     }
     if let (Some(expected), Some(found)) = (stream.expected.bytes, total)
         && expected != found
     {
-        return Err(useless_part("its length is", expected, found));
+        return Err(useless_part("the length is", expected, found));
     }
     let known =
         if reply.at_hub { stream.request.etag.map(BlobName::as_str) } else { stream.request.elsewhere.as_deref() };
@@ -306,16 +306,16 @@ fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
 }
 
 fn useless_part(what: &str, expected: u64, found: u64) -> Unfit {
-    Unfit::Useless(format!("{what} {found}, not {expected}"))
+    Unfit::Useless(format!("{what} {found} instead of {expected}"))
 }
 
 /// Merges the size and hashes of a file from the lock, the listing and the Hub, which must agree.
 fn expected(repo: &PlannedRepo, file: &PlannedFile, head: &FileHead) -> Result<Expected> {
     let of_hub = Expected::of(&head.etag, head.bytes);
-    let pinned = if repo.locked { "as it is pinned" } else { "as it is listed" };
+    let pinned = if repo.locked { "as pinned" } else { "as listed" };
     let differs = Error::damaged("the file on the hub differs from the expected one")
         .at(format!("{}, {} at {}", repo.source, file.name, repo.commit))
-        .hint("commits never change; check the mirror and hub.lock");
+        .hint("check the mirror and hub.lock: the files of a commit never change");
     if let (Some(expected), Some(found)) = (file.bytes, of_hub.bytes)
         && expected != found
     {

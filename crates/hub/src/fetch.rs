@@ -67,7 +67,7 @@ impl Hub {
         let bytes = all(|file| file.bytes.unwrap_or(0));
         let here = all(|file| file.here);
         reporter.event(Event::FetchPlanned { files: missing.len(), bytes, here });
-        // Smallest files first, so that a licence that was not accepted shows up at once.
+        // Smallest files first, so that a license that was not accepted is reported at once.
         missing.sort_by_key(|(_, file)| file.bytes);
 
         let runtime = &self.connection()?.runtime;
@@ -102,7 +102,7 @@ impl Hub {
                 .hint("unset HF_HUB_OFFLINE to download it again"));
         }
         watch.reporter.event(Event::FetchNote {
-            text: format!("{name} in the cache is damaged or altered; downloading it again"),
+            text: format!("{name}: the cached file is damaged or was altered; downloading it again"),
         });
         self.cache.forget(&repo.source.repo, path)?;
         Ok(false)
@@ -119,7 +119,7 @@ impl Hub {
         let spare = show_gigabytes(SPARE);
         Err(Error::missing("not enough disk space for the download")
             .at(root.display())
-            .expected(format!("{all} free: {} to download, and {spare} to keep free", show_gigabytes(needed)))
+            .expected(format!("{all} free: {} to download and {spare} in reserve", show_gigabytes(needed)))
             .found(show_gigabytes(free))
             .hint("free some disk space, or set HF_HUB_CACHE to a folder on another disk"))
     }

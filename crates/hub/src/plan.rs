@@ -198,7 +198,7 @@ impl Hub {
                 .map(|(name, pin)| (name.clone(), (Some(pin.bytes), Some(pin.sha256.clone()), None)))
                 .collect(),
             &|| {
-                Error::missing("a file is not pinned, unlike others of its repository")
+                Error::missing("the file is not pinned, unlike other files of its repository")
                     .at(format!("{source} in {}", Lock::FILE))
                     .hint("run `ghostlab fetch … --lock` for the grid that needs it")
             },
@@ -253,7 +253,7 @@ impl Hub {
             let page = page(&self.settings.endpoint, &source.repo);
             Error::missing(format!("{source} has no such file"))
                 .at(format!("commit {commit}"))
-                .hint(format!("{page}/tree/{} lists its files", source.revision()))
+                .hint(format!("see the files at {page}/tree/{}", source.revision()))
         })
     }
 

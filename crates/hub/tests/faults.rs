@@ -106,7 +106,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
             a.body.extend([0; 9]);
             a
         },
-        Then::Refused(3, "its length is 109, not 100"),
+        Then::Refused(3, "the length is 109 instead of 100"),
     ),
     (
         "wrong bytes, once",
@@ -265,7 +265,7 @@ fn a_connection_may_be_cut_at_any_byte() {
                 40 => vec![None],
                 _ => vec![None, Some(cut)],
             };
-            assert_eq!(asked, expected, "what came is not asked for again");
+            assert_eq!(asked, expected, "downloaded bytes were requested again");
         }
     }
 }
@@ -299,7 +299,7 @@ fn who_asks_to_wait_is_waited_for_and_who_asks_too_much_is_not() {
     let cache = TempDir::new().unwrap();
     let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
     assert!(outcome.error().unwrap().to_string().contains("requested wait: 100000 s"));
-    assert_eq!(server.requests().len(), 1, "and is left alone");
+    assert_eq!(server.requests().len(), 1, "the hub was asked again");
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
     type Make = fn(&Request, Answer) -> Answer;
     let table: &[(&str, Make, &str, &str)] = &[
         ("401", |_, _| Answer::new(401), "f", "the hub rejected the token"),
-        ("gated", |_, _| Answer::new(403).with("x-error-code", "GatedRepo"), "f", "requires accepting its licence"),
+        ("gated", |_, _| Answer::new(403).with("x-error-code", "GatedRepo"), "f", "requires accepting its license"),
         (
             "a message with the token in it",
             |r, _| Answer::new(403).with("x-error-message", r.header("authorization").unwrap_or_default()),
@@ -328,7 +328,7 @@ fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
         ),
         ("no file", |_, a| a, "g", "has no such file"),
         ("no folder", |_, _| Answer::new(404).with("x-error-code", "EntryNotFound"), "f", "has no such folder"),
-        ("a login page", |_, _| Answer::new(200).body("<html>Log in</html>"), "f", "invalid response of the hub"),
+        ("a login page", |_, _| Answer::new(200).body("<html>Log in</html>"), "f", "invalid response from the hub"),
         ("a redirect to itself", |r, _| Answer::new(302).with("location", r.path.clone()), "f", "a loop"),
         (
             "a redirect to a file",
@@ -354,7 +354,7 @@ fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
         let outcome = fetch(&server, cache.path(), &[asked], &Lock::default());
         let error = outcome.error().unwrap_or_else(|| panic!("{name}"));
         assert!(error.to_string().contains(words) && error.exit_code() == 3, "{name}: {error}");
-        assert!(files_below(cache.path()).is_empty(), "{name}: a page of the hub's is no file");
+        assert!(files_below(cache.path()).is_empty(), "{name}: a page was stored as a file");
     }
 }
 
@@ -648,7 +648,7 @@ fn full_disk_is_refused_upfront_and_named_during_a_run() {
     let Some(output) = in_own_file_system(&mount_command(80), &server, cache.path()) else { return };
     assert!(output.contains("ENDED 3") && output.contains("not enough disk space"), "{output}");
     // The message states both parts of the required space, because the file alone would fit.
-    assert!(output.contains("0.10 GB free: 0.03 GB to download, and 0.07 GB to keep free"), "{output}");
+    assert!(output.contains("0.10 GB free: 0.03 GB to download and 0.07 GB in reserve"), "{output}");
     assert!(gets(&server, &file).is_empty());
 
     // There is enough space at first, until another process fills it.
@@ -658,7 +658,7 @@ fn full_disk_is_refused_upfront_and_named_during_a_run() {
     let Some(output) = in_own_file_system(&format!("{} && {filler}", mount_command(120)), &server, cache.path()) else {
         return;
     };
-    assert!(output.contains("ENDED 3") && output.contains("the disk is full"), "{output}");
+    assert!(output.contains("ENDED 3") && output.contains("free some disk space"), "{output}");
 }
 
 /// Returns the command that mounts a file system of the given size.

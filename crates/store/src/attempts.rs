@@ -41,7 +41,7 @@ impl Attempt {
 
     /// Creates the record of the death of a process whose lease was found.
     pub(super) fn of_the_dead(process: &Process) -> Self {
-        let reason = format!("process {} died during it", process.owner.pid);
+        let reason = format!("process {} died during the job", process.owner.pid);
         Self { died: true, ..Self::failed(&process.id, "", &reason) }
     }
 }

@@ -44,6 +44,6 @@ pub fn here(point: &str) {
         std::process::Command::new("kill").args(["-STOP", &std::process::id().to_string()]).status().ok();
     }
     if set(&format!("panic@{point}:{passed}")) {
-        panic!("a fault on purpose at `{point}`");
+        panic!("injected fault at `{point}`");
     }
 }

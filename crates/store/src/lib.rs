@@ -97,7 +97,7 @@ pub struct Store {
     rehash: bool,
     /// Input hashes shared by all grids of this process.
     inputs: Arc<KnownInputs>,
-    /// Function that returns the "made by" entry of object records.
+    /// Function that returns the `made` entry of object records.
     made: Arc<dyn Fn() -> Value + Send + Sync>,
     /// Attempts that could not be written. They bound the retries of this process.
     untold: Arc<Mutex<BTreeMap<String, Vec<Attempt>>>>,
@@ -216,7 +216,7 @@ impl Store {
         self
     }
 
-    /// Sets the function that returns the "made by" entry of object records.
+    /// Sets the function that returns the `made` entry of object records.
     #[must_use]
     pub fn signed(mut self, made: impl Fn() -> Value + Send + Sync + 'static) -> Self {
         self.made = Arc::new(made);
@@ -267,7 +267,7 @@ impl Store {
         }
     }
 
-    /// Returns whether a key has an object, by the cheapest check.
+    /// Returns whether a key has an object, using the cheapest check.
     pub fn has(&self, key: &Key) -> bool {
         self.has_hash(key.kind(), key.hash()) || self.passing(key)
     }
@@ -328,7 +328,7 @@ impl Store {
         Ok(self.worker()?.lease(name))
     }
 
-    /// Returns whether a contended lease is still held, by a cheap check.
+    /// Returns whether a contended lease is still held, using a cheap check.
     pub fn still_theirs(&self, name: &str) -> bool {
         self.worker().is_ok_and(|worker| worker.still_theirs(name))
     }

@@ -58,7 +58,7 @@ impl Meta {
         let mut record: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
         let check = record.as_object_mut().and_then(|fields| fields.remove(CHECK));
         if check != Some(checksum(&record).into()) {
-            return Err("its checksum does not match".to_string());
+            return Err("checksum mismatch".to_string());
         }
         serde_json::from_value(record).map_err(|error| error.to_string())
     }

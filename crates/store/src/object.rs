@@ -196,7 +196,7 @@ fn of_key(path: &Path, meta: &Meta, hash: Option<&str>) -> Result<()> {
 pub(super) fn damaged(path: &Path) -> Error {
     Error::damaged("a stored artifact is damaged")
         .at(path.display())
-        .hint("the artifact is ignored and recomputed by the next run")
+        .hint("no action needed: the next run recomputes the artifact")
 }
 
 fn same(path: &Path, stored: &StoredFile, found: &StoredFile) -> Result<()> {

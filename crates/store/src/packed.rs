@@ -129,7 +129,7 @@ pub(super) fn file_of(members: &[Packing]) -> Result<(Vec<u8>, Vec<PackMember>)>
 fn index(near: &[u8]) -> Result<(Vec<PackMember>, bool), String> {
     let head =
         near.get(..HEAD).and_then(|line| std::str::from_utf8(line).ok()?.strip_prefix(FORMAT)?.strip_suffix('\n'));
-    let count = head.and_then(|count| count.parse::<usize>().ok()).ok_or("its first line is invalid")?;
+    let count = head.and_then(|count| count.parse::<usize>().ok()).ok_or("the first line is invalid")?;
     let lines = near[HEAD..].chunks(LINE).take(count);
     let members: Vec<PackMember> = lines.filter_map(PackMember::parsed).collect();
     let all = members.len() == count;
@@ -150,7 +150,7 @@ impl PackPart {
     }
 
     fn record(&self, member: &PackMember) -> Result<Meta, String> {
-        Meta::from_text(self.get(member.record, member.record_bytes).ok_or("its record is missing")?)
+        Meta::from_text(self.get(member.record, member.record_bytes).ok_or("the record is missing")?)
     }
 }
 
@@ -176,7 +176,7 @@ pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(PackMembe
             let meta = if is_complete { near.record(&member) } else { record(disk, path, &member) };
             meta.map(|meta| (member, meta))
         }
-        _ => Err("its first lines do not describe an artifact".to_owned()),
+        _ => Err("the first lines do not describe an artifact".to_owned()),
     }))
 }
 

@@ -55,7 +55,7 @@ impl Process {
         Self { id: id.to_owned(), owner: Owner { pid: 0, system: None, started: None }, beat: 0 }
     }
 
-    /// Returns whether a text has the form of a process id, `PID-DIGITS`.
+    /// Returns whether a string has the form of a process id, `PID-DIGITS`.
     pub(super) fn is_id(text: &str) -> bool {
         text.split_once('-').is_some_and(|(pid, unique)| {
             consists_of(pid, char::is_ascii_digit) && unique.len() == 12 && consists_of(unique, char::is_ascii_hexdigit)

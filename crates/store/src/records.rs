@@ -23,7 +23,7 @@ impl DamagedRecord {
             .at(self.path.display())
             .expected("JSON with a matching checksum")
             .found("other bytes")
-            .hint("the record is ignored; `ghostlab cache verify --repair` removes it without losing results")
+            .hint("run `ghostlab cache verify --repair` to remove the record; no results are lost")
     }
 
     /// Removes the file.
@@ -32,7 +32,10 @@ impl DamagedRecord {
     /// Fails if the file cannot be removed.
     pub fn remove(&self) -> Result<()> {
         std::fs::remove_file(&self.path).map_err(|error| {
-            Error::damaged("cannot remove a damaged record").at(self.path.display()).found(error).hint("remove it")
+            Error::damaged("cannot remove a damaged record")
+                .at(self.path.display())
+                .found(error)
+                .hint("remove the file")
         })
     }
 }

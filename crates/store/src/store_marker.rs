@@ -268,11 +268,11 @@ fn no_store(root: &Path, words: StoreWords, missing: &str) -> Error {
         .found(format!("{missing}; {}{more}", shown.join(", ")));
     if is_lost_store(root, words) {
         return error.hint(
-            "no files were changed; if it is a store that lost its `store.json`, \
-             rewrite it with `ghostlab cache verify --repair --store FOLDER`",
+            "if this is a store that lost its `store.json`, rewrite it with \
+             `ghostlab cache verify --repair --store FOLDER`; no files were changed",
         );
     }
-    error.hint("no files were changed; use another folder with --store")
+    error.hint("use another folder with --store; no files were changed")
 }
 
 #[cfg(test)]
@@ -284,7 +284,7 @@ mod tests {
     fn a_mark_is_read_back_and_older_programs_understand_it() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(StoreMarker::read(&folder.path().join("none"), WORDS).unwrap(), None);
-        assert_eq!(StoreMarker::read(folder.path(), WORDS).unwrap(), None, "an empty folder is free");
+        assert_eq!(StoreMarker::read(folder.path(), WORDS).unwrap(), None, "an empty folder has no marker");
         for shared in [Shared::Umask, Shared::Group, Shared::All] {
             let root = folder.path().join(shared.to_string());
             StoreMarker::new(shared).begin(&root).unwrap();
@@ -293,7 +293,7 @@ mod tests {
             StoreMarker::new(Shared::Umask).begin(&root).unwrap();
             assert_eq!(StoreMarker::read(&root, WORDS).unwrap(), Some(StoreMarker::new(shared)));
             let value: Value = serde_json::from_slice(&fs::read(root.join(MARK)).unwrap()).unwrap();
-            assert_eq!(value["format"], 1, "all that older programs ask for");
+            assert_eq!(value["format"], 1, "older programs check the format");
         }
     }
 
@@ -303,7 +303,7 @@ mod tests {
         let root = folder.path();
         assert_eq!(StoreMarker::unmarked(root, WORDS).unwrap(), None);
         fs::create_dir(root.join("drafts")).unwrap();
-        assert!(StoreMarker::unmarked(root, WORDS).is_err(), "a folder without the mark");
+        assert!(StoreMarker::unmarked(root, WORDS).is_err(), "a folder without marker was accepted");
         StoreMarker::new(Shared::All).begin(root).unwrap();
         assert_eq!(StoreMarker::unmarked(root, WORDS).unwrap(), Some(StoreMarker::new(Shared::All)));
     }
@@ -319,7 +319,7 @@ mod tests {
         for text in ["{}", "[1]", "{\"users\": []}"] {
             let (code, message) = open_error(text, root);
             assert!(code == 3 && message.contains("not a store"), "{text:?}: {message}");
-            assert!(StoreMarker::mend(root, WORDS).is_err(), "another program's file is not overwritten: {text:?}");
+            assert!(StoreMarker::mend(root, WORDS).is_err(), "a foreign file was overwritten: {text:?}");
         }
         let (code, message) = open_error("{\"format\": 2}", root);
         assert!(code == 3 && message.contains("a different version"), "{message}");
@@ -370,13 +370,13 @@ mod tests {
         assert!(StoreMarker::mend(root, WORDS).is_err());
         fs::remove_file(root.join("letter.txt")).unwrap();
         assert!(StoreMarker::mend(root, WORDS).unwrap());
-        assert!(!StoreMarker::mend(root, WORDS).unwrap(), "once is enough");
+        assert!(!StoreMarker::mend(root, WORDS).unwrap(), "a valid marker was rewritten");
         fs::remove_file(root.join(MARK)).unwrap();
         assert!(StoreMarker::read(root, WORDS).unwrap_err().to_string().contains("--repair"));
-        assert!(StoreMarker::mend(root, WORDS).unwrap(), "a lost one too");
+        assert!(StoreMarker::mend(root, WORDS).unwrap(), "a missing marker was not rewritten");
         fs::remove_file(root.join(MARK)).unwrap();
         fs::create_dir(root.join(MARK)).unwrap();
-        assert!(StoreMarker::mend(root, WORDS).unwrap(), "and a folder in its place");
+        assert!(StoreMarker::mend(root, WORDS).unwrap(), "a folder in place of the marker was not replaced");
         assert_eq!(StoreMarker::read(root, WORDS).unwrap(), Some(StoreMarker::new(Shared::Umask)));
     }
 }

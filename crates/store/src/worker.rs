@@ -264,14 +264,14 @@ impl Worker {
         Lease { disk, path, id: self.process.id.clone(), record: self.record.clone(), marked, known, held }
     }
 
-    /// Returns whether a contended lease is still held, by one listing for all leases.
+    /// Returns whether a contended lease is still held, using one listing for all leases.
     pub(crate) fn still_theirs(&self, name: &str) -> bool {
         let now = self.disk.now();
         let lately = lock(&self.tried).get(name).is_some_and(|&tried| now.saturating_sub(tried) < PROBE_INTERVAL);
         lately && self.with_leases(|leases| leases.contains(name))
     }
 
-    /// Returns whether a lease exists, by the listing only. Whether its owner is alive is checked later.
+    /// Returns whether a lease exists, using only the listing. Does not check whether the owner is alive.
     pub(crate) fn seems_theirs(&self, name: &str) -> bool {
         let now = self.disk.now();
         if !self.with_leases(|leases| leases.contains(name)) {

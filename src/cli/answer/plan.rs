@@ -330,7 +330,7 @@ impl fmt::Display for PlannedJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ChooseLayers { backbone, criterion, calibration, trials } => {
-                write!(f, "choose layers of {backbone} by {criterion} on {calibration}: {trials} trials")
+                write!(f, "select layers of {backbone} by {criterion} on {calibration}: {trials} trials")
             }
             Self::Calibrate { backbone, calibration, cells: count } => {
                 write!(f, "calibrate {backbone} on {calibration}: repair {}", cells(*count))

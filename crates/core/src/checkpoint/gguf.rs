@@ -76,7 +76,7 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
         ));
     }
     if form.name == "gemma2" && !config.tied_embeddings {
-        return Err(refused("a tied output projection, as in llama.cpp's `gemma2`", "an untied one"));
+        return Err(refused("tied embeddings, as in llama.cpp's `gemma2`", "an untied head"));
     }
     if config.architecture.fused && config.heads * config.head_dim != config.hidden {
         let found = format!("{} heads of {} channels", config.heads, config.head_dim);

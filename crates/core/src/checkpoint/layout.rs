@@ -144,7 +144,7 @@ impl Layout {
         self.tensors.iter().any(|tensor| tensor.name == HEAD)
     }
 
-    /// Returns whether loaders need the modelling file, because of operators next to the weights or dropped sublayers.
+    /// Returns whether loaders need the modeling file, because of operators next to the weights or dropped sublayers.
     pub fn needs_code(&self) -> bool {
         !self.attached.is_empty() || !self.dropped.is_empty()
     }
@@ -287,6 +287,6 @@ mod tests {
         let olmo = config("olmo2");
         let llama = config("llama-gqa");
         assert_eq!(places(&olmo, &[2], &repairs).1, [(1, "post_feedforward_layernorm")]);
-        assert_eq!(places(&llama, &[2], &repairs).1, [], "its weights take it in");
+        assert_eq!(places(&llama, &[2], &repairs).1, [], "the map must be folded into the weights");
     }
 }

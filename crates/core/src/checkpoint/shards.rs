@@ -201,9 +201,9 @@ pub(super) fn encode(name: &str, dtype: FloatType, values: &[f32], bytes: &mut V
         None => Ok(()),
         Some(value) => Err(Error::job("a weight overflows its float type")
             .at(format!("tensor {name}"))
-            .expected(format!("a number that {} can hold", dtype.name()))
+            .expected(format!("a number in the range of {}", dtype.name()))
             .found(value)
-            .hint("use --dtype f32, or bf16 if f32 is too large")),
+            .hint("use --dtype f32, or bf16 for smaller files")),
     }
 }
 

@@ -261,7 +261,7 @@ mod tests {
         ] {
             let (tokenizer, added) = loaded(&description, &files);
             assert_eq!(tokenizer.encode(text).unwrap(), [1, 2, 29, 3], "{files:?}");
-            assert_eq!(tokenizer.vocab_size(), 28, "tokens of other files need no row until they are used");
+            assert_eq!(tokenizer.vocab_size(), 28, "unused tokens of other files need no row");
             assert!(added.is_some(), "{files:?}");
         }
         let cut = [1, 2, 0, 3];

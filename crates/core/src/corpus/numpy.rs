@@ -134,7 +134,7 @@ impl SeedSequence {
 mod tests {
     use super::*;
 
-    /// Expected values: `numpy.random.default_rng(seed)`, NumPy 2.4.6, from the oracle `c4_stream` (order of eight
+    /// Expected values: `numpy.random.default_rng(seed)`, NumPy 2.4.6, from the reference data `c4_stream` (order of eight
     /// shards).
     #[test]
     fn a_shuffled_list_is_numpys() {

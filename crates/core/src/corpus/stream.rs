@@ -220,7 +220,7 @@ pub(super) fn draw_windows(
     let mut longest = 0;
     while windows.starts.len() < count {
         let Some((_, text)) = rows.next()? else {
-            return Err(Error::bad_input("too few documents of the corpus are long enough")
+            return Err(Error::bad_input("too few long documents in the corpus")
                 .expected(format!(
                     "{count} documents of at least {} tokens, for windows of {length}",
                     length.saturating_add(1)
@@ -251,8 +251,8 @@ mod tests {
     use super::*;
     use crate::files::sha256;
 
-    #[expect(clippy::disallowed_macros, reason = "a test says what it skips")]
-    /// Reads the output of `datasets` 4.8.5 or 5.2.0, or returns `None` without the oracles folder.
+    #[expect(clippy::disallowed_macros, reason = "tests report what they skip")]
+    /// Reads the output of `datasets` 4.8.5 or 5.2.0, or returns `None` without the folder of reference data.
     fn oracle(order: ShardOrder) -> Option<Value> {
         let name = match order {
             ShardOrder::OneByOne => "classic.json",
@@ -272,7 +272,7 @@ mod tests {
 
     const ORDERS: [ShardOrder; 2] = [ShardOrder::OneByOne, ShardOrder::ByTurns];
 
-    /// Returns the words of a row as the oracle's README defines them.
+    /// Returns the words of a row as the README of the reference data defines them.
     fn words(shard: usize, row: usize) -> Vec<usize> {
         (0..3 + (row * 7919 + shard * 104_729) % 40).map(|k| (row * 31 + shard * 17 + k * k) % 16).collect()
     }
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn windows_are_the_official_loaders() {
-        // The sample tokenizer adds BOS, so each row has one word less than the oracle's. Windows of the same length
+        // The sample tokenizer adds BOS, so each row has one word less than the reference. Windows of the same length
         // then have the same start.
         let tokenizer = sample::words();
         for shard_order in ORDERS {
@@ -409,6 +409,6 @@ mod tests {
     }
 
     fn open_missing(_: usize) -> Result<Rows<'static>> {
-        Err(Error::missing("this shard is not here"))
+        Err(Error::missing("shard not found"))
     }
 }

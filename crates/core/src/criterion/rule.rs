@@ -66,10 +66,10 @@ impl CalibrationStats<'_> {
         };
         match cuts.iter().zip(&found).find(|(_, value)| !value.is_finite()) {
             None => Ok(found),
-            Some((cut, value)) => Err(Error::job(format!("cannot rank layers: the {name} of a trial is not a number"))
+            Some((cut, value)) => Err(Error::job(format!("cannot rank layers: the {name} of a trial is not finite"))
                 .at(format!("the backbone without {cut}"))
                 .found(value)
-                .hint("f16 may overflow; use --dtype bf16 or f32")),
+                .hint("use --dtype bf16 or f32, because f16 may overflow")),
         }
     }
 
@@ -401,7 +401,7 @@ pub(super) mod tests {
     use crate::criterion::build;
 
     /// Measures nothing, for criteria that need no trials.
-    #[expect(clippy::unnecessary_wraps, reason = "it has the signature of trials")]
+    #[expect(clippy::unnecessary_wraps, reason = "the signature is that of trials")]
     pub(crate) fn no_trials(_: TrialMetric, _: &[Cut]) -> Result<Vec<f64>> {
         Ok(Vec::new())
     }
@@ -423,7 +423,7 @@ pub(super) mod tests {
         let mut stats = CalibrationStats::new(&similarities, None, &mut trials);
         let selection = criterion.select(cut, &mut stats)?;
         for region in selection.regions() {
-            assert!(criterion.regions(cut).contains(&region), "{region:?} was not announced");
+            assert!(criterion.regions(cut).contains(&region), "{region:?} was not declared");
         }
         Ok(selection)
     }
@@ -478,11 +478,11 @@ pub(super) mod tests {
             assert!(few.iter().all(|why| why.contains("3 tokens of calibration: fewer than 4 channels")), "{few:?}");
             let tied = default_reasons(rule, &[1, 2, 3, 4], &[0.5, 0.5 + 1e-12, 0.5]);
             assert_eq!(tied, ["all scores that the layers were chosen by are the same"], "{rule}");
-            assert!(default_reasons(rule, &[1, 2, 3, 4], &[0.0]).is_empty(), "one candidate is no tie");
+            assert!(default_reasons(rule, &[1, 2, 3, 4], &[0.0]).is_empty(), "a single candidate is not a tie");
         }
         for (rule, options) in [("explicit", json!({"layers": [1]})), ("shortened-llama", json!({"order": "released"}))]
         {
-            assert!(reasons(rule, &options, &[7], &[]).is_empty(), "{rule} reads none");
+            assert!(reasons(rule, &options, &[7], &[]).is_empty(), "{rule} reads no activations");
         }
     }
 

@@ -122,8 +122,8 @@ fn order(score: &str, backbone: Option<&str>, cut: &PruneSpec<'_>) -> Result<Vec
             .hint("use `order: measured`, or name the order, such as `backbone: llama-3-8b`"));
     };
     if order.iter().any(|&layer| layer >= cut.layers) {
-        return Err(Error::bad_input(format!("the released order of `{known}` is for a deeper model"))
-            .expected(format!("layers below {}, those of `{}`", cut.layers, cut.backbone))
+        return Err(Error::bad_input(format!("the released order of `{known}` belongs to a deeper model"))
+            .expected(format!("layers below {}, the number of layers of `{}`", cut.layers, cut.backbone))
             .found(format!("layers up to {}", order.iter().max().unwrap_or(&0))));
     }
     Ok(order.clone())

@@ -77,7 +77,7 @@ impl<'a> GenerationEval<'a> {
     pub fn read(&self, values: &[f64]) -> Result<Vec<Generation>> {
         let unlike = || {
             Error::job("the tokens do not match the prompts")
-                .expected(format!("those of {} prompts", self.prompts.len()))
+                .expected(format!("tokens for {} prompts", self.prompts.len()))
         };
         let parts = parts(values).filter(|parts| parts.len() == self.prompts.len()).ok_or_else(unlike)?;
         parts
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(all, [1.0, 3.0, 10.0, 11.0, 12.0, 3.0, 0.0]);
         let eval = GenerationEval::new(&prompts, settings, &Letters);
         assert_eq!(eval.read(&all).unwrap(), generations);
-        assert_eq!(generations[0].text, "ab", "up to the stop");
+        assert_eq!(generations[0].text, "ab", "the text must end at the stop string");
         assert!(eval.fits(0, &all));
         for other in [&all[..6], &all[..5], &all[..4], &[]] {
             assert!(!eval.fits(0, other), "{other:?}");

@@ -285,10 +285,13 @@ mod tests {
         fs::write(folder.join("config.json"), "half").unwrap();
         ensure_writable(root.path(), &[]).unwrap();
         let left = |path: &Path| path.exists();
-        assert!(!left(&folder), "a folder goes with what is in it");
-        assert!(!left(&killed) && !left(&far_dead), "the dead have no use for them");
-        assert!(left(&living) && left(&far_living) && left(&others), "the living have, and others' files are theirs");
-        assert!(theirs.iter().all(|path| left(path)), "the suffix alone does not mark a file as ours");
+        assert!(!left(&folder), "the folder was not removed");
+        assert!(!left(&killed) && !left(&far_dead), "files of dead processes remain");
+        assert!(
+            left(&living) && left(&far_living) && left(&others),
+            "files of running processes or of others were removed"
+        );
+        assert!(theirs.iter().all(|path| left(path)), "an unrelated file with the suffix was removed");
     }
 
     fn part_of(owner: &Owner, name: &str, root: &Path) -> PathBuf {

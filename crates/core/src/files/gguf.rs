@@ -127,7 +127,7 @@ impl Gguf {
     }
 
     fn wrong(&self, key: &str, expected: &str) -> Error {
-        Error::bad_input("a missing or mistyped entry of a GGUF file")
+        Error::bad_input("missing or mistyped entry in a GGUF file")
             .at(self.place(key))
             .expected(expected)
             .found(self.shown(key))
@@ -203,7 +203,7 @@ impl Gguf {
         fn text(value: &Value) -> Option<&str> {
             if let Value::String(text) = value { Some(text) } else { None }
         }
-        self.typed(key, "a list of texts", |value| match value {
+        self.typed(key, "a list of strings", |value| match value {
             Value::Array(list) => list.iter().map(text).collect(),
             _ => None,
         })
@@ -253,7 +253,7 @@ impl std::fmt::Debug for Gguf {
     }
 }
 
-/// Aligned buffer for the quantised blocks of a tensor.
+/// Aligned buffer for the quantized blocks of a tensor.
 pub struct Blocks {
     dtype: GgmlDType,
     numbers: usize,
@@ -273,7 +273,7 @@ impl Blocks {
         &mut bytemuck::cast_slice_mut(&mut self.room)[..bytes]
     }
 
-    /// Dequantises the bytes.
+    /// Dequantizes the bytes.
     ///
     /// # Errors
     /// Fails if candle does not support the type.
@@ -286,10 +286,10 @@ impl Blocks {
     }
 }
 
-/// Rounds values by quantising and dequantising them. The number of values must be a multiple of the block size.
+/// Rounds values by quantizing and dequantizing them. The number of values must be a multiple of the block size.
 ///
 /// # Errors
-/// Fails if candle cannot quantise to the type.
+/// Fails if candle cannot quantize to the type.
 pub fn rounded(dtype: GgmlDType, values: &[f32]) -> Result<Vec<f32>> {
     let cpu = candle_core::Device::Cpu;
     let tensor = candle_core::Tensor::from_slice(values, values.len(), &cpu)?;

@@ -157,7 +157,7 @@ impl<'a> Schedule<'a> {
                     .at(format!("prompt `{}`", prompt.identity))
                     .expected(format!("{bytes} bytes: {} tokens, {} new", ids.len(), settings.max_new_tokens))
                     .found(format!("{} bytes", settings.cache_bytes))
-                    .hint("use fewer variants at a time, or fewer new tokens"));
+                    .hint("reduce the number of variants or of new tokens"));
             }
         }
         Ok(schedule)

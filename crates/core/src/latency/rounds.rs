@@ -294,7 +294,7 @@ mod tests {
             timed[1..].iter().all(|variant| matches!(variant, Timed::Milliseconds(all) if all.len() == 3)),
             "{timed:?}"
         );
-        assert_eq!(ran.iter().filter(|&&steps| steps == 10).count(), 1, "it is not tried again");
+        assert_eq!(ran.iter().filter(|&&steps| steps == 10).count(), 1, "the variant was tried again");
     }
 
     /// Engine whose passes take the given times in turn, then repeat the last one.

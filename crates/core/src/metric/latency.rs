@@ -5,7 +5,7 @@ use crate::tasks::Measure;
 
 /// `prefill_ms`: time of a forward pass over the prompt.
 pub static PREFILL: MetricEntry = MetricEntry {
-    note: "milliseconds of a forward pass, with their standard deviation",
+    note: "milliseconds of a forward pass, with standard deviation",
     unit: Unit::Milliseconds,
     spread: Some(Spread::OverRounds),
     of: Of::Prompt(|result| {
@@ -16,7 +16,7 @@ pub static PREFILL: MetricEntry = MetricEntry {
 
 /// `speedup`: prefill time of the dense backbone divided by that of the variant.
 pub static SPEEDUP: MetricEntry = MetricEntry {
-    note: "the dense backbone's mean time over the own, with half the 95 % interval of the rounds' ratios",
+    note: "mean time of the dense backbone divided by that of the variant, ± half the 95 % interval of the ratios per round",
     spread: Some(Spread::Interval),
     of: Of::Prompt(|result| {
         result.speedup().map(|speedup| Measure { value: speedup.ratio, stderr: speedup.half_width })
@@ -26,7 +26,7 @@ pub static SPEEDUP: MetricEntry = MetricEntry {
 
 /// `peak_memory_percent`: peak memory of tensors during prefill, as a percentage of the dense backbone's.
 pub static MEMORY: MetricEntry = MetricEntry {
-    note: "weights and the most intermediates at a time, in % of the dense backbone's",
+    note: "peak memory of weights and intermediates, in % of the dense backbone's",
     unit: Unit::Percent,
     nearness: Nearness::Difference,
     of: Of::Prompt(|result| result.memory_percent().map(|value| Measure { value, stderr: None })),
@@ -35,7 +35,7 @@ pub static MEMORY: MetricEntry = MetricEntry {
 
 /// `peak_memory_mb`: peak memory of tensors during prefill, in megabytes.
 pub static MEMORY_SIZE: MetricEntry = MetricEntry {
-    note: "the same in millions of bytes",
+    note: "peak memory of weights and intermediates, in millions of bytes",
     unit: Unit::Megabytes,
     of: Of::Prompt(|result| result.bytes().map(|bytes| Measure { value: bytes as f64 / 1e6, stderr: None })),
     ..OF_PROMPT.called("peak_memory_mb", "Memory (MB)")
@@ -43,7 +43,7 @@ pub static MEMORY_SIZE: MetricEntry = MetricEntry {
 
 /// `decode_tps`: tokens decoded per second after the prompt.
 pub static DECODE: MetricEntry = MetricEntry {
-    note: "tokens a second of all sequences together, behind the prompt, with their standard deviation",
+    note: "tokens per second over all sequences when decoding after the prompt, with standard deviation",
     unit: Unit::PerSecond,
     direction: Direction::Higher,
     spread: Some(Spread::OverRounds),
@@ -53,7 +53,7 @@ pub static DECODE: MetricEntry = MetricEntry {
 
 /// `decode_speedup`: decoding time of the dense backbone divided by that of the variant.
 pub static DECODE_SPEEDUP: MetricEntry = MetricEntry {
-    note: "the dense backbone's mean time to decode the new tokens over the own, with half the 95 % interval of the rounds' ratios",
+    note: "mean decoding time of the dense backbone divided by that of the variant, ± half the 95 % interval of the ratios per round",
     spread: Some(Spread::Interval),
     of: Of::Decode(|result| {
         result.speedup().map(|speedup| Measure { value: speedup.ratio, stderr: speedup.half_width })
@@ -63,7 +63,7 @@ pub static DECODE_SPEEDUP: MetricEntry = MetricEntry {
 
 /// `decode_predicted`: decoding speedup predicted by the cost model.
 pub(super) static DECODE_PREDICTED: MetricEntry = MetricEntry {
-    note: "the dense backbone's operations for the new tokens over the own, by the cost model: nothing is measured",
+    note: "operations of the dense backbone for the new tokens divided by those of the variant, from the cost model (not measured)",
     of: Of::Decode(|result| result.times.is_some().then(|| Measure { value: result.predicted(), stderr: None })),
     ..TIMES.called("decode_predicted", "Predicted (×)")
 };

@@ -186,7 +186,7 @@ impl Metric {
         families.find_map(|entry| Some(entry.on(entry.member(id)?))).ok_or_else(|| {
             let known = Self::words();
             Error::bad_input(format!("unknown metric `{id}`"))
-                .expected(format!("one of {}, or `ppl_` and the name of a text", known.join(", ")))
+                .expected(format!("one of {}, or `ppl_` followed by the name of a text", known.join(", ")))
                 .found(format!("`{id}`"))
                 .near(id, known.iter().map(String::as_str))
         })
@@ -296,7 +296,7 @@ impl Metric {
         if value.is_finite() && value.abs() >= 1e7 { format!("{value:.2e}") } else { format!("{value:.decimals$}") }
     }
 
-    /// Rounds a value to its printed form, so that values that print equally compare equal.
+    /// Rounds a value to its printed form, so that values that round to the same text compare equal.
     pub fn printed(value: f64, decimals: usize) -> f64 {
         Self::print(value, decimals).parse().unwrap_or(value)
     }

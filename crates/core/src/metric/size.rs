@@ -27,7 +27,7 @@ pub(super) static KV_CACHE: MetricEntry = MetricEntry {
 
 /// Share of the operations for a prompt that the variant does not perform, by the cost model.
 pub(super) static OPERATIONS: MetricEntry = MetricEntry {
-    note: "operations for a prompt of 512 tokens that the variant does not make, in % of the dense model's, by the cost model",
+    note: "operations for a prompt of 512 tokens that the variant saves, in % of the dense model's, from the cost model",
     of: Of::Size(|savings| 100.0 * savings.operations),
     ..OF_SIZE.called("operations_removed", "Work removed")
 };

@@ -91,7 +91,7 @@ pub struct ExpertNames {
     /// Config keys of the number of experts.
     pub count: &'static [&'static str],
     pub width: &'static str,
-    /// Config key that enables normalising the weights of the selected experts to a sum of 1. Always enabled if `None`.
+    /// Config key that enables normalizing the weights of the selected experts to a sum of 1. Always enabled if `None`.
     pub normalised: Option<&'static str>,
 }
 
@@ -349,10 +349,10 @@ impl Architecture {
         });
         let architecture = found.ok_or_else(|| {
             Error::bad_input("unknown architecture")
-            .at("architectures")
-            .expected(ARCHITECTURES.iter().map(|candidate| candidate.class).collect::<Vec<_>>().join(", "))
-            .found(class.or(model_type).unwrap_or("neither architectures nor model_type"))
-            .hint("only these decoders are supported; to add a similar one, see crates/core/src/model/architecture.rs")
+                .at("architectures")
+                .expected(ARCHITECTURES.iter().map(|candidate| candidate.class).collect::<Vec<_>>().join(", "))
+                .found(class.or(model_type).unwrap_or("neither architectures nor model_type"))
+                .hint("use one of these decoders; to add a similar one, see crates/core/src/model/architecture.rs")
         })?;
         // transformers only uses `model_type`, so it is unclear which of the two entries is right.
         match plain {

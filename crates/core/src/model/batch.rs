@@ -69,10 +69,10 @@ impl Batch {
     pub(super) fn check_ids(&self, vocab: usize) -> Result<()> {
         match self.ids.iter().find(|&&id| id as usize >= vocab) {
             None => Ok(()),
-            Some(id) => Err(Error::bad_input("a token id exceeds the embedding")
+            Some(id) => Err(Error::bad_input("a token id is outside the embedding")
                 .expected(format!("ids below {vocab}"))
                 .found(id)
-                .hint("the tokenizer belongs to another model")),
+                .hint("check that the tokenizer belongs to this model")),
         }
     }
 

@@ -78,7 +78,7 @@ pub struct Config {
     pub experts: Option<Experts>,
     /// Whether each layer has experts instead of a dense MLP.
     pub sparse: Vec<bool>,
-    /// Whether the embedding is also the output projection: the config says so and the weights contain only one of
+    /// Whether the embedding is also the output projection: the config sets it and the weights contain only one of
     /// them.
     pub tied_embeddings: bool,
     /// Sliding-window size of each layer in tokens, including the query. `None` if the layer attends to all earlier
@@ -91,7 +91,7 @@ pub struct Config {
     /// Sublayers missing from the layers. Only exports of sublayer cuts have any; configs from [`Self::read`] have
     /// none.
     pub dropped: Cut,
-    /// Type that matrices are quantised to when loaded. Never set by a config file.
+    /// Type that matrices are quantized to when loaded. Never set by a config file.
     pub rounded: Option<WeightType>,
     /// Notes about defaults assumed for missing entries.
     pub notes: Vec<String>,
@@ -148,7 +148,7 @@ impl Config {
         if !folder.is_dir() {
             return Err(Error::missing("backbone folder not found")
                 .at(folder.display())
-                .hint("a backbone is a folder with config.json, tokenizer.json and *.safetensors, or a .gguf file"));
+                .hint("use a folder with config.json, tokenizer.json and *.safetensors, or a .gguf file"));
         }
         if !folder.join("config.json").exists() {
             return Err(no_backbone(folder));
@@ -157,7 +157,7 @@ impl Config {
         if config.tied_embeddings && has_both_tables(folder) {
             config.tied_embeddings = false;
             config.notes.push(
-                "config.json sets tie_word_embeddings, but the weights contain lm_head.weight, which is used, as in transformers 5"
+                "config.json sets tie_word_embeddings, but the weights contain lm_head.weight: using lm_head.weight, as in transformers 5"
                     .into(),
             );
         }
@@ -180,7 +180,7 @@ impl Config {
             .at(path.display())
             .expected("a plain backbone")
             .found(format!("an export: {}", self.export_text()))
-            .hint("`ghostlab score` and the dense cells of grids take it; prune the model that it was exported from"))
+            .hint("prune the model that it was exported from; an export works only in `ghostlab score` and in dense cells"))
     }
 
     fn parse_file(path: &Path) -> Result<Self> {
@@ -325,7 +325,7 @@ fn with_defaults(
     let taken: Vec<String> =
         map.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| format!("{key} {value}")).collect();
     if !taken.is_empty() {
-        notes.push(format!("config.json leaves out entries: using {}, the defaults of transformers", taken.join(", ")));
+        notes.push(format!("config.json omits entries: using {}, the defaults of transformers", taken.join(", ")));
     }
     map.extend(entries.clone());
     Ok(map)
@@ -447,10 +447,7 @@ mod tests {
         })
         .unwrap();
         assert_eq!(config.norm_eps, 1e-6);
-        assert_eq!(
-            config.notes,
-            ["config.json leaves out entries: using rms_norm_eps 1e-6, the defaults of transformers"]
-        );
+        assert_eq!(config.notes, ["config.json omits entries: using rms_norm_eps 1e-6, the defaults of transformers"]);
     }
 
     #[test]

@@ -24,7 +24,7 @@ impl<'a> Entries<'a> {
 
     pub(super) fn wrong(&self, key: &str, expected: &str) -> Error {
         let found = self.get(key).map_or("nothing".to_string(), excerpt);
-        Error::bad_input("a missing or mistyped entry").at(self.path(key)).expected(expected).found(found)
+        Error::bad_input("missing or mistyped entry").at(self.path(key)).expected(expected).found(found)
     }
 
     /// Creates the error for a setting that changes the forward pass in an unsupported way.

@@ -165,7 +165,7 @@ fn wrong(file: &Gguf, key: &str, expected: &str) -> Error {
         .at(file.place(key))
         .expected(expected)
         .found(file.shown(key))
-        .hint("only files written by `ghostlab export --gguf` are supported for this architecture")
+        .hint("use a file written by `ghostlab export --gguf`: others are not supported for this architecture")
 }
 
 #[cfg(test)]

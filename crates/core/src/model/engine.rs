@@ -420,7 +420,7 @@ pub(crate) mod tests {
                 Step::Attention(_) => 1.0,
                 Step::Mlp(_) => 10.0,
                 Step::Apply(operator) => return Ok(Far(operator.apply(&stream.0)?, Arc::clone(&self.copied))),
-                _ => return Err(Error::job("no such step")),
+                _ => return Err(Error::job("unknown step")),
             };
             Ok(Far(stream.0.iter().map(|x| x + added).collect(), Arc::clone(&self.copied)))
         }

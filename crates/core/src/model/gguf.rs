@@ -69,7 +69,7 @@ fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
             .at(file.place("general.architecture"))
             .expected(names.join(", "))
             .found(file.shown("general.architecture"))
-            .hint("only these decoders are supported in GGUF files")
+            .hint("use one of these decoders: no others are supported in GGUF files")
     })
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn has_one_more(architecture: &Architecture, tensor: &str) -> bool {
     architecture.norms_add_one && tensor.ends_with("norm.weight")
 }
 
-/// Returns llama.cpp's scale of attention scores. For the largest Gemma models, recognised by their number of layers,
+/// Returns llama.cpp's scale of attention scores. For the largest Gemma models, recognized by their number of layers,
 /// it depends on the hidden size divided by the number of heads.
 pub(crate) fn scale_in_gguf(form: GgufForm, layers: usize, hidden: usize, heads: usize, head_dim: usize) -> f32 {
     let by_width = [("gemma2", 46), ("gemma3", 62)].contains(&(form.name, layers));
@@ -149,7 +149,7 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
         if turns.is_some_and(|head_rows| head_rows == 0 || head_rows % 2 != 0 || rows % head_rows != 0) {
             return Err(Error::bad_input("the rows of queries or keys are not a multiple of the head size")
                 .at(format!("{}, tensor {stored_name}", file.path.display()))
-                .expected(format!("a multiple of {head_dim}, an even number of channels of a head"))
+                .expected(format!("a multiple of {head_dim}, the (even) number of channels of a head"))
                 .found(format!("{:?}", tensor.shape)));
         }
         let held = match tensor.dtype {
@@ -262,7 +262,7 @@ fn embedding(file: &Gguf) -> Result<&GgufTensor> {
     embedding.ok_or_else(|| {
         Error::bad_input("a GGUF file has no embedding")
             .at(file.path.display())
-            .expected("a matrix token_embd.weight")
+            .expected("the matrix token_embd.weight")
             .found(format!("{} other tensors", file.tensors.len()))
     })
 }

@@ -403,7 +403,11 @@ pub(super) mod tests {
             let bias = operator.bias().unwrap().unwrap_or(vec![0.0; 2]);
             let sum: Vec<f32> = dense.iter().zip(bias.iter().cycle()).map(|(a, b)| a + b).collect();
             assert_eq!(sum, expected);
-            assert_eq!(operator.to_dense().is_err(), operator.bias().unwrap().is_some(), "a bias is never lost unseen");
+            assert_eq!(
+                operator.to_dense().is_err(),
+                operator.bias().unwrap().is_some(),
+                "a bias must not be dropped silently"
+            );
         }
     }
 

@@ -34,7 +34,7 @@ pub(super) enum Float {
 }
 
 impl Float {
-    /// Converts a stored type. Returns `None` if it is unsupported. Quantised blocks are read as f32.
+    /// Converts a stored type. Returns `None` if it is unsupported. Quantized blocks are read as f32.
     pub(super) fn of(held: Held) -> Option<Self> {
         match held {
             Held::Plain(Dtype::F64) => Some(Self::F64),
@@ -94,7 +94,7 @@ pub(super) struct Stored<'a> {
     pub(super) first: usize,
     /// Type of the stored values.
     pub(super) float: Float,
-    /// Type that values are quantised to when read.
+    /// Type that values are quantized to when read.
     pub(super) rounded: Option<GgmlDType>,
 }
 
@@ -209,12 +209,12 @@ impl Stored<'_> {
         Err(Error::bad_input("a weight is not a finite number")
             .at(self.shard.place(self.name))
             .found(format!("{} at element {} of {:?}", values[index], first + index, self.info.shape))
-            .hint("the file is damaged, or a value overflowed its float type when the model was saved"))
+            .hint("check the file: it is damaged, or a value overflowed its float type when the model was saved"))
     }
 }
 
 impl Stored<'_> {
-    /// Reads like [`read`](Self::read), but rounds values by quantising and dequantising them. Rows must consist of
+    /// Reads like [`read`](Self::read), but rounds values by quantizing and dequantizing them. Rows must consist of
     /// whole blocks.
     fn round(&self, dtype: GgmlDType, first: usize, bytes: &mut [u8]) -> Result<()> {
         let Some(float) = Float::of(self.info.held) else { return Ok(()) };
@@ -235,7 +235,7 @@ impl Stored<'_> {
         Ok(())
     }
 
-    /// Reads like [`read`](Self::read), from a quantised tensor or one with permuted rows.
+    /// Reads like [`read`](Self::read), from a quantized tensor or one with permuted rows.
     fn arranged(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let total = self.info.shape.iter().product::<usize>();
         let width = self.float.width();
@@ -439,7 +439,7 @@ mod tests {
             for error in errors.map(|error| error.to_string()) {
                 assert!(error.contains(&expected) && error.contains("tensor w"), "{error}");
             }
-            assert!(weights.rows("w", [outer, inner], &[0, 39]).is_ok(), "other rows are sound");
+            assert!(weights.rows("w", [outer, inner], &[0, 39]).is_ok(), "other rows must be readable");
         }
     }
 

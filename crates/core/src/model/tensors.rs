@@ -148,7 +148,7 @@ fn push_part(part: String, shape: [usize; 2], biased: bool, parts: &mut Vec<Part
     parts.push((part, shape.to_vec()));
 }
 
-/// Returns the matrices to quantise, by requested name, with their types. Routers are never quantised, as in llama.cpp.
+/// Returns the matrices to quantize, by requested name, with their types. Routers are never quantized, as in llama.cpp.
 fn rounded_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)> {
     let mut all = vec![(EMBEDDING.to_owned(), to.of(config.hidden, config.tied_embeddings))];
     all.extend((!config.tied_embeddings).then(|| (HEAD.to_owned(), to.of(config.hidden, true))));
@@ -159,7 +159,7 @@ fn rounded_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)>
     all
 }
 
-/// Describes the quantisation of a backbone. Returns `None` if weights are read as stored.
+/// Describes the quantization of a backbone. Returns `None` if weights are read as stored.
 pub fn rounding_told(config: &Config) -> Option<String> {
     let to = config.rounded?;
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();

@@ -393,7 +393,11 @@ mod tests {
         let runs = model.runs.into_inner();
         assert_eq!((runs["Embed"], runs["Attention(0)"], runs["Mlp(1)"]), (1, 1, 1));
         assert_eq!((runs["Attention(2)"], runs["Mlp(3)"]), (1, 1), "only the dense program has the removed layers");
-        assert_eq!((runs["Attention(4)"], runs["Mlp(5)"], runs["Head"]), (4, 4, 4), "dense, none and two operators");
+        assert_eq!(
+            (runs["Attention(4)"], runs["Mlp(5)"], runs["Head"]),
+            (4, 4, 4),
+            "expected dense, none and two operators"
+        );
     }
 
     #[test]
@@ -464,7 +468,7 @@ mod tests {
         assert_eq!(changes(&trials, 99).0, 13, "each layer, and the head");
         for most in [1, 2, 3, 5, 8] {
             let (changes, held) = changes(&trials, most);
-            assert!(held <= most.max(2) + 1 && changes > 13, "{most}: {held} held, {changes} changes");
+            assert!(held <= most.max(2) + 1 && changes > 13, "{most}: {held} kept, {changes} changes");
         }
         for most in [1, 3, 99] {
             assert!(

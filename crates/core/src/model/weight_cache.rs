@@ -93,7 +93,7 @@ impl Parts {
         let weights_of_cache = Arc::clone(&weights);
         let cache = Cache::new(bytes, budget, move |part| {
             let read = ModelPart::read(&config_of_cache, products, &weights_of_cache, part)?;
-            read.ok_or_else(|| Error::job("a layer without experts has no such expert"))
+            read.ok_or_else(|| Error::job("the layer has no such expert"))
         })?;
         Ok(Self { held: HeldParts::ByNeed { weights, cache: Arc::new(cache) }, embedding_factor })
     }

@@ -21,7 +21,7 @@ const LAYERS: &str = "layer_types";
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
-/// Returns the window of each layer. `rotated` tells which layers have a rotary embedding.
+/// Returns the window of each layer. `rotated` states which layers have a rotary embedding.
 ///
 /// # Errors
 /// Fails if transformers does not support such a window for the architecture, or an entry is invalid.
@@ -59,10 +59,10 @@ struct WindowFields<'a> {
 impl WindowFields<'_> {
     fn never(&self) -> Result<Vec<Option<usize>>> {
         if self.switch == Some(true) {
-            return self.refuse(SWITCH, &Value::from(true), "false: this architecture has no windows");
+            return self.refuse(SWITCH, &Value::from(true), "false, because this architecture has no sliding windows");
         }
         if let Some(found) = self.entries.get(KEY).filter(|_| self.switch.is_none()) {
-            return self.refuse(KEY, found, "null: attention to all earlier tokens");
+            return self.refuse(KEY, found, "null (attention to all earlier tokens)");
         }
         self.uniform(None, &format!("{FULL} in every layer"))
     }
@@ -71,7 +71,11 @@ impl WindowFields<'_> {
         let window = width(self.entries, notes)?;
         // transformers ignores the other entries here, so reject a config that sets them.
         if let Some(found) = self.entries.get(SWITCH).filter(|_| self.switch != Some(window.is_some())) {
-            return self.refuse(SWITCH, found, &format!("the value of `{KEY}`: null means no window"));
+            return self.refuse(
+                SWITCH,
+                found,
+                &format!("a value that agrees with `{KEY}`, where null means no window"),
+            );
         }
         self.uniform(window, &format!("the same in every layer, according to `{KEY}`"))
     }
@@ -82,7 +86,7 @@ impl WindowFields<'_> {
         }
         let width = width(self.entries, notes)?;
         if let Some(kinds) = &self.kinds {
-            return self.by_kind(kinds, width, &format!("a `{KEY}` next to it"));
+            return self.by_kind(kinds, width, &format!("`{KEY}` to be set, because `layer_types` has sliding layers"));
         }
         // `count` rejects 0, which is a valid number of layers here.
         let first = match self.entries.get(FIRST) {

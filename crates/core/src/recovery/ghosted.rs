@@ -71,14 +71,14 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let ghosted: Ghosted = options::read(name, options)?;
     if matches!(ghosted.solver, Solver::Svd) && !ghosted.ridge.is_default() {
         return Err(Error::bad_input(format!("invalid options for `{name}`"))
-            .expected("`solver: normal` where there is a `ridge`")
-            .found("`solver: svd`, which cuts small singular values off instead"));
+            .expected("`solver: normal` together with `ridge`")
+            .found("`solver: svd`, which truncates small singular values instead"));
     }
     if ghosted.input.is_stream() && ghosted.bias {
         return Err(Error::bad_input(format!("invalid options for `{name}`"))
             .expected("`bias: true` together with `input: normed`")
             .found("`bias: true` with `input: stream`")
-            .hint("use the recovery `affine`, which is the map of the stream with a bias"));
+            .hint("use the recovery `affine`, a map of the stream with a bias"));
     }
     let is_plain = matches!(ghosted.solver, Solver::Normal) && ghosted.ridge.is_default();
     if ghosted.input == MapInput::Normed && !is_plain {

@@ -72,9 +72,9 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
         let names: Vec<&str> = tunable().collect();
         return Err(Error::bad_input(format!("`{name}` does not support fine-tuning"))
             .expected(format!("one of {}, with one operator for each region", names.join(", ")))
-            .found(format!("`{FINETUNE}` behind `{name}`"))
+            .found(format!("`{FINETUNE}` with `{name}`"))
             .hint(
-                "maps in the weights, maps with a bias, a norm or low rank, and several operators at a cut cannot be trained",
+                "remove `finetune`, or use one plain operator per region: folded maps, and maps with a bias, a norm or low rank, cannot be trained",
             ));
     }
     Ok(recovery)

@@ -192,7 +192,7 @@ mod tests {
             (9.0, 287.0, 3.184_350_134_939_128e-17),
         ] {
             let found = two_sided(t, freedom);
-            assert!((found / p - 1.0).abs() < 1e-9, "t {t}, {freedom} degrees: {found:e}, not {p:e}");
+            assert!((found / p - 1.0).abs() < 1e-9, "t {t}, {freedom} degrees: {found:e} instead of {p:e}");
         }
         assert_eq!((two_sided(0.0, 3.0), two_sided(f64::INFINITY, 3.0)), (1.0, 0.0));
         assert!(two_sided(f64::NAN, 3.0).is_nan());

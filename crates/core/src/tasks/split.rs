@@ -57,7 +57,7 @@ impl Split {
         Err(bad("the file belongs to another split", path)
             .expected(format!("the {} split, on which this task is scored", self.words()[0]))
             .found(format!("a file named `{name}`"))
-            .hint("if the name misleads, rename the file after the task"))
+            .hint("rename the file after the task if the name is misleading"))
     }
 
     fn within(self, folder: &Path) -> Result<Vec<PathBuf>> {
@@ -120,7 +120,7 @@ fn files_named(folder: &Path, names: &[String], words: &[&str]) -> Result<Option
     let mixed = found.iter().any(|(_, part)| std::mem::discriminant(part) != std::mem::discriminant(first));
     if found.len() != shards || mixed || !in_order {
         let word = words.first().unwrap_or(&"");
-        return Err(bad(format!("the folder must contain the {word} split exactly once"), folder)
+        return Err(bad(format!("the files of the {word} split are incomplete or ambiguous"), folder)
             .expected(format!("one file `{word}.…`, or all shards `{word}-…-of-….…`"))
             .found(list(&mut found.iter().map(|(name, _)| *name))));
     }
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(
             found(Split::Test, &shards).unwrap(),
             ["test-00000-of-00002.parquet", "test-00001-of-00002.parquet"],
-            "in the order of the shards"
+            "shards must be read in order"
         );
     }
 

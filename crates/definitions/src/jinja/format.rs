@@ -44,7 +44,7 @@ pub(super) fn percent(format: &str, values: &Jinja) -> Result<String, Error> {
                 named = true;
                 values.get_item(&Jinja::from(key))?
             }
-            Some(_) => return Err(refused("a format with names needs a dict")),
+            Some(_) => return Err(refused("a format with names requires a dict")),
             None => positional.next().cloned().ok_or_else(|| refused("not enough values for the format"))?,
         };
         out.push_str(&one(options, conversion, &value)?);
@@ -120,7 +120,7 @@ pub(crate) fn str_format(format: &str, args: &[Jinja]) -> Result<String, Error> 
 fn formatted_field(field: &str, positional: &[Jinja], names: &Kwargs, automatic: &mut usize) -> Result<String, Error> {
     let (name, specification) = field.split_once(':').unwrap_or((field, ""));
     let (name, conversion) = name.split_once('!').map_or((name, None), |(name, conversion)| (name, Some(conversion)));
-    let absent = || refused(format!("the format uses `{name}`, which is not given"));
+    let absent = || refused(format!("no value for `{name}` in the format"));
     let value = if name.is_empty() {
         *automatic += 1;
         positional.get(*automatic - 1).cloned().ok_or_else(absent)?

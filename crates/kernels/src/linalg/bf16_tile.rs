@@ -34,7 +34,7 @@ impl Bf16Tile {
 
     /// Returns the supported instruction sets, fastest first.
     pub(super) fn all() -> impl Iterator<Item = Self> {
-        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "there is one tile only"))]
+        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "only one tile exists on this target"))]
         let mut all = vec![Self::Plain];
         #[cfg(target_arch = "x86_64")]
         {

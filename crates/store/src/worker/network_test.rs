@@ -54,7 +54,7 @@ fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed
     while !(0..jobs).all(|job| server.file(&done_path(job)).is_some()) {
         let next = (0..machines).min_by_key(|&number| acts[number].min(beats[number])).unwrap();
         let now = acts[next].min(beats[next]);
-        assert!(now < 86_400_000, "it does not come to an end: {outcome:?}");
+        assert!(now < 86_400_000, "the simulation does not end: {outcome:?}");
         server.set(Duration::from_millis(now));
         outcome.seconds = now / 1000;
         let current = &mut all[next];

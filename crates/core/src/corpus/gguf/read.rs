@@ -62,7 +62,7 @@ fn missing_entry(key: &str, expected: &str, file: &Gguf) -> Error {
         .at(file.place(key))
         .expected(expected)
         .found(file.shown(key))
-        .hint("a tokenizer.json next to the file is used instead")
+        .hint("add a tokenizer.json next to the file, which is then used instead")
 }
 
 impl GgufVocabulary<'_> {

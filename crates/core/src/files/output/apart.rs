@@ -37,15 +37,15 @@ pub fn apart(output: &Path, inputs: &[Input]) -> Result<()> {
         let input = real(path);
         let found = match (within(&input, &output_path), within(&output_path, &input)) {
             (true, true) => "the same folder",
-            (true, false) => "a folder that holds it",
-            (false, true) if *whole => "a folder in it",
+            (true, false) => "a folder that contains it",
+            (false, true) if *whole => "a folder inside it",
             _ => continue,
         };
         return Err(Error::bad_input("the output must not overlap with an input")
             .at(output.display())
             .expected(format!("a folder outside {what}, {}", path.display()))
             .found(found)
-            .hint("name another folder"));
+            .hint("choose another folder"));
     }
     Ok(())
 }
@@ -107,15 +107,15 @@ mod tests {
         for (name, found) in [
             ("models/llama", "the same folder"),
             ("link", "the same folder"),
-            ("models", "a folder that holds it"),
-            ("above", "a folder that holds it"),
-            ("link/..", "a folder that holds it"),
-            ("models/none/..", "a folder that holds it"),
-            ("models/llama/out/deeper", "a folder in it"),
-            ("link/out", "a folder in it"),
-            ("texts", "a folder that holds it"),
-            ("", "a folder that holds it"),
-            ("..", "a folder that holds it"),
+            ("models", "a folder that contains it"),
+            ("above", "a folder that contains it"),
+            ("link/..", "a folder that contains it"),
+            ("models/none/..", "a folder that contains it"),
+            ("models/llama/out/deeper", "a folder inside it"),
+            ("link/out", "a folder inside it"),
+            ("texts", "a folder that contains it"),
+            ("", "a folder that contains it"),
+            ("..", "a folder that contains it"),
         ] {
             let error = apart(&path_in(name, root.path()), &inputs).unwrap_err().to_string();
             assert!(error.contains(&format!("found:    {found}")), "{name}: {error}");

@@ -93,7 +93,7 @@ pub(super) struct Placing<'a> {
     pub(super) most_scores: usize,
     pub(super) windows: &'a [Option<usize>],
     pub(super) rotaries: &'a Rotaries,
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a kernel asks, and this build has none"))]
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "used only by CUDA kernels"))]
     pub(super) head_dim: usize,
     pub(super) device: &'a Device,
 }

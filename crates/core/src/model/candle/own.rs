@@ -39,7 +39,7 @@ impl CandlesOwn {
             return Err(lacks("layers without attention or MLP"));
         }
         if is_gguf(folder) {
-            return Err(lacks("name for the tensors of GGUF files here"));
+            return Err(lacks("support for GGUF tensor names"));
         }
         let entries = entries(config)?;
         let mut tensors = HashMap::new();
@@ -126,7 +126,7 @@ fn entries(config: &Config) -> Result<Map<String, Value>> {
     });
     match all {
         Value::Object(map) => Ok(map),
-        _ => Err(Error::job("a config that is not an object")),
+        _ => Err(Error::job("the config is not an object")),
     }
 }
 
@@ -158,18 +158,18 @@ fn refuse_unsupported(config: &Config) -> Result<()> {
     };
     let own_heads = ["Llama", "Qwen2", "Olmo2", "Phi3", "Mixtral", "SmolLM3"].map(|name| format!("{name}ForCausalLM"));
     if heads * head_dim != *hidden && own_heads.iter().any(|name| name == class) {
-        return Err(lacks(&format!("heads of {head_dim} channels for {class}: they are hidden_size / heads there")));
+        return Err(lacks(&format!("heads of {head_dim} channels for {class}, where head_dim is hidden_size / heads")));
     }
     if (f64::from(config.scale) * (*head_dim as f64).sqrt() - 1.0).abs() > 1e-6 {
-        return Err(lacks(&format!("scale of scores other than that of heads' width for {class}")));
+        return Err(lacks(&format!("attention scale other than 1/√head_dim for {class}")));
     }
     if !biased {
-        return Err(lacks(&format!("these biases for {class}")));
+        return Err(lacks(&format!("support for these biases for {class}")));
     }
     let one_table = config.tied_embeddings;
     let gemma = class == "Gemma2ForCausalLM";
     if gemma && !one_table || ["MistralForCausalLM", "MixtralForCausalLM"].contains(&class) && one_table {
-        let found = if one_table { "the embedding as the head" } else { "a head of its own" };
+        let found = if one_table { "tied embeddings" } else { "an untied head" };
         return Err(lacks(&format!("{class} with {found}")));
     }
     if config.rotary_width != *head_dim && class != "Phi3ForCausalLM" {
@@ -179,7 +179,7 @@ fn refuse_unsupported(config: &Config) -> Result<()> {
     if experts.is_some_and(|experts| class == "MixtralForCausalLM" && !experts.normalised)
         || config.sparse.contains(&false) && experts.is_some()
     {
-        return Err(lacks("experts in some layers only, or whose weights are not made to sum to 1"));
+        return Err(lacks("experts in only some layers, or expert weights without normalization"));
     }
     Ok(())
 }
