@@ -14,7 +14,7 @@ use crate::metric::Nearness;
 use crate::{criterion, recovery};
 
 pub(super) const OK: &str = "ok";
-const UNMADE: &str = "not made yet";
+const UNMADE: &str = "not computed";
 
 /// Builds the table of all results. `besides` are additional notes.
 pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {

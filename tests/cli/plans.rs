@@ -16,7 +16,7 @@ fn a_run_that_is_asked_to_stop_says_so() {
 #[test]
 fn impossible_job_is_refused_with_figures_before_work() {
     let world = World::new();
-    world.refuses(&["--memory", "0.001"], 3, &["memory limit", "backbone tiny", "0.00 GB by --memory; "]);
+    world.refuses(&["--memory", "0.001"], 3, &["memory limit", "backbone tiny", "0.00 GB (--memory); "]);
     let kinds = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
     assert!(kinds.contains("tokens-v") && !kinds.contains("activations-v") && !kinds.contains("scores-v"), "{kinds}");
     // The flag from the hint fixes the error.

@@ -85,7 +85,7 @@ fn a_text_that_is_calibrated_on_and_evaluated_on_is_warned_of() {
         grid.replace("test: {path: test.jsonl, rule: ptb, limit: 5}", "test: {path: again.txt, rule: ptb, limit: 5}"),
     );
     let run = world.run(&["--set", "depth=1"]);
-    let warning = "`train` and `test` are the same file, calibrated on and evaluated on";
+    let warning = "`train` and `test` are the same file, used for both calibration and evaluation";
     assert!(String::from_utf8_lossy(&run.stderr).contains(warning), "{}", both(&run));
     assert!(String::from_utf8_lossy(&run.stdout).contains(warning), "{}", both(&run));
 }

@@ -308,7 +308,7 @@ impl CellResult {
         match (&self.failure, &self.missing) {
             (Some(reason), _) => Err(Error::job("a cell failed").at(self.cell.to_string()).found(reason.clone())),
             (None, Some(what)) => {
-                Err(Error::missing("a cell is not made yet").at(self.cell.to_string()).found(what.clone()))
+                Err(Error::missing("cell not computed").at(self.cell.to_string()).found(what.clone()))
             }
             (None, None) => Ok(self),
         }

@@ -194,7 +194,7 @@ fn chosen<'s>(
                 Some(key) => run.fail_at(variant.cell, key, reason.clone()),
                 None => run.fail(variant.cell, reason.clone()),
             },
-            Some(Picked::Waiting) | None => run.fail(variant.cell, "its criterion was not measured".to_string()),
+            Some(Picked::Waiting) | None => run.fail(variant.cell, "the criterion was not measured".to_string()),
         }
     }
     chosen

@@ -49,7 +49,7 @@ impl ChunkRun<'_> {
         self.catch_up(&mut journal, &mut candidates);
         let left = self.left(&candidates);
         if left.len() < chunks && self.sample.is_none() {
-            self.run.note(format!("{}: {} of {chunks} chunks are done already", self.label, chunks - left.len()));
+            self.run.note(format!("{}: {} of {chunks} chunks cached", self.label, chunks - left.len()));
         }
         Ok(ChunkState { job: None, journal: Some(journal), candidates, left, caught_up: true })
     }

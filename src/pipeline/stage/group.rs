@@ -141,7 +141,7 @@ fn read_selection(find: &Find<'_>, key: &Key) -> Result<Selection> {
 }
 
 fn found(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredObject> {
-    find(key)?.ok_or_else(|| Error::job(format!("its {what} is not in the store")))
+    find(key)?.ok_or_else(|| Error::job(format!("the {what} is not in the store")))
 }
 
 /// Cache of programs and selections, so that each is read once for all texts. Programs are stored by the hash of their

@@ -37,7 +37,7 @@ pub const STAGE: Stage = Stage {
 pub(super) const WORDS: Words = Words {
     group: WorkKind::Score,
     part: "scores",
-    about: "Its scores on a text or task.",
+    about: "Scores on a text or task.",
     what: "scores on",
     reads: |backbone, _, index| {
         let evaluation = &backbone.evaluations[index];

@@ -31,7 +31,7 @@ pub const STAGE: Stage = Stage {
     words: Some(Words {
         group: WorkKind::Calibrate,
         part: "selection",
-        about: "The layers to remove.",
+        about: "Layers to remove.",
         what: "selection",
         reads: |backbone, _, index| {
             let calibration = &backbone.calibrations[index];
@@ -220,7 +220,7 @@ impl SelectionSlot<'_> {
         let announced = !self.criterion.trials(&self.cut).is_empty();
         let mut measure = |metric: TrialMetric, cuts: &[Cut]| match announced {
             true => trials.measure(&self.label, metric, cuts),
-            false => Err(Error::job("a criterion measures trials, but its `trials` is empty").at(&*self.label)),
+            false => Err(Error::job("a criterion measures trials, but declares none in `trials`").at(&*self.label)),
         };
         let norms = |layer: usize| job.engine.stream_norm(layer);
         let mut stats = CalibrationStats::new(similarities, activations, &mut measure).with_norms(&norms);

@@ -105,7 +105,7 @@ impl Documents {
     /// Fails if the number of scores differs from the number of texts.
     pub fn answers(&self, output: Output, values: &[f64]) -> Result<Vec<Vec<Answer>>> {
         let scored = scored(values);
-        self.fits(scored.len(), "scores", Error::job("the answers do not match the questions"))?;
+        self.fits(scored.len(), "scores", Error::job("wrong number of answers"))?;
         let each = self.spans().map(|span| match (output, &scored[span]) {
             (Output::Rolling, scores) => vec![Answer::Rolling(scores.iter().map(|score| score.log_likelihood).sum())],
             (_, scores) => {
@@ -134,7 +134,7 @@ impl Documents {
             return Ok((answers, non_finite));
         }
         let texts = generations::read(object)?;
-        let damaged = Error::damaged("stored answers do not match their questions");
+        let damaged = Error::damaged("wrong number of stored answers");
         self.fits(texts.len(), "texts", damaged.at(object.folder().display().to_string()))?;
         let non_finite = texts.iter().filter(|generated| generated.end == End::NotFinite).count();
         let texts: Vec<&str> = texts.iter().map(|generated| generated.text.as_str()).collect();
@@ -146,7 +146,7 @@ impl Documents {
     /// # Errors
     /// Fails if the number of texts differs from the number of prompts.
     pub fn generated(&self, definition: &Definition, texts: &[&str]) -> Result<Vec<Vec<Answer>>> {
-        self.fits(texts.len(), "texts", Error::job("the answers do not match the questions"))?;
+        self.fits(texts.len(), "texts", Error::job("wrong number of answers"))?;
         let each = self.spans().map(|span| {
             let count = definition.repeats.max(span.len());
             vec![Answer::Texts(texts[span].iter().map(|text| (*text).to_owned()).cycle().take(count).collect())]
