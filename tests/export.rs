@@ -520,7 +520,7 @@ fn export_with_operators_is_not_pruned_or_read_incomplete() {
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("{path: backbone}", "{path: out}"));
     let pruned = ["--set", "recovery=none", "--set", "depth=1"];
-    world.refuses(&pruned, 2, &["operators next to its weights", "exported from"]);
+    world.refuses(&pruned, 2, &["side operators", "exported from"]);
     let config = json(&world.path("out/config.json"));
     let operator = config["ghostlab"]["operators"][0].clone();
     let mut wrongs: Vec<(Value, &[&str])> = vec![

@@ -274,7 +274,7 @@ fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &Path, check
                 continue;
             }
             if let Some((number, half)) = printed(text) {
-                check.rounded(|| format!("{}, as it is printed", row_label(row, key)), number, value, half);
+                check.rounded(|| format!("{}, as printed", row_label(row, key)), number, value, half);
             }
         }
     }

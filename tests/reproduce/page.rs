@@ -24,7 +24,7 @@ fn all_skips_artifacts_without_the_profile() {
     world.write("experiments/profiles/other.yaml", SHARED);
     let output = made(&world, &["reproduce", "all", "--profile", "other"]);
     assert!(output.contains("skipped, because they have no profile `other`: figure1\n"), "{output}");
-    assert!(!output.contains("not made") && !output.contains("unknown profile"), "{output}");
+    assert!(!output.contains("not computed") && !output.contains("unknown profile"), "{output}");
     assert!(world.path("results/mini/other/mini.md").exists() && world.path("results/methods/methods.md").exists());
     // Neither an explicitly named artifact nor an unknown profile is skipped silently.
     for arguments in [["reproduce", "figure1", "--profile", "other"], ["reproduce", "all", "--profile", "none"]] {

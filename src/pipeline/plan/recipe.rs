@@ -87,7 +87,7 @@ fn reject_cuts_of_export(config: &Config, cells: &[(usize, &Cell)]) -> Result<()
                 .at(cell.to_string())
                 .expected("a dense cell")
                 .found(format!("an export: {}", config.export_text()))
-                .hint("prune the original model instead"))
+                .hint("prune the model that it was exported from"))
         }
     }
 }
