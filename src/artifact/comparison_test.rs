@@ -123,7 +123,7 @@ fn trained(setup: &mut Setup, change: fn(&mut Finetune)) {
 
 /// Changes of the protocol by metric, with the difference that is reported.
 const OTHER_PROTOCOLS: [(&str, Change, &str); 18] = [
-    ("ppl_c4", |setup| setup.scored = vec![text(256, 256)], "windows of 256 tokens, not 2048"),
+    ("ppl_c4", |setup| setup.scored = vec![text(256, 256)], "windows of 256 tokens (paper: 2048)"),
     ("ppl_c4", |setup| setup.scored = vec![text(2048, 32)], "32 of 256 windows of c4"),
     ("rte", |setup| setup.scored = vec![task("rte", 100)], "rte: 100 of 277 documents"),
     (
@@ -142,26 +142,34 @@ const OTHER_PROTOCOLS: [(&str, Change, &str); 18] = [
         },
         "rte: generated documents",
     ),
-    ("rte", |setup| calibrated(setup).calibration.sequences = 64, "64 calibration sequences, not 128"),
-    ("rte", |setup| calibrated(setup).calibration.length = 512, "calibration sequences of 512 tokens, not 2048"),
-    ("rte", |setup| calibrated(setup).calibration.operator_sequences = 128, "operators from 128 sequences, not 32"),
+    ("rte", |setup| calibrated(setup).calibration.sequences = 64, "64 calibration sequences (paper: 128)"),
+    ("rte", |setup| calibrated(setup).calibration.length = 512, "calibration sequences of 512 tokens (paper: 2048)"),
+    ("rte", |setup| calibrated(setup).calibration.operator_sequences = 128, "operators from 128 sequences (paper: 32)"),
     ("rte", |setup| calibrated(setup).generated = true, "calibrated on generated text (c4-train)"),
-    ("rte", |setup| trained(setup, |training| training.sequences = 64), "trained on 64 sequences, not 5000"),
-    ("rte", |setup| trained(setup, |training| training.length = 256), "trained on sequences of 256 tokens, not 2048"),
-    ("rte", |setup| trained(setup, |training| training.seed = 3), "trained with seed 3, not 0"),
-    ("rte", |setup| calibrated(setup).rule = "ptb".into(), "c4-train cut by the rule ptb"),
-    ("rte", |setup| calibrated(setup).calibration.seed = 7, "calibration seed 7, not 0"),
-    ("rte", |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU }), "computed in bf16, not in float16 or f32"),
-    ("rte", |setup| setup.variant = with("solver", "svd"), "ghosted with solver svd, not solver normal"),
+    ("rte", |setup| trained(setup, |training| training.sequences = 64), "trained on 64 sequences (paper: 5000)"),
+    (
+        "rte",
+        |setup| trained(setup, |training| training.length = 256),
+        "trained on sequences of 256 tokens (paper: 2048)",
+    ),
+    ("rte", |setup| trained(setup, |training| training.seed = 3), "trained with seed 3 (paper: 0)"),
+    ("rte", |setup| calibrated(setup).rule = "ptb".into(), "c4-train split by the rule ptb"),
+    ("rte", |setup| calibrated(setup).calibration.seed = 7, "calibration seed 7 (paper: 0)"),
+    (
+        "rte",
+        |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU }),
+        "computed in bf16 instead of float16 or f32",
+    ),
+    ("rte", |setup| setup.variant = with("solver", "svd"), "ghosted with solver svd instead of solver normal"),
     // LinearPatch's loader differs from the paper's.
-    ("rte", |setup| calibrated(setup).rule = "c4".into(), "c4-train cut by the rule c4"),
+    ("rte", |setup| calibrated(setup).rule = "c4".into(), "c4-train split by the rule c4"),
     (
         "ppl_c4",
         |setup| {
             let Protocol::Windows { rule, .. } = &mut setup.scored[0] else { return };
             *rule = "c4".into();
         },
-        "c4 cut by the rule c4",
+        "c4 split by the rule c4",
     ),
 ];
 
@@ -332,7 +340,7 @@ fn a_mean_of_other_tasks_is_not_the_papers() {
     assert_eq!((compare(&ours, &paper, &Tolerance::default()).unwrap()).verdict, PaperVerdict::Same);
     ours.setup.scored.truncate(3);
     let other = (compare(&ours, &paper, &Tolerance::default()).unwrap()).verdict.to_string();
-    assert_eq!(other, "other protocol: a mean of 3 tasks, not of the paper's 9");
+    assert_eq!(other, "other protocol: a mean of 3 tasks (paper: 9)");
 }
 
 #[test]
@@ -368,7 +376,7 @@ fn gate_ignores_other_protocols_and_reports_unknown() {
     ours.setup.scored = vec![text(256, 256)];
     let gate = Gate::of(&[Arc::new(ours)], &paper, &Tolerance::default());
     assert!(gate.misses.is_empty());
-    assert_eq!(gate.unknown, [("llama".into(), "other protocol: windows of 256 tokens, not 2048".into())]);
+    assert_eq!(gate.unknown, [("llama".into(), "other protocol: windows of 256 tokens (paper: 2048)".into())]);
     let gate = Gate::of(&[Arc::new(number(record(DENSE, "c4", "boundary_mae", 1.0)))], &paper, &Tolerance::default());
     assert_eq!(gate.unknown.len(), 1, "nothing that the paper has");
 }

@@ -110,7 +110,7 @@ impl NameList {
                 .map(|wanted| {
                     self.rows.iter().find(|row| row[name] == *wanted).ok_or_else(|| {
                         let known = self.rows.iter().map(|row| row[name].as_str());
-                        let error = Error::bad_input("unknown row of a list").expected("a name in the list");
+                        let error = Error::bad_input("unknown list entry").expected("a name in the list");
                         error.found(wanted).near(wanted, known)
                     })
                 })

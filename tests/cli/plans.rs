@@ -102,7 +102,7 @@ fn other_settings_have_their_own_folder_and_never_mix() {
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
     let log = world.runs(&[]);
-    assert!(log.contains("holds a run with other settings (depth)"), "{log}");
+    assert!(log.contains("contains a run with other settings (depth)"), "{log}");
     assert_eq!(table(&world.path("results/grid/results.csv")).len(), 1 + 5);
     assert_eq!(names(&world.path("results/grid/lm_eval")).len(), 5, "none of the run before");
     assert_eq!(std::fs::read_to_string(world.path("results/grid/notes.txt")).unwrap(), "mine");

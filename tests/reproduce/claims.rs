@@ -50,7 +50,7 @@ fn a_verdict_stands_only_where_the_protocol_is_the_papers() {
     assert_eq!(column(&world, "verdict")[0], "differs");
     let world = as_in_the_paper(64);
     let output = made(&world, &["reproduce", "table3"]);
-    assert!(output.contains("other protocol: windows of 64 tokens, not 2048"), "{output}");
+    assert!(output.contains("other protocol: windows of 64 tokens (paper: 2048)"), "{output}");
     assert!(output.contains("cannot check whether it is the paper's model"), "{output}");
     assert!(column(&world, "verdict").iter().all(String::is_empty), "{:?}", column(&world, "verdict"));
     assert!(column(&world, "other_protocol")[0].contains("windows of 64 tokens"));
@@ -121,7 +121,7 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
     let both = judged(&made(&world, &["reproduce", "tableA7"]));
     assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "they may be read together");
     let open = judged(&made(&world, &["reproduce", "tableA7", "--no-gate"]));
-    assert_eq!(open, "tableA7 was made with --no-gate, the other without: UNKNOWN");
+    assert_eq!(open, "tableA7 was computed with --no-gate, the other without: UNKNOWN");
     let text = fs::read_to_string(world.path("test.jsonl")).unwrap();
     world.write("test.jsonl", text.repeat(2));
     let other = judged(&made(&world, &["reproduce", "tableA7"]));

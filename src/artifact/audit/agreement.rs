@@ -75,7 +75,7 @@ fn within(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Find
             Some(apart) => {
                 (Severity::Suspicion, format!("repeated measurements, {apart:.1} standard deviations apart"))
             }
-            None if is_last_digit(one, two) => (Severity::Remark, "no more than the last digit".to_owned()),
+            None if is_last_digit(one, two) => (Severity::Remark, "only the last digit differs".to_owned()),
             None => (Severity::Contradiction, elsewhere(one, two, entries)),
         };
         findings.push(differing(severity, first, other, note));

@@ -163,7 +163,7 @@ impl ClaimCheck {
     }
 
     pub(super) fn all(checks: impl IntoIterator<Item = ClaimCheck>) -> Self {
-        checks.into_iter().reduce(ClaimCheck::and).unwrap_or_else(|| Self::unknown("nothing is asked".to_owned()))
+        checks.into_iter().reduce(ClaimCheck::and).unwrap_or_else(|| Self::unknown("no checks".to_owned()))
     }
 }
 

@@ -20,8 +20,8 @@ pub struct Axis {
 impl Scale {
     pub(super) fn hides(self) -> &'static str {
         match self {
-            Self::Linear => "every value is missing or not finite",
-            Self::Log => "a log axis shows positive numbers only",
+            Self::Linear => "check for missing and non-finite values",
+            Self::Log => "use positive values on a log axis",
         }
     }
 }
