@@ -214,10 +214,11 @@ fn goes_on(stop: &AtomicBool, what: &str) -> Result<()> {
     }
 }
 
-/// GGUF metadata entries, and notes on differences in llama.cpp.
+/// GGUF metadata entries, and notes on text that llama.cpp tokenizes differently.
 type Texts = (Vec<(String, Entry)>, Vec<String>);
 
-/// Returns the GGUF metadata of a backbone's tokenizer and chat template, and notes on differences in llama.cpp.
+/// Returns the GGUF metadata of a backbone's tokenizer and chat template, and notes on text that llama.cpp tokenizes
+/// differently.
 ///
 /// # Errors
 /// Fails like [`to_gguf`], or if a file cannot be read.

@@ -139,7 +139,7 @@ pub(super) fn shown(cell: &CellSummary, asked: &MetricKey, decimals: usize) -> O
     ))
 }
 
-/// Returns a cell's setting as text, or an empty text.
+/// Returns a cell's setting as a string, or an empty string.
 fn factor(cell: &CellSummary, name: &str) -> String {
     cell.factors
         .get(name)

@@ -259,7 +259,7 @@ fn plain(path: &Path) -> String {
     crate::error::printable(&path.display().to_string()).replace('\n', " ")
 }
 
-/// Quotes a text for YAML if needed.
+/// Quotes a string for YAML if needed.
 fn quoted(text: &str) -> String {
     let reserved = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '.' || c == '/')

@@ -146,7 +146,7 @@ impl ClaimCheck {
         Self { outcome: Judgement::Unknown, shown: reason }
     }
 
-    /// Combines two checks. A failure decides.
+    /// Returns the conjunction of two checks: `Fails` if either fails, then `Unknown` or `NotApplicable` if either is.
     pub(super) fn and(self, other: Self) -> Self {
         match (self.outcome, other.outcome) {
             (Judgement::Fails, _) | (_, Judgement::Fails) | (Judgement::Holds, Judgement::Holds) => {

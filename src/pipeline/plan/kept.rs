@@ -104,7 +104,7 @@ fn hashes_in(key: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Result of applying a size limit to a store.
+/// Evictions required to keep a store within its size limit.
 #[derive(Debug, Default)]
 pub struct Quota {
     pub limit: u64,

@@ -172,7 +172,7 @@ impl ChunkRun<'_> {
     }
 
     /// Visits the remaining chunks once and computes those without a lease. Returns `Done` if there were any, and
-    /// `Busy` if other processes hold all of them.
+    /// `Contended` if other processes hold all of them.
     fn pass(&self, scoring: &mut ChunkState) -> Result<JobStatus> {
         let ChunkState { job, journal, candidates, left, caught_up } = scoring;
         let before = left.len();
@@ -411,7 +411,7 @@ pub(crate) struct ChunkState {
 enum ChunkLease {
     /// Lease acquired, with the candidates that lack the chunk.
     Mine(Vec<usize>, Lease),
-    /// No candidate lacks the chunk any more.
+    /// All candidates have the chunk.
     Done,
     Others,
     GivenUp(String),

@@ -112,12 +112,13 @@ pub fn cost(config: &Config, all: &Trie, reference: Option<&Program>, missing: &
     cost
 }
 
-/// Returns the key family of leave-out trials on a calibration. The dense score represents the family.
+/// Returns the key family of leave-one-out trials on a calibration text. The family key describes the dense backbone;
+/// each trial adds the field `removed`.
 pub(super) fn trials(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, dense(backbone), tokens, backbone)
 }
 
-/// Returns the key of a leave-out trial, which measures perplexity or logit distance without `removed`.
+/// Returns the key of a leave-one-out trial, which measures perplexity or logit distance without `removed`.
 pub fn trial(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, metric: TrialMetric, removed: &Cut) -> Key {
     let removed = (REMOVED, json!(removed));
     match metric {

@@ -1,4 +1,4 @@
-//! Data in stored tokens that the answers to a task are judged by.
+//! Data in stored tokens for scoring the answers to a task.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,11 +34,11 @@ pub struct Documents {
     pub truncated: usize,
 }
 
-/// Data that the answers to a stored task are judged by.
+/// Data for scoring the answers to a stored task.
 pub enum AnswerKey {
     /// Right choices of a built-in task, whose documents without a finite score count as wrong.
     Native(Arc<Solutions>),
-    /// Documents that a definition judges.
+    /// Documents whose answers a definition scores.
     Defined(Documents),
 }
 
@@ -154,7 +154,7 @@ impl Documents {
         Ok(each.collect())
     }
 
-    /// Judges answers by a definition, with standard errors by `error`.
+    /// Scores answers according to a definition. `error` computes standard errors.
     ///
     /// # Errors
     /// Fails like [`judged`].

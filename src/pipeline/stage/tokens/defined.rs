@@ -1,4 +1,4 @@
-//! Tokenizes the requests of tasks, and stores the data to judge the answers.
+//! Tokenizes the requests of tasks, and stores the data for scoring the answers.
 
 use std::collections::BTreeSet;
 
@@ -75,7 +75,7 @@ impl<'a> TokensTarget<'a> {
     }
 }
 
-/// Stores the tokens of a task, and what its answers are judged by.
+/// Stores the tokens of a task and its answer key.
 pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
     if task.definition.output == Output::Generate {
         return store_prompts(to, used, task, seconds);

@@ -153,7 +153,7 @@ fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporte
     missing
 }
 
-/// Returns whether all bytes of the tokens are intact, including the data for judging.
+/// Returns whether all bytes of the tokens are intact, including the answer key.
 fn stored(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
     match store.get(key) {
         Lookup::Absent => false,
@@ -196,7 +196,8 @@ impl Sources {
                 What::Evaluation(Subject::Windows(text)) => &text.corpus,
                 What::Evaluation(Subject::Task(task)) => {
                     let entry = sources.tasks.entry(source_name(task));
-                    // The child process tries each chat template, and everything else once.
+                    // Probe the task in the sandbox: once per backbone if it uses a chat template, otherwise once per
+                    // task.
                     if task.how.chat.is_some() || matches!(entry, Entry::Vacant(_)) {
                         sandbox::check(given.grid.task(task).probe(&task.how, &backbone.folder)?)?;
                     }
