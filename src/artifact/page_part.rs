@@ -38,7 +38,7 @@ impl PagePart {
         self
     }
 
-    /// Returns whether the page would look the same, ignoring who made the parts and when.
+    /// Returns whether the page would look the same, ignoring who computed the parts and when.
     pub(super) fn shows_the_same(&self, other: &Self) -> bool {
         fn shown(part: &PagePart) -> (PageArtifact, bool, BTreeMap<String, CellNote>) {
             let artifact = PageArtifact { provenance: Vec::new(), computed: Vec::new(), ..part.artifact.clone() };

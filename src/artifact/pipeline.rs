@@ -1,4 +1,4 @@
-//! Makes an artifact: runs the grid, gates the dense backbones, and writes tables, figures and the record.
+//! Reproduces an artifact: runs the grid, gates the dense backbones, and writes tables, figures and the record.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -106,7 +106,7 @@ pub enum Gated {
     Yes(Option<Box<Grid>>),
 }
 
-/// Makes a table or figure.
+/// Reproduces a table or figure.
 ///
 /// # Errors
 /// Fails if the run stops, the numbers do not fit the description, or the folder is not writable.

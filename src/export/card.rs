@@ -38,7 +38,7 @@ struct CardValues {
     kept: usize,
     /// Removed layers, or sublayers by kind. Empty for the dense backbone.
     removed: String,
-    /// Amount removed, such as `7 of 32 layers` or `8 of 32 attentions`.
+    /// Amount removed, such as `7 of 32 layers` or `8 of 32 attention sublayers`.
     amount: String,
     /// Layers of the checkpoint without attention, and those without MLP.
     without: Vec<String>,
@@ -53,7 +53,7 @@ struct CardValues {
     dtype: Option<&'static str>,
     /// Smallest sliding window of the layers, in tokens.
     window: Option<usize>,
-    /// One sentence per repair folded into the weights.
+    /// One sentence for each repair that is folded into weights.
     folded: Vec<String>,
     /// One sentence per attached operator.
     attached: Vec<String>,

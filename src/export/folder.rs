@@ -22,7 +22,7 @@ use crate::model::FloatType;
 use crate::quantity::distinct_sizes;
 use ghostlab_store::fault;
 
-/// File that records what an export was made from.
+/// File that records the inputs of an export.
 pub const MARK: &str = "ghostlab.json";
 /// Files that are copied unchanged if the backbone has them.
 const BESIDES: [&str; 12] = [

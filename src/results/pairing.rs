@@ -146,7 +146,7 @@ impl Subject {
         let called = NumberNames { backbone: condition.backbone.clone(), metric: number.record.metric.clone(), text };
         let leaves = match run.leaves(number).filter(|_| known) {
             Some(leaves) => leaves,
-            // Identify a number that was never planned by its question.
+            // Identify a number that was never planned by its metric key.
             None if known => leaves(&serde_json::json!({"asked": run.factors(number)})),
             None => by_condition(number),
         };

@@ -5,10 +5,10 @@
 //! | file | content |
 //! | --- | --- |
 //! | `candidates` | cells that meet the budget, and their state during the search |
-//! | `laboratory` | environment: the grid runner, timing grids, objectives with their items, schedule of rounds |
+//! | `env` | environment: the grid runner, timing grids, objectives with their items, schedule of rounds |
 //! | `race` | elimination after a round |
 //! | `program_path` | computation that candidates share, for the cost of a round |
-//! | `course` | main procedure of a search, and the evaluation on held-out items |
+//! | `racing` | main procedure of a search, and the evaluation on held-out items |
 //! | `lead` | score differences on common items: candidate and rival, winner and plain removal |
 //! | `short_name` | short candidate names for tables |
 //! | `report` | tables and summary of a search as text |

@@ -133,7 +133,7 @@ impl Claim {
         SettingVerdict { setting: self.over.iter().copied().zip(key).collect(), outcome, cut_of, shown }
     }
 
-    /// Merges criteria that made the same cut into one setting, because one measurement must count once.
+    /// Merges criteria with the same cut into one setting, because one measurement must count once.
     fn by_measurement<'a>(&self, groups: Vec<ClaimGroup<'a>>) -> Vec<ClaimGroup<'a>> {
         let Some(axis) = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion) else { return groups };
         let mut cuts: Vec<ClaimGroup<'a>> = Vec::new();

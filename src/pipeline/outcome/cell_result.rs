@@ -212,7 +212,7 @@ pub struct CellResult {
     pub failure: Option<String>,
     /// Description of the missing parts of a cell that did not fail. Finished parts keep their values.
     pub missing: Option<String>,
-    /// Stored objects that the cell was made from, with their provenance.
+    /// Stored objects that the cell was computed from, with their provenance.
     pub made_from: Vec<MadeFrom>,
     /// Paths of the cell's input files, a subset of [`GridOutcome::inputs`](super::GridOutcome::inputs).
     #[serde(skip)]
@@ -226,7 +226,7 @@ pub struct MadeFrom {
     /// Hash of the object's key. `ghostlab explain` and the object's record in the store show the key itself.
     pub key: String,
     pub seconds: f64,
-    /// Program, commit, command line and machine that made the object.
+    /// Program, commit, command line and machine that computed the object.
     pub made: Value,
 }
 

@@ -51,7 +51,7 @@ pub const STATE: &str = "state.bin";
 pub fn key(backbone: BackboneKeyParts<'_>, operator: &Arc<Key>, text: &Arc<Key>, what: &Arc<Identity>) -> Key {
     let identity = json!({
         "learning_rate": Finetune::LEARNING_RATE, "weight_decay": Finetune::WEIGHT_DECAY,
-        // Training always runs on the CPU in f32, regardless of the engine that made its inputs.
+        // Training always runs on the CPU in f32, regardless of the engine that computed its inputs.
         "likeliest": Finetune::TOP_TOKENS, "dtype": CPU.dtype, "device": CPU.device,
     });
     let teacher = Arc::new(teacher::family(backbone, text).key());

@@ -191,7 +191,7 @@ fn make(
     let mut session = || comparison.results(&candidates);
     let mut again = |unstable: usize, sessions: usize| {
         run.note(format!(
-            "{label}: times of {unstable} of {} variants are unstable; measuring all again (session {} of {max_sessions})",
+            "{label}: {unstable} of {} variants have unstable times; measuring all again (session {} of {max_sessions})",
             candidates.len(),
             sessions + 1
         ));
@@ -364,8 +364,8 @@ impl TimedComparison<'_> {
             if !std::mem::replace(&mut goes_on, true) {
                 let (first, Patience { rounds, seconds }) = (Rounds::PAPER.timed, Patience::USUAL);
                 self.run.note(format!(
-                    "{label}: the first {first} rounds are too noisy; running up to {rounds} more (time limit: {seconds:.0} s, \
-                     or as long as the first rounds took)"
+                    "{label}: the first {first} rounds are too noisy; running up to {rounds} more (time limit: {seconds:.0} \
+                     s, or as long as the first rounds took)"
                 ));
             }
             self.run.check_stop()

@@ -1,5 +1,5 @@
-//! Scores of variants on a text or task, and of leave-out trials on a calibration text: their format, and the names of
-//! journals and leases for partial results.
+//! Scores of variants on a text or task, and of leave-one-out trials on a calibration text: their format, and the names
+//! of journals and leases for partial results.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use ghostlab_store::{JournalRecord, Key, ObjectKind, Store, StoredObject};
 // rounding. Version 4: candle does not round logits in half precision.
 pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
 
-/// Scores are packed into files of many.
+/// Scores are packed: one file contains many.
 pub const STAGE: Stage = Stage {
     inodes: |_| 0,
     members: &[Member::Of(&[REMOVED]), Member::Of(&[REMOVED, DISTANCE])],

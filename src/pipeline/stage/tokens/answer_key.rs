@@ -16,7 +16,7 @@ use crate::pipeline::stage::{from_json, generations, scores};
 use crate::tasks::Solutions;
 use ghostlab_store::{Lookup, Store, StoredObject};
 
-/// Payload with the right choices of a built-in task.
+/// Payload with the correct choices of a built-in task.
 pub(super) const SHEET: &str = "sheet.json";
 /// Payload with the documents of a definition.
 pub(super) const DOCUMENTS: &str = "documents.json";
@@ -36,7 +36,7 @@ pub struct Documents {
 
 /// Data for scoring the answers to a stored task.
 pub enum AnswerKey {
-    /// Right choices of a built-in task, whose documents without a finite score count as wrong.
+    /// Correct choices of a built-in task. Documents without a finite score count as wrong.
     Native(Arc<Solutions>),
     /// Documents whose answers a definition scores.
     Defined(Documents),

@@ -26,7 +26,7 @@ use crate::quantity::counted;
 use crate::sandbox;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
-/// Key of tokens to make for one backbone, and their source.
+/// Key of tokens to compute for one backbone, and their source.
 type WantedTokens<'a> = (&'a Arc<Key>, What<'a>);
 
 #[derive(Clone, Copy)]
@@ -55,7 +55,7 @@ pub(crate) fn tokenise_missing(
     }
     // Use one lease for all texts. With one per text, a thread could deadlock with itself.
     let _lease = progress::lease(store, "tokenising", "tokenizing", reporter, stop)?;
-    // Another process may have made them in the meantime.
+    // Another process may have computed them in the meantime.
     let missing = look();
     if missing.is_empty() {
         return Ok(());
