@@ -177,7 +177,11 @@ mod tests {
     fn condition_may_differ_and_one_name_has_one_meaning() {
         let one = known(4, "c4", cell_leaves(0, "c4's"));
         assert_eq!(why(&one, &known(4, "wikitext2", cell_leaves(0, "wikitext2's"))), "");
-        assert_eq!(why(&one, &known(6, "c4", cell_leaves(1, "c4's"))), "", "another cell may be another one");
+        assert_eq!(
+            why(&one, &known(6, "c4", cell_leaves(1, "c4's"))),
+            "",
+            "a different cell may have different settings"
+        );
         let why = |other: FlatSettings| self::why(&one, &known(4, "c4", other));
         assert_eq!(
             why(cell_leaves(1, "c4's")),

@@ -120,7 +120,10 @@ mod tests {
         );
         let reason = worker_limits(0).given_up(&died(WorkerLimits::DEATHS)).unwrap();
         assert!(reason.contains("5 processes died during this job"), "{reason}");
-        assert!(worker_limits(1).given_up(&[failed(1), died(4)].concat()).is_none(), "each has its own bound");
+        assert!(
+            worker_limits(1).given_up(&[failed(1), died(4)].concat()).is_none(),
+            "failures and deaths have separate limits"
+        );
     }
 
     fn died(count: usize) -> Vec<Attempt> {
