@@ -220,9 +220,9 @@ fn impossible_sizes_are_refused_before_reading_text() {
         (
             format!("calibration.sequences={many}"),
             "0.5",
-            &["not enough memory for the tokens", "by --memory", "finetune"][..],
+            &["not enough memory for the calibration tokens", "(--memory)", "finetune"][..],
         ),
-        (fine_tuned(many), "0.5", &["not enough memory for the tokens", "0.50 GB by --memory"]),
+        (fine_tuned(many), "0.5", &["not enough memory for the calibration tokens", "0.50 GB (--memory)"]),
         (format!("calibration.sequences={most}"), "100", &["not enough disk space in the store", "GB free"]),
         (fine_tuned(most), "100", &["not enough disk space in the store"]),
     ] {

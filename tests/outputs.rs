@@ -403,7 +403,7 @@ fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
     let output = world.run(&["--stored"]);
     let log = both(&output);
     assert_eq!(output.status.code(), Some(3), "{log}");
-    assert!(log.contains("not made yet: not scored on more"), "{log}");
+    assert!(log.contains("not computed: not scored on more"), "{log}");
     let after = table(&world.path("results/grid/results.csv"));
     assert_eq!(column(&before, "ppl test@64"), column(&after, "ppl test@64"));
     assert!(column(&after, "ppl more@64").iter().all(String::is_empty), "{after:?}");

@@ -41,7 +41,7 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
     assert!(!output.contains("activations-v"), "{output}");
     assert_eq!(all(&world), before, "plan changed the store");
     let log = world.runs(&[&THIS[..], &limit].concat());
-    assert!(log.contains("store limit 0.00 GB: ") && log.contains("because this grid needs it"), "{log}");
+    assert!(log.contains("store limit 0.00 GB: ") && log.contains("this grid needs the space"), "{log}");
     assert!(world.tables() == unlimited.tables());
     assert_eq!(stored(&world, "activations").1, 0, "activations remain although their operators are stored");
     for kind in ["tokens", "selection", "operator", "scores"] {

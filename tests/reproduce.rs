@@ -186,7 +186,7 @@ fn figure_never_labels_one_of_several_cells_as_all() {
         let output = world.ghostlab(&[&["reproduce", "figure1"], &two[..]].concat());
         let log = both(&output);
         assert_eq!(output.status.code(), Some(2), "{kind}: {log}");
-        assert!(log.contains("have the same place and label") && log.contains("seed-1"), "{kind}: {log}");
+        assert!(log.contains("have the same position and label") && log.contains("seed-1"), "{kind}: {log}");
     }
 }
 

@@ -279,9 +279,9 @@ fn what_cannot_be_searched_is_one_error_before_anything_runs() {
         (&["speedup=1.0"], &["the dense backbone already meets the budget", "above 1"]),
         (&["memory=12GB"], &["the dense backbone already meets the budget"]),
         (&["memory=1MB", "layers=9"], &["removes all layers of the backbone", "layers=9"]),
-        (&["memory=0.001MB"], &["the budget is too tight even for a single layer"]),
-        (&["speedup=100"], &["the budget is too tight even for a single layer"]),
-        (&["layers=1", "speedup=50"], &["no candidate meets the budget", "the nearest"]),
+        (&["memory=0.001MB"], &["the budget is out of reach even with a single layer left"]),
+        (&["speedup=100"], &["the budget is out of reach even with a single layer left"]),
+        (&["layers=1", "speedup=50"], &["no candidate meets the budget", "closest: "]),
         (&["latency=25"], &["invalid latency in the budget", "25ms"]),
         (&["depth=3"], &["unknown budget", "`depth`"]),
         (&["layers=1", "--items", "2"], &["no held-out items"]),
@@ -429,7 +429,7 @@ fn share_of_the_kv_cache_is_met_without_mlps() {
         ("kv_cache=1.5", "a number above 0 and below 1"),
         ("params=0", "a number above 0 and below 1"),
         ("params=many", "invalid share"),
-        ("params=0.01", "the budget is too tight even for a single layer"),
+        ("params=0.01", "the budget is out of reach even with a single layer left"),
     ] {
         let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--budget"];
         let output = world.ghostlab(&[&line[..], &[budget]].concat());

@@ -220,7 +220,7 @@ fn a_worker_whose_time_is_up_is_queued_again_and_goes_on() {
     agrees(&world, &submitted);
     let logs = logs(&world);
     assert!(logs.contains("requeued by Slurm"), "{logs}");
-    assert!(logs.contains("chunks are done already"), "{logs}");
+    assert!(logs.contains("chunks cached"), "{logs}");
 }
 
 #[test]

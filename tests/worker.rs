@@ -180,7 +180,7 @@ fn job_that_kills_its_workers_is_abandoned_with_reason() {
     }
     let output = world.ghostlab(&["worker", "grid.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stderr(&output).contains("5 processes died during it"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("5 processes died during this job"), "{}", stderr(&output));
     let shown = status(&world);
     assert!(shown.contains("tiny on test@64 its worker died 5 times"), "{shown}");
     // A run without workers retries the failed work, and clears the failures.

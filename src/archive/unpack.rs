@@ -58,7 +58,7 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked>
     altered.extend(unlisted.into_iter().map(|name| Altered {
         name: name.to_owned(),
         listed: "nothing".to_owned(),
-        found: "an entry that is not in the list".to_owned(),
+        found: "an unlisted entry".to_owned(),
     }));
     Ok(Unpacked { sound, altered })
 }
@@ -90,7 +90,7 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
         let Some(left) = room.checked_sub(entry.size()) else {
             return refused(
                 &name,
-                "uncompressed entries, in total smaller than the archive",
+                "uncompressed entries, smaller in total than the archive",
                 "more bytes than the archive",
             );
         };
@@ -102,7 +102,7 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
         let size = entry.size();
         (&mut entry).take(size + 1).read_to_end(&mut content).map_err(|error| broken(&error.to_string()).at(&name))?;
         if content.len() as u64 != size {
-            return refused(&name, "as many bytes as the entry declares", "others");
+            return refused(&name, "as many bytes as the entry declares", "a different size");
         }
         std::fs::write(&path, content).map_err(|error| Error::io("write", &path, &error))?;
         names.insert(name);
@@ -122,7 +122,7 @@ fn broken(found: &str) -> Error {
     Error::bad_input("the archive is damaged")
         .expected("a complete zip file of uncompressed entries, as `ghostlab record pack` writes it")
         .found(found)
-        .hint("download it again; no part of a damaged archive can be trusted")
+        .hint("download the archive again")
 }
 
 #[cfg(test)]

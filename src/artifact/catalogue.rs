@@ -142,7 +142,7 @@ fn scores(grid: &Grid) -> bool {
 
 /// Reason why a figure without scores needs evaluation texts.
 const NEEDED: &str =
-    "the dense backbone must reproduce the paper's perplexities before it is pruned; --no-gate skips this check";
+    "the dense backbone must reproduce the paper's perplexities before it is pruned (skip this check with --no-gate)";
 
 /// Lists all artifacts of a directory, tables first, in paper order.
 ///
@@ -179,7 +179,7 @@ pub fn chosen<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
                 .ok_or_else(|| {
                     let known = all.iter().map(|artifact| artifact.name.as_str()).chain(["all"]);
                     let error = Error::bad_input(format!("unknown artifact `{name}`"));
-                    error.hint("`ghostlab reproduce` without arguments lists them").none_of(name, known)
+                    error.hint("run `ghostlab reproduce` without arguments to list them").none_of(name, known)
                 })
         })
         .collect()

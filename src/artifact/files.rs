@@ -41,7 +41,7 @@ pub enum TableShape {
 pub(super) fn unmade(outcome: &GridOutcome) -> Vec<String> {
     let unmade = outcome.unmade();
     let all = outcome.cells.len();
-    Vec::from_iter((unmade > 0).then(|| format!("Not complete: {unmade} of {all} cells.")))
+    Vec::from_iter((unmade > 0).then(|| format!("Incomplete: {unmade} of {all} cells not computed.")))
 }
 
 /// Collects the notes that apply to every table of a run.

@@ -170,7 +170,7 @@ impl ResultsFolder {
         Ok((!paths.is_empty()).then(|| {
             let folder = self.path().display();
             let paths = paths.join(", ");
-            format!("{folder} holds a run with other settings ({paths}); this one will replace it")
+            format!("{folder} contains a run with other settings ({paths}), which will be replaced")
         }))
     }
 
@@ -205,20 +205,22 @@ impl ResultsFolder {
             Record::This { .. } | Record::Kept { .. } => recorded::compare(&staged, plain)?,
         };
         match (&self.record, comparison) {
-            (Record::This { .. }, RecordComparison::IdenticalNumbers(what) | RecordComparison::Different(what)) => {
-                put(draft, names.in_folder(plain), Some(format!("recorded again; the record before differed: {what}")))
-            }
+            (Record::This { .. }, RecordComparison::IdenticalNumbers(what) | RecordComparison::Different(what)) => put(
+                draft,
+                names.in_folder(plain),
+                Some(format!("recorded again; differences from the previous record: {what}")),
+            ),
             (Record::Kept { reference }, RecordComparison::Different(what)) => {
                 let other = plain.display();
                 let ours = reference.path().display();
                 let says = format!(
-                    "differs from the recorded run in {other}: {what}; new results are in {ours}, and \
-                     `ghostlab compare {other} {ours}` shows more"
+                    "differs from the recorded run in {other}: {what}; new results are in {ours} (for \
+                     details, run `ghostlab compare {other} {ours}`)"
                 );
                 put(draft, names.in_folder(reference.path()), Some(says))
             }
             (Record::This { .. }, RecordComparison::Identical) if !same_page(&staged, plain)? => {
-                let says = "recorded again; the record before differed: what the page shows of it".to_owned();
+                let says = "recorded again; differences from the previous record: the results page".to_owned();
                 put(draft, names.in_folder(plain), Some(says))
             }
             (record, comparison) => {

@@ -374,7 +374,10 @@ fn markdown_and_latex_show_paper_value_and_verdict() {
     ] {
         assert!(text.contains(cell), "{cell}: {text}");
     }
-    assert!(text.contains("Small: the paper's value, ours less it, and a sign: = same, ≠ differs."), "{text}");
+    assert!(
+        text.contains("Small: the paper's value, our difference from it, and a sign: = same, ≠ differs."),
+        "{text}"
+    );
     let text = latex(&view, "table2");
     let ours = "\\shortstack[r]{\\textbf{62.50}$^{+}$\\\\{\\tiny 66.43}\\\\{\\tiny $-$3.93 $\\neq$}}";
     assert!(text.contains(ours) && text.contains("{\\tiny $\\pm$0.00 =}"), "{text}");

@@ -68,7 +68,7 @@ fn mark(
         return Ok(());
     };
     let held = as_pinned(hub, path, &files()?, pinned, hash);
-    hub.pinned = held.map_err(|error| error.hint(format!("`{fetch}` fetches it again")))?;
+    hub.pinned = held.map_err(|error| error.hint(format!("run `{fetch}` to download it again")))?;
     Ok(())
 }
 
@@ -182,7 +182,8 @@ pub fn examine(need: &InputRef, around: &InputResolver<'_>, hash: HashOf<'_>) ->
         None => files_of(need.kind, &path)?,
     };
     let held = pinned.zip(hub.as_ref()).map(|(pinned, hub)| as_pinned(hub, &path, &files, pinned, hash));
-    let held = held.transpose().map_err(|error| error.hint(format!("`{}` fetches it again", around.command())))?;
+    let held =
+        held.transpose().map_err(|error| error.hint(format!("run `{}` to download it again", around.command())))?;
     if let (Some(pinned), Some(true)) = (pinned, held) {
         found = format!("{found}, commit {} with the hashes of hub.lock", pinned.commit.short());
     }
@@ -239,9 +240,7 @@ fn unlike(name: &str, path: &Path, layers: [usize; 2]) -> Error {
 }
 
 fn another(name: &str, path: &Path) -> Error {
-    Error::bad_input(format!("the folder of `{name}` does not hold {}", backbone_label(name)))
+    Error::bad_input(format!("the folder of `{name}` does not contain {}", backbone_label(name)))
         .at(path.display().to_string())
-        .hint(format!(
-            "`{name}` is reserved for the paper's model: use another name for another model, in a separate grid"
-        ))
+        .hint(format!("use another name in a separate grid: `{name}` is reserved for the paper's model"))
 }

@@ -18,10 +18,11 @@ pub(super) struct NameList {
     pub label: usize,
     /// Index of the column that distinguishes kinds of rows, if any.
     kind: Option<usize>,
-    /// Index of the column with grid names, by which a description selects rows.
+    /// Index of the column with grid names, which descriptions use to select rows.
     name: usize,
-    /// Index of the column with URLs, and its heading in the paper.
+    /// Index of the URL column.
     source: usize,
+    /// Heading of the URL column in the paper.
     head: &'static str,
 }
 
@@ -110,7 +111,7 @@ impl NameList {
                 .map(|wanted| {
                     self.rows.iter().find(|row| row[name] == *wanted).ok_or_else(|| {
                         let known = self.rows.iter().map(|row| row[name].as_str());
-                        let error = Error::bad_input("unknown row of a list").expected("a name in the list");
+                        let error = Error::bad_input("unknown list entry").expected("a name in the list");
                         error.found(wanted).near(wanted, known)
                     })
                 })

@@ -38,7 +38,7 @@ impl PagePart {
         self
     }
 
-    /// Returns whether the page would look the same, ignoring who made the parts and when.
+    /// Returns whether the page would look the same, ignoring who computed the parts and when.
     pub(super) fn shows_the_same(&self, other: &Self) -> bool {
         fn shown(part: &PagePart) -> (PageArtifact, bool, BTreeMap<String, CellNote>) {
             let artifact = PageArtifact { provenance: Vec::new(), computed: Vec::new(), ..part.artifact.clone() };
@@ -74,7 +74,7 @@ impl PagePart {
             Error::damaged("cannot read an artifact of the page")
                 .at(path.display().to_string())
                 .found(error.to_string())
-                .hint("run `ghostlab reproduce` again: stored results are reused")
+                .hint("run `ghostlab reproduce` again; cached results are reused")
         })
     }
 }
@@ -89,9 +89,9 @@ pub(super) fn sheet(
     let all = outcome.cells.len();
     let status = match (outcome.failed(), outcome.unmade()) {
         (0, 0) => PageArtifact::COMPLETE.to_owned(),
-        (0, unmade) => format!("{unmade} of {all} cells are not made yet"),
+        (0, unmade) => format!("{unmade} of {all} cells not computed"),
         (failed, 0) => format!("{failed} of {all} cells failed"),
-        (failed, unmade) => format!("{failed} of {all} cells failed, {unmade} are not made yet"),
+        (failed, unmade) => format!("{failed} of {all} cells failed, {unmade} not computed"),
     };
     let cells = outcome
         .cells
@@ -201,7 +201,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
     let mut lines = vec![("layers removed".to_owned(), result.removed.to_string())];
     lines.extend(outcome.engines.get(&result.cell.backbone).map(|engine| ("engine".to_owned(), engine.to_string())));
     lines.extend(result.failure.iter().map(|reason| ("failed".to_owned(), reason.clone())));
-    lines.extend(result.missing.iter().map(|what| ("not made yet".to_owned(), what.clone())));
+    lines.extend(result.missing.iter().map(|what| ("not computed".to_owned(), what.clone())));
     lines.extend(result.notes().into_iter().map(|note| ("note".to_owned(), note)));
     for boundary in &result.boundaries {
         let boundary_name = format!("boundary of layer {}", boundary.region.0);

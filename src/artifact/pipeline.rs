@@ -1,4 +1,4 @@
-//! Makes an artifact: runs the grid, gates the dense backbones, and writes tables, figures and the record.
+//! Reproduces an artifact: runs the grid, gates the dense backbones, and writes tables, figures and the record.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -107,7 +107,7 @@ pub enum Gated {
     Yes(Option<Box<Grid>>),
 }
 
-/// Makes a table or figure.
+/// Reproduces a table or figure.
 ///
 /// # Errors
 /// Fails if the run stops, the numbers do not fit the description, or the folder is not writable.
@@ -172,10 +172,10 @@ pub fn make(
 /// Rejects an incomplete run, and one with unstable times, if the target is a recorded run.
 fn check_recordable(artifact: &Artifact, outcome: &GridOutcome, target: &ResultsFolder) -> Result<()> {
     if target.records() && outcome.failed() + outcome.unmade() > 0 {
-        let found = format!("{} failed, {} not made", counted(outcome.failed(), "cell"), outcome.unmade());
+        let found = format!("{} failed, {} not computed", counted(outcome.failed(), "cell"), outcome.unmade());
         return Err(Error::job("an incomplete run cannot be recorded")
             .at(artifact.name.clone())
-            .expected("every cell")
+            .expected("all cells")
             .found(found)
             .hint("run the same command without --record to see which cells failed, and why"));
     }
@@ -202,7 +202,7 @@ pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
 fn refuse_sublayers(artifact: &Artifact, grid: &Grid) -> Result<()> {
     match grid.cells.iter().find(|cell| !cell.depth.is_in_layers()) {
         Some(cell) if !artifact.description.shows_sublayers() => {
-            Err(Error::bad_input("the table or figure counts whole layers")
+            Err(Error::bad_input("the table or figure only supports whole layers")
                 .at(format!("{}, {cell}", artifact.name))
                 .expected("depths in layers")
                 .found(format!("a depth of {}", cell.depth))

@@ -77,7 +77,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let begun = Begun { file: shown(target), models: starter.models().map(str::to_owned).collect(), left_out };
     answer::show(begun, Answer::Init, |answer| {
-        println!("wrote {}: a grid of {}", answer.file, answer.models.join(", "))
+        println!("wrote {}: a grid of {}", answer.file, answer.models.join(", "));
     })?;
     note!(
         "use `ghostlab plan {0}` to see the jobs and their cost, and `ghostlab run {0}` to run them",

@@ -107,7 +107,7 @@ pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
         error: Error::missing("sbatch rejected the job")
             .at(script)
             .found(reason)
-            .hint("`ghostlab submit slurm … --dry-run` prints the script; run workers by hand where there is no Slurm"),
+            .hint("print the script with `ghostlab submit slurm … --dry-run`, or start workers by hand without Slurm"),
     })?;
     // sbatch prints `NUMBER` or `NUMBER;CLUSTER`.
     let number = text.trim().split(';').next().unwrap_or_default().to_owned();
@@ -124,9 +124,9 @@ pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
 /// Fails if scancel fails, with its message.
 pub fn cancel(numbers: &[String]) -> Result<()> {
     let arguments: Vec<&str> = numbers.iter().map(String::as_str).collect();
-    answer("scancel", &arguments, WORKING)
-        .map(drop)
-        .map_err(|reason| Error::missing("scancel failed").found(reason).hint("`squeue --me` shows the remaining jobs"))
+    answer("scancel", &arguments, WORKING).map(drop).map_err(|reason| {
+        Error::missing("scancel failed").found(reason).hint("run `squeue --me` to see the remaining jobs")
+    })
 }
 
 /// Requeues the Slurm job of this process, which ends it. For an array, only the current task is requeued.

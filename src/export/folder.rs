@@ -22,7 +22,7 @@ use crate::model::FloatType;
 use crate::quantity::distinct_sizes;
 use ghostlab_store::fault;
 
-/// File that records what an export was made from.
+/// File that records the inputs of an export.
 pub const MARK: &str = "ghostlab.json";
 /// Files that are copied unchanged if the backbone has them.
 const BESIDES: [&str; 12] = [
@@ -79,13 +79,13 @@ pub fn check(folder: &Path) -> Result<OutputFolder> {
         Err(_) => folder.symlink_metadata().is_ok(),
     };
     if occupied {
-        let found = if folder.is_dir() { "a folder without an export" } else { "not a folder" };
+        let found = if folder.is_dir() { "a folder that is not an export" } else { "not a folder" };
         let error = Error::bad_input("the output path already exists").at(folder.display().to_string());
         let error = error.expected("a new folder, or one from an earlier export").found(found);
         let earlier = folder.join(MARK).is_file();
         return Err(match earlier {
             true => error.hint(
-                "the folder has no list of exported files (earlier versions wrote none): move it, or choose another one with --to",
+                "move the folder, or choose another with --to: it has no list of exported files (earlier versions wrote none)",
             ),
             false => error.hint("use another folder with --to"),
         });

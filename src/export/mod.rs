@@ -75,7 +75,7 @@ impl Exporter<'_> {
         let export_grid = made_of(grid, cell);
         let Self { store, settings, reporter, stop, .. } = self;
         let outcome = exec::run(&export_grid, *settings, store, *reporter, stop)?;
-        let result = outcome.cells.first().ok_or_else(|| Error::job("the cell has no result").at(cell.to_string()))?;
+        let result = outcome.cells.first().ok_or_else(|| Error::job("no result for the cell").at(cell.to_string()))?;
         result.ok()?;
         let plan = Plan::new(&export_grid, store, settings.engine, settings.batch_tokens)?;
         let Some((backbone, variant)) = plan.variants().next() else {
@@ -142,9 +142,9 @@ const CELL: &str = "ghostlab.cell";
 /// Fails with exit code 2 if another file exists, or if the name does not end in `.gguf`.
 pub fn check_gguf(path: &Path, inputs: Vec<Input>) -> Result<()> {
     if !is_gguf(path) {
-        return Err(Error::bad_input("the name of a GGUF file must end in .gguf")
+        return Err(Error::bad_input("GGUF file names must end in .gguf")
             .at(path.display().to_string())
-            .hint("for example --to model.gguf"));
+            .hint("use a name such as --to model.gguf"));
     }
     let ours = path.is_file() && Gguf::open(path).is_ok_and(|file| file.keys().contains(&CELL));
     OutputFile { path, inputs, force: ours, is_ours: |_| false }.check()
@@ -214,10 +214,11 @@ fn goes_on(stop: &AtomicBool, what: &str) -> Result<()> {
     }
 }
 
-/// GGUF metadata entries, and notes on differences in llama.cpp.
+/// GGUF metadata entries, and notes on text that llama.cpp tokenizes differently.
 type Texts = (Vec<(String, Entry)>, Vec<String>);
 
-/// Returns the GGUF metadata of a backbone's tokenizer and chat template, and notes on differences in llama.cpp.
+/// Returns the GGUF metadata of a backbone's tokenizer and chat template, and notes on text that llama.cpp tokenizes
+/// differently.
 ///
 /// # Errors
 /// Fails like [`to_gguf`], or if a file cannot be read.

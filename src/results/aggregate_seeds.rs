@@ -105,7 +105,7 @@ fn merge_cells(all: &[&CellSummary]) -> CellSummary {
     let word = |name: &str| rest.get(name).map(|rest| rest.as_str().map_or_else(|| rest.to_string(), str::to_owned));
     let [corpus, sequences, length] =
         ["corpus", "sequences", "length"].map(|name| word(&format!("calibration.{name}")).unwrap_or_default());
-    // All questions, in order of first appearance.
+    // All metric keys, in order of first appearance.
     let keys = distinct(all.iter().flat_map(|cell| &cell.numbers).map(|number| &number.key));
     CellSummary {
         numbers: keys

@@ -235,7 +235,7 @@ fn caption(table: &Table) -> String {
     }
     if table.has_paper() {
         let signs = escaped(&table.signs());
-        parts.push(format!("Small: the paper's value, ours less it, and a sign: {signs}."));
+        parts.push(format!("Small: the paper's value, our difference from it, and a sign: {signs}."));
     }
     parts.retain(|part| !part.is_empty());
     parts.join(" ")

@@ -51,7 +51,7 @@ pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item =
             .iter()
             .any(|number| number.setup.calibration.as_ref().is_some_and(|calibration| calibration.shards.is_some()))
     {
-        parts.push("which order of the shards the authors had is not known".to_owned());
+        parts.push("the authors' shard order is unknown".to_owned());
     }
     parts.join("; ")
 }

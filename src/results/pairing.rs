@@ -151,7 +151,7 @@ impl NumberIdentity {
         let names = NumberNames { backbone: condition.backbone.clone(), metric: number.record.metric.clone(), text };
         let flat = match run.flat_settings(number).filter(|_| known) {
             Some(flat) => flat,
-            // Identify a number that was never planned by its question.
+            // Identify a number that was never planned by its metric key.
             None if known => flatten(&serde_json::json!({"asked": run.number_settings(number)})),
             None => by_condition(number),
         };

@@ -14,7 +14,7 @@ use crate::metric::Nearness;
 use crate::{criterion, recovery};
 
 pub(super) const OK: &str = "ok";
-const UNMADE: &str = "not made yet";
+const UNMADE: &str = "not computed";
 
 /// Builds the table of all results. `besides` are additional notes.
 pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
@@ -139,7 +139,7 @@ pub(super) fn shown(cell: &CellSummary, key: &MetricKey, decimals: usize) -> Opt
     ))
 }
 
-/// Returns a cell's setting as text, or an empty text.
+/// Returns a cell's setting as a string, or an empty string.
 fn setting_text(cell: &CellSummary, name: &str) -> String {
     cell.settings
         .get(name)

@@ -81,7 +81,7 @@ pub struct SavedCell {
     #[serde(skip_serializing_if = "usual")]
     #[serde(rename = "beside")]
     pub comparison: Option<SavedComparison>,
-    /// Key of the note that the number opens. A key without a note makes no link.
+    /// Key of the note that the number opens. Keys without a note are not links.
     #[serde(skip_serializing_if = "usual")]
     pub key: Option<String>,
     /// SHA-256 of the number's identity (variant, measurement, metric), as in `numbers.json`; `None` for a text and

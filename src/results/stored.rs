@@ -124,14 +124,13 @@ impl StoredResults {
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(Self::FILE);
         let text = std::fs::read_to_string(&path).map_err(|error| {
-            Error::io("read", &path, &error)
-                .hint("`ghostlab run` and `ghostlab reproduce` write it next to their tables")
+            Error::io("read", &path, &error).hint("pass a folder that `ghostlab run` or `ghostlab reproduce` wrote")
         })?;
         serde_json::from_str(&text).map_err(|error| {
             Error::damaged("cannot read the numbers of the results folder")
                 .at(path.display().to_string())
                 .found(error.to_string())
-                .hint("run the grid again: stored results are reused")
+                .hint("run the grid again; cached results are reused")
         })
     }
 

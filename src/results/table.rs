@@ -193,8 +193,8 @@ impl PrintedNumber {
 impl Table {
     /// Marks the best and second-best value of each column and block, and tests ours against the best other row.
     ///
-    /// Values that print equally are equal. Failed cells and cells whose calibration does not determine the operator
-    /// are not ranked. A column of equal values has no best.
+    /// Values with the same printed text are equal. Failed cells and cells whose calibration does not determine the
+    /// operator are not ranked. A column of equal values has no best.
     #[must_use]
     pub fn ranked(mut self) -> Self {
         for block in distinct(self.rows.iter().map(|row| &row.block)) {

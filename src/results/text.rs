@@ -143,7 +143,7 @@ pub fn markdown(table: &Table) -> String {
         legend.push(format!("⁺ and ⁻: {}.", table.marks()));
     }
     if table.has_paper() {
-        legend.push(format!("Small: the paper's value, ours less it, and a sign: {}.", table.signs()));
+        legend.push(format!("Small: the paper's value, our difference from it, and a sign: {}.", table.signs()));
     }
     let legend = Some(legend.join(" ")).filter(|legend| !legend.is_empty());
     let caption = Some(table.caption.trim().to_owned()).filter(|caption| !caption.is_empty());

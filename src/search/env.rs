@@ -50,7 +50,7 @@ pub(super) fn dense_time(grid: &Grid, spec: &Search, lab: &SearchEnv<'_>) -> Res
     let timed = Grid { cells: dense(grid), name: format!("{}.dense", grid.name), ..timed(grid, spec) };
     let outcome = times(&timed, lab)?;
     let time = outcome.cells.first().and_then(|cell| milliseconds(cell, spec));
-    time.ok_or_else(|| Error::job("no latency was measured for the dense backbone").at(grid.backbone.join(", ")))
+    time.ok_or_else(|| Error::job("no latency measured for the dense backbone").at(grid.backbone.join(", ")))
 }
 
 /// Returns the grid with the prompt's latency as its only evaluation.
@@ -194,7 +194,7 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &SearchEnv<'_>) -> Result<
         None => Ok(tracks),
         Some(stratum) => Err(Error::bad_input("no held-out items")
             .at(stratum.on.to_string())
-            .expected("3 or more items of each task and text, because a fifth is held out from the race")
+            .expected("at least 3 items of each task and text (one fifth is held out)")
             .found(format!("{} of {}", stratum.used, stratum.all))
             .hint("use more --items, or fewer tasks and texts")),
     }

@@ -5,10 +5,10 @@
 //! | file | content |
 //! | --- | --- |
 //! | `candidates` | cells that meet the budget, and their state during the search |
-//! | `laboratory` | environment: the grid runner, timing grids, objectives with their items, schedule of rounds |
+//! | `env` | environment: the grid runner, timing grids, objectives with their items, schedule of rounds |
 //! | `race` | elimination after a round |
 //! | `program_path` | computation that candidates share, for the cost of a round |
-//! | `course` | main procedure of a search, and the evaluation on held-out items |
+//! | `racing` | main procedure of a search, and the evaluation on held-out items |
 //! | `lead` | score differences on common items: candidate and rival, winner and plain removal |
 //! | `short_name` | short candidate names for tables |
 //! | `report` | tables and summary of a search as text |
@@ -238,7 +238,7 @@ impl Found {
                 let hint = match candidate.removed.is_whole_layers() {
                     true => {
                         let more = candidate.removed.whole_layers().len() + 1;
-                        format!("; `layers={more}` in the budget instead removes one layer more")
+                        format!("; use `layers={more}` as the budget to remove one more layer")
                     }
                     false => String::new(),
                 };
@@ -334,18 +334,19 @@ impl Costs {
     /// backbone in milliseconds, if known.
     pub fn misses(&self, budget: &Budget, dense: Option<f64>) -> Option<String> {
         let slow = budget.speedup.filter(|wanted| self.speedup < *wanted);
-        let slow = slow.map(|wanted| format!("{:.3} times as fast by the cost model, not {wanted}", self.speedup));
+        let slow = slow.map(|wanted| format!("predicted speedup {:.3} is below the budget's {wanted}", self.speedup));
         let late = budget.latency.zip(dense).map(|(most, dense)| (most, dense / self.speedup));
         let late = late.filter(|(most, time)| time > most);
-        let late = late.map(|(most, time)| format!("{time:.2} ms by the cost model, not {most}"));
+        let late = late.map(|(most, time)| format!("predicted latency {time:.2} ms exceeds the budget's {most}"));
         let large = budget.memory.filter(|most| self.bytes > *most);
-        let large =
-            large.map(|most| format!("{:.2} MB of weights, not {:.2}", in_megabytes(self.bytes), in_megabytes(most)));
+        let large = large.map(|most| {
+            format!("{:.2} MB of weights exceeds the budget's {:.2}", in_megabytes(self.bytes), in_megabytes(most))
+        });
         let shares =
             [(self.params, budget.params, "of the parameters"), (self.kv_cache, budget.kv_cache, "of the KV cache")];
         let over = shares.into_iter().find_map(|(share, most, what)| {
             let (share, most) = share.zip(most).filter(|(share, most)| share > most)?;
-            Some(format!("{share:.3} {what}, not {most}"))
+            Some(format!("{share:.3} {what} exceeds the budget's {most}"))
         });
         slow.or(late).or(large).or(over)
     }

@@ -158,15 +158,18 @@ fn measure_latencies(grid: &Grid, spec: &Search, lab: &SearchEnv<'_>, racers: &m
         let Some(racer) = racers.iter_mut().find(|racer| racer.cell == result.cell) else { continue };
         let Some((time, speedup)) = result.prompt(&spec.prompt).and_then(|prompt| took(prompt.sample.as_ref()?)) else {
             let reason =
-                format!("no time was measured over {}: out of memory, or its engine does not decode", spec.prompt);
+                format!("no latency measured over {}: out of memory, or the engine cannot decode", spec.prompt);
             racer.fate = Elimination::Slow { reason };
             continue;
         };
         racer.milliseconds = Some(time);
         let slow = spec.budget.speedup.zip(speedup).filter(|(wanted, found)| found < wanted);
-        let slow = slow.map(|(wanted, found)| format!("measured {found:.3} times as fast, not {wanted}"));
-        let late =
-            spec.budget.latency.filter(|most| time > *most).map(|most| format!("measured {time:.2} ms, not {most}"));
+        let slow = slow.map(|(wanted, found)| format!("measured speedup {found:.3} is below the budget's {wanted}"));
+        let late = spec
+            .budget
+            .latency
+            .filter(|most| time > *most)
+            .map(|most| format!("measured latency {time:.2} ms exceeds the budget's {most}"));
         if let Some(reason) = slow.or(late) {
             racer.fate = Elimination::Slow { reason };
         }

@@ -52,7 +52,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun, judge: &Judge) -> Re
     let verdicts = judge.verdicts(around(folder), &numbers.profile)?;
     let judged = about(&numbers.name, &verdicts.judged);
     if judged.is_empty() && text != written(&[]) {
-        check.differ(CLAIMS, [text.lines().next().unwrap_or_default(), "no claim about this that is checked"], None);
+        check.differ(CLAIMS, [text.lines().next().unwrap_or_default(), "no checked claim about this artifact"], None);
     }
     for entry in &judged {
         let claim = entry.claim;

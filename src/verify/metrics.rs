@@ -33,10 +33,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
                 true => check.agree(0.0),
                 false => {
                     let first = made.iter().zip(right).position(|(a, b)| a != b).unwrap_or_default();
-                    let at = format!(
-                        "{}, document {first} of those that are scored, by its log-likelihoods",
-                        item_label(number)
-                    );
+                    let at = format!("{}, scored document {first}, from log-likelihoods", item_label(number));
                     check.differ(at, [describe_answer(right.get(first)), describe_answer(made.get(first))], None);
                 }
             }
@@ -152,7 +149,7 @@ fn flips(recorded: &ReferenceRun, check: &mut Check) {
         });
         let variant = same_task.iter().find(|other| other.cell == number.cell);
         let (Some(dense), Some(variant)) = (dense, variant) else {
-            check.lack(item_label(number), "the answers of the dense model and the variant in the record");
+            check.lack(item_label(number), "recorded answers of the dense model and the variant");
             continue;
         };
         let expected = flipped(recorded, flip, dense, variant);
@@ -168,8 +165,8 @@ fn flips(recorded: &ReferenceRun, check: &mut Check) {
                 None,
             ),
             Some(index) => {
-                let at = format!("{}, document {index} of those that are scored", item_label(number));
-                let words = if flipping[index] { ["flips", "does not"] } else { ["does not flip", "flips"] };
+                let at = format!("{}, scored document {index}", item_label(number));
+                let words = if flipping[index] { ["flips", "does not flip"] } else { ["does not flip", "flips"] };
                 check.differ(at, words, None);
             }
         }
@@ -214,11 +211,11 @@ fn channels(folder: &Path, recorded: &ReferenceRun, check: &mut Check) -> Result
     let frame = read_frame(&path)?;
     let columns = (frame.column("cell"), frame.column("boundary"), frame.column("error"));
     let (Ok(cells), Ok(starts), Ok(errors)) = columns else {
-        check.differ(CHANNELS, ["the columns cell, boundary and error", "others"], None);
+        check.differ(CHANNELS, ["columns cell, boundary and error", "other columns"], None);
         return Ok(());
     };
     let (Ok(cells), Ok(starts), Ok(errors)) = (cells.str(), starts.u64(), errors.f64()) else {
-        check.differ(CHANNELS, ["texts, counts and numbers", "others"], None);
+        check.differ(CHANNELS, ["columns of strings, u64 and f64", "other types"], None);
         return Ok(());
     };
     let mut sums: std::collections::BTreeMap<(&str, u64), (f64, f64)> = std::collections::BTreeMap::new();

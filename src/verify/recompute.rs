@@ -196,7 +196,7 @@ impl DrawnPart {
             match sample(grid, *settings, request.store, request.reporter, request.stop, &draw) {
                 Ok(cells) => cells.iter().for_each(|cell| checks.compare(recorded, engine, grid, cell)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
-                Err(error) => checks.inputs.lack(format!("the kernels that {engine} used"), error.one_line()),
+                Err(error) => checks.inputs.lack(format!("kernels of {engine}"), error.one_line()),
             }
         }
         Ok(checks.all(recorded))
@@ -212,7 +212,8 @@ fn engine_request(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest
         Ok(Ok(())) => (request, None),
         Ok(Err(error)) => {
             let portable = EngineRequest { kernels: Some(KernelFamily::Portable), ..request };
-            let note = format!("{id} does not run here, so portable kernels recompute it: {}", error.one_line());
+            let note =
+                format!("{id} cannot run on this machine; recomputing with portable kernels: {}", error.one_line());
             (portable, Some(note))
         }
         Err(_) => (EngineRequest::default(), is_elsewhere(id)),
@@ -220,7 +221,7 @@ fn engine_request(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest
 }
 
 fn is_elsewhere(id: &ComputeId) -> Option<String> {
-    Some(format!("{id} is not available on this machine: computed with available kernels"))
+    Some(format!("{id} is not available on this machine; recomputing with available kernels"))
 }
 
 /// Removes cells and evaluations whose inputs are not on this machine from a grid.

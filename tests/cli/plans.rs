@@ -16,7 +16,7 @@ fn a_run_that_is_asked_to_stop_says_so() {
 #[test]
 fn impossible_job_is_refused_with_figures_before_work() {
     let world = World::new();
-    world.refuses(&["--memory", "0.001"], 3, &["memory limit", "backbone tiny", "0.00 GB by --memory; "]);
+    world.refuses(&["--memory", "0.001"], 3, &["memory limit", "backbone tiny", "0.00 GB (--memory); "]);
     let kinds = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
     assert!(kinds.contains("tokens-v") && !kinds.contains("activations-v") && !kinds.contains("scores-v"), "{kinds}");
     // The flag from the hint fixes the error.
@@ -102,7 +102,7 @@ fn other_settings_have_their_own_folder_and_never_mix() {
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
     let log = world.runs(&[]);
-    assert!(log.contains("holds a run with other settings (depth)"), "{log}");
+    assert!(log.contains("contains a run with other settings (depth)"), "{log}");
     assert_eq!(table(&world.path("results/grid/results.csv")).len(), 1 + 5);
     assert_eq!(names(&world.path("results/grid/lm_eval")).len(), 5, "samples of the earlier run remain");
     assert_eq!(std::fs::read_to_string(world.path("results/grid/notes.txt")).unwrap(), "mine");

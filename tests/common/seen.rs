@@ -271,7 +271,7 @@ impl Seen {
     }
 
     fn what_the_card_says(&self) -> String {
-        let line = self.card.lines().find(|line| line.starts_with("| what it is |"));
+        let line = self.card.lines().find(|line| line.starts_with("| identity |"));
         line.unwrap_or_else(|| panic!("{}", self.card)).to_owned()
     }
 

@@ -84,7 +84,7 @@ fn waiting_for_a_process_is_shown_and_stops_on_signal() {
         let world = World::new();
         plant_far(&world, FAR, &["tokenising"]);
         let mut child = started(&world, &["run", "grid.yaml"], "");
-        wait_for(&mut child, "tokenising: waiting for process 5");
+        wait_for(&mut child, "tokenizing: waiting for process 5");
         signal(&child, name);
         assert_eq!(ended(child).status.code(), Some(130), "{name}");
         let status = stdout(&world.ghostlab(&["status"]));

@@ -20,7 +20,7 @@ fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
     {
         let refused = run(&world, &server, command, 5);
         assert!(refused.contains("differs from the pinned one") && refused.contains("model.safetensors"), "{refused}");
-        assert!(refused.contains("`ghostlab fetch grid.yaml` fetches it again"), "{refused}");
+        assert!(refused.contains("run `ghostlab fetch grid.yaml` to download it again"), "{refused}");
     }
     let score = ["score", MODEL, "--perplexity", "test.jsonl@64", "--windows", "2", "--json"];
     let refused = run(&world, &server, &score, 5);

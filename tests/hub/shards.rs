@@ -55,7 +55,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     let files = serde_json::json!({"shards": "one-by-one", "of": 8, "read": 1, "files": {"2": "part-2-of-8.jsonl"}});
     assert_eq!(*stream, files);
     let notes = fs::read_to_string(world.path("results/grid/results.md")).unwrap();
-    assert!(notes.contains("streamed with its shards one by one"), "{notes}");
+    assert!(notes.contains("streamed shard by shard"), "{notes}");
     let first = fs::read(world.path("results/grid/results.csv")).unwrap();
 
     // Another seed starts with another shard (5). Interleaving reads each of the eight groups.

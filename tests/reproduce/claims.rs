@@ -50,7 +50,7 @@ fn a_verdict_stands_only_where_the_protocol_is_the_papers() {
     assert_eq!(column(&world, "verdict")[0], "differs");
     let world = as_in_the_paper(64);
     let output = made(&world, &["reproduce", "table3"]);
-    assert!(output.contains("other protocol: windows of 64 tokens, not 2048"), "{output}");
+    assert!(output.contains("other protocol: windows of 64 tokens (paper: 2048)"), "{output}");
     assert!(output.contains("cannot check whether it is the paper's model"), "{output}");
     assert!(column(&world, "verdict").iter().all(String::is_empty), "{:?}", column(&world, "verdict"));
     assert!(column(&world, "other_protocol")[0].contains("windows of 64 tokens"));
@@ -85,7 +85,7 @@ fn a_text_that_is_calibrated_on_and_evaluated_on_is_warned_of() {
         grid.replace("test: {path: test.jsonl, rule: ptb, limit: 5}", "test: {path: again.txt, rule: ptb, limit: 5}"),
     );
     let run = world.run(&["--set", "depth=1"]);
-    let warning = "`train` and `test` are the same file, calibrated on and evaluated on";
+    let warning = "`train` and `test` are the same file, used for both calibration and evaluation";
     assert!(String::from_utf8_lossy(&run.stderr).contains(warning), "{}", both(&run));
     assert!(String::from_utf8_lossy(&run.stdout).contains(warning), "{}", both(&run));
 }
@@ -121,7 +121,7 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
     let both = judged(&made(&world, &["reproduce", "tableA7"]));
     assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "the artifacts must be comparable");
     let open = judged(&made(&world, &["reproduce", "tableA7", "--no-gate"]));
-    assert_eq!(open, "tableA7 was made with --no-gate, the other without: UNKNOWN");
+    assert_eq!(open, "tableA7 was computed with --no-gate, the other without: UNKNOWN");
     let text = fs::read_to_string(world.path("test.jsonl")).unwrap();
     world.write("test.jsonl", text.repeat(2));
     let other = judged(&made(&world, &["reproduce", "tableA7"]));

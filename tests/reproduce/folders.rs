@@ -77,7 +77,7 @@ fn run_and_reproduce_of_an_artifact_keep_separate_folders() {
         let both: Vec<_> =
             folders_in_mini(&world).iter().map(|folder| (folder.clone(), kept(&world, folder))).collect();
         let output = made(&world, &["run", "experiments/mini.yaml", "--stored"]);
-        assert!(!output.contains("failed") && !output.contains("not made yet"), "{output}");
+        assert!(!output.contains("failed") && !output.contains("not computed"), "{output}");
         let output = made(&world, &order[0]);
         assert!(output.contains("3 of 3 cells cached"), "{output}");
         for (folder, files) in both {

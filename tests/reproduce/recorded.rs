@@ -23,7 +23,7 @@ fn races_are_recorded_with_labels_and_stay_to_the_byte() {
     world.write("experiments/whole.yaml", format!("{WHOLE}{axes}{scored}"));
     world.write("experiments/races.yaml", format!("{RACES}{axes}{raced}"));
     let alone = made(&world, &["reproduce", "races"]);
-    assert!(alone.contains("whole is not made here"), "{alone}");
+    assert!(alone.contains("whole is not computed here"), "{alone}");
     fs::remove_dir_all(world.path("results")).unwrap();
 
     let output = made(&world, &["reproduce", "whole", "races", "--record"]);

@@ -1,4 +1,4 @@
-//! Finds duplicated rows and metrics, and rows of another number of calibration sequences.
+//! Finds duplicated rows and metrics, and rows that use another number of calibration sequences.
 
 use super::accuracy::both_at_chance;
 use super::row::{AuditRow, agree, loose, words};

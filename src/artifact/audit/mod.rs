@@ -60,8 +60,8 @@ impl Check {
             Self::Count => "an accuracy is a whole number of right answers out of the task's documents",
             Self::Chance => "a row is above chance in some task",
             Self::Copy => "two conditions have two rows",
-            Self::Duplicate => "a table gives a metric of a condition once",
-            Self::Speedup => "a speedup is the dense latency by the row's own",
+            Self::Duplicate => "a table states each metric of a condition once",
+            Self::Speedup => "a speedup is the dense latency divided by the row's latency",
             Self::Memory => "an operator takes no more memory than a matrix of C² numbers",
         }
     }

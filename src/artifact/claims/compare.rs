@@ -73,7 +73,7 @@ pub fn render(judged: &[JudgedClaim<'_>]) -> String {
     let ours = verdict_counts(&rows, |row| row.verdict);
     let theirs = verdict_counts(&rows, |row| row.paper_verdict);
     let mut text =
-        format!("{ours} (on the paper's own numbers {})\n", theirs.split_once(": ").map_or("", |(_, detail)| detail));
+        format!("{ours} (on the paper's numbers {})\n", theirs.split_once(": ").map_or("", |(_, detail)| detail));
     for JudgedClaim { claim, paper, ours, profile } in judged {
         let [(paper_count, paper_word), (our_count, our_word)] =
             [paper, ours].map(|verdict| (verdict.count(), verdict.outcome.word().to_uppercase()));

@@ -123,17 +123,17 @@ impl Claim {
         let ClaimCheck { outcome, mut shown } = (self.check)(&setting);
         let several = differing(&known);
         if outcome == Judgement::Unknown && !several.is_empty() {
-            shown = format!("{shown}; its cells differ in {}", several.join(", "));
+            shown = format!("{shown}; the cells differ in {}", several.join(", "));
         }
         // The paper's timings cannot be repeated.
         let measured = artifacts.iter().any(|(_, artifact)| artifact.run.is_some());
         if outcome == Judgement::Unknown && shown.contains(NOISY) && measured {
-            shown = format!("{shown}; the same command with --retime times again");
+            shown = format!("{shown}; run the same command with --retime to measure again");
         }
         SettingVerdict { setting: self.over.iter().copied().zip(key).collect(), outcome, cut_of, shown }
     }
 
-    /// Merges criteria that made the same cut into one setting, because one measurement must count once.
+    /// Merges criteria with the same cut into one setting, because one measurement must count once.
     fn by_measurement<'a>(&self, groups: Vec<ClaimGroup<'a>>) -> Vec<ClaimGroup<'a>> {
         let Some(axis) = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion) else { return groups };
         let mut cuts: Vec<ClaimGroup<'a>> = Vec::new();
@@ -166,7 +166,9 @@ impl Claim {
             Some(true) => (Judgement::Holds, None),
             Some(false) => (Judgement::Fails, None),
             None if total == 0 => (Judgement::Unknown, Some("no numbers".to_owned())),
-            None if unknown == 0 => (Judgement::Unknown, Some(format!("{total} are too few for `{}`", self.needed))),
+            None if unknown == 0 => {
+                (Judgement::Unknown, Some(format!("too few settings for `{}` ({total})", self.needed)))
+            }
             None => {
                 let first = settings.iter().find(|setting| setting.outcome == Judgement::Unknown);
                 (Judgement::Unknown, first.map(|setting| setting.shown.clone()))
@@ -232,7 +234,7 @@ impl ClaimVerdict {
         let unknown = if self.unknown == 0 { String::new() } else { format!(", {} unknown", self.unknown) };
         let twice = self.settings.iter().filter(|setting| setting.cut_of.is_some()).count();
         let twice = if twice == 0 { String::new() } else { format!(", {twice} on a cut that counts already") };
-        let gate = if self.ungated { " (made with --no-gate)" } else { "" };
+        let gate = if self.ungated { " (computed with --no-gate)" } else { "" };
         let best = self.best.as_ref().map_or_else(String::new, |best| format!(" ({})", best.qualified()));
         format!("{} of {}{best}{unknown}{twice}, {} needed{gate}", self.held, self.total, self.needed)
     }

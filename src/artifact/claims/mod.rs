@@ -161,7 +161,7 @@ struct ClaimEntry {
 static ALL: LazyLock<Vec<Claim>> = LazyLock::new(|| {
     let sentences: Vec<Sentence> = match serde_saphyr::from_str(include_str!("claims.yaml")) {
         Ok(sentences) => sentences,
-        Err(error) => unreachable!("claims.yaml is a part of the program: {error}"),
+        Err(error) => unreachable!("invalid embedded claims.yaml: {error}"),
     };
     sentences.into_iter().flat_map(Sentence::claims).collect()
 });
@@ -182,7 +182,7 @@ impl Sentence {
             let only = ONLY.iter().find(|(name, _)| *name == only);
             let check = CHECKS.iter().find(|(id, _)| *id == entry.id);
             let (Some((_, only)), Some((id, check))) = (only, check) else {
-                unreachable!("claims.yaml is a part of the program: {} has no check, or no such settings", entry.id)
+                unreachable!("invalid embedded claims.yaml: {} has no check, or unknown settings", entry.id)
             };
             Claim {
                 id,

@@ -146,7 +146,7 @@ impl ClaimCheck {
         Self { outcome: Judgement::Unknown, shown: reason }
     }
 
-    /// Combines two checks. A failure decides.
+    /// Returns the conjunction of two checks: `Fails` if either fails, then `Unknown` or `NotApplicable` if either is.
     pub(super) fn and(self, other: Self) -> Self {
         match (self.outcome, other.outcome) {
             (Judgement::Fails, _) | (_, Judgement::Fails) | (Judgement::Holds, Judgement::Holds) => {
@@ -163,7 +163,7 @@ impl ClaimCheck {
     }
 
     pub(super) fn all(checks: impl IntoIterator<Item = ClaimCheck>) -> Self {
-        checks.into_iter().reduce(ClaimCheck::and).unwrap_or_else(|| Self::unknown("nothing is asked".to_owned()))
+        checks.into_iter().reduce(ClaimCheck::and).unwrap_or_else(|| Self::unknown("no checks".to_owned()))
     }
 }
 

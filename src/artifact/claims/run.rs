@@ -94,16 +94,16 @@ pub(super) fn apart((a, first): (&str, &ArtifactNumbers), (b, second): (&str, &A
     let other = second.run.as_ref()?;
     if one.program != other.program {
         return Some(format!(
-            "{a} was made by {}, {b} by {}: make both again with the same version",
+            "{a} was computed by {}, {b} by {}: recompute both with the same version",
             one.program, other.program
         ));
     }
     if one.gate != other.gate {
         let open = if one.gate { b } else { a };
-        return Some(format!("{open} was made with --no-gate, the other without"));
+        return Some(format!("{open} was computed with --no-gate, the other without"));
     }
     if let Some((older, _)) = [(a, first), (b, second)].iter().find(|(_, artifact)| artifact.identities.is_empty()) {
-        return Some(format!("{older} was made by an older version, which did not record the identity of each number"));
+        return Some(format!("{older} was computed by an older version that does not record identities of numbers"));
     }
     let unlike = LEVELS.iter().find_map(|level| unlike(level, first, second));
     unlike.map(|what| format!("{a} and {b} differ in {what}"))
@@ -177,7 +177,11 @@ mod tests {
     fn condition_may_differ_and_one_name_has_one_meaning() {
         let one = known(4, "c4", cell_leaves(0, "c4's"));
         assert_eq!(why(&one, &known(4, "wikitext2", cell_leaves(0, "wikitext2's"))), "");
-        assert_eq!(why(&one, &known(6, "c4", cell_leaves(1, "c4's"))), "", "another cell may be another one");
+        assert_eq!(
+            why(&one, &known(6, "c4", cell_leaves(1, "c4's"))),
+            "",
+            "a different cell may have different settings"
+        );
         let why = |other: FlatSettings| self::why(&one, &known(4, "c4", other));
         assert_eq!(
             why(cell_leaves(1, "c4's")),
@@ -213,9 +217,9 @@ mod tests {
                 .contains("with the same version")
         );
         let open = one_record_of(ClaimRun { program, gate: false });
-        assert_eq!(why(&one_record(), &open), "tableA7 was made with --no-gate, the other without");
+        assert_eq!(why(&one_record(), &open), "tableA7 was computed with --no-gate, the other without");
         let older = ArtifactNumbers { identities: Vec::new(), ..one_record() };
-        assert!(why(&one_record(), &older).starts_with("tableA7 was made by an older version"));
+        assert!(why(&one_record(), &older).starts_with("tableA7 was computed by an older version"));
         assert_eq!(why(&one_record(), &ArtifactNumbers::printed(vec![record("llama", 4, "ghosted", 50.0)])), "");
     }
 

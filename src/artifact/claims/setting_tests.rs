@@ -87,7 +87,7 @@ fn lead(records: &[Record], name: &str, rivals: &[&str]) -> Quantity {
 fn of_a_share_neither_much_nor_little_is_best() {
     let shares: Vec<Record> = table().into_iter().map(|record| with_metric(record, "m_symmetric_share")).collect();
     let setting = of(&shares);
-    let reason = "of m_symmetric_share neither more nor less is better";
+    let reason = "m_symmetric_share has no better direction";
     assert_eq!(setting.best("m_symmetric_share", "ghosted", &ALL), ClaimCheck::unknown(reason.into()));
     assert_eq!(setting.lead("m_symmetric_share", "ghosted", &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
     assert_eq!(setting.value("m_symmetric_share", "ghosted").above(0.0).outcome, Judgement::Holds);
@@ -118,7 +118,7 @@ fn mean_and_least_are_over_those_that_are_named() {
     let setting = of(&records);
     assert_eq!(setting.mean(ACCURACY, &["replaceme-ls", "ghosted"]).equal(59.775).outcome, Judgement::Holds);
     let least = setting.least(ACCURACY, &ALL).above(50.0);
-    assert_eq!(least, ClaimCheck::known(false, "40.70 (none, the least of 3) < 50".into()));
+    assert_eq!(least, ClaimCheck::known(false, "40.70 (none, minimum of 3) < 50".into()));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn several_values_where_one_is_asked_are_not_guessed_between() {
 fn a_comparison_of_depths_needs_two_and_a_failed_cell_is_one() {
     let mut records = table();
     let one = of(&records).between_depths(is_lower_if_deeper);
-    assert_eq!(one, ClaimCheck::unknown("there is no second depth, depth 7".into()));
+    assert_eq!(one, ClaimCheck::unknown("no second depth to compare, depth 7".into()));
     records.push(record("a", 9, "ghosted", 55.0));
     assert_eq!(of(&records).between_depths(is_lower_if_deeper).outcome, Judgement::Holds);
     records.push(Record { value: None, ..record("a", 11, "ghosted", 0.0) });
@@ -165,7 +165,7 @@ fn the_parts_of_a_calibration_are_told_apart() {
 #[test]
 fn noisy_time_decides_nothing_and_shows_its_deviation() {
     let metric = "prefill_ms:seq=8:batch=1";
-    let noise = "noise: prefill_ms:seq=8:batch=1 of ghosted, 10.00 ± 5.00, deviates by 50 % where 5 % is the most that can be used";
+    let noise = "noise: prefill_ms:seq=8:batch=1 of ghosted, 10.00 ± 5.00, deviates by 50 % (limit: 5 %)";
     let records = [
         time_record(7, "none", 10.0, 0.4),
         time_record(7, "ghosted", 10.0, 5.0),

@@ -60,7 +60,7 @@ impl LayerDiagram {
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let most = if around.width == Width::Page { 2 } else { 1 };
         if self.selections.is_empty() || self.selections.len() > most {
-            return Err(Error::bad_input("too many selections for a layer diagram")
+            return Err(Error::bad_input("wrong number of selections for a layer diagram")
                 .expected(format!("1 to {most}"))
                 .found(self.selections.len().to_string()));
         }

@@ -177,7 +177,7 @@ impl Pareto {
 }
 
 fn nothing() -> Error {
-    Error::bad_input("a Pareto figure has nothing to draw").expected("a variant with a size and a value in each panel")
+    Error::bad_input("the Pareto figure has no points").expected("a variant with a size and a value in each panel")
 }
 
 /// Returns the step line through the frontier: each value extends to the next point.
@@ -297,6 +297,6 @@ mod tests {
     fn figure_without_points_is_refused() {
         let plot = Plot::Pareto(dense_figure(0));
         let error = Figure { around: Surroundings::default(), plot }.draw().unwrap_err();
-        assert!(error.to_string().contains("nothing to draw"), "{error}");
+        assert!(error.to_string().contains("no points"), "{error}");
     }
 }

@@ -314,7 +314,7 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
 /// Fails like [`table::table`].
 pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<PageList>> {
     let rows: Vec<Vec<String>> = folders.iter().map(|(folder, reason)| vec![folder.clone(), reason.clone()]).collect();
-    let caption = "Results next to those of this page.".to_owned();
+    let caption = "Results folders that are not on this page.".to_owned();
     list(("left-out", "Left out", caption), &SavedTable::of_words(named(&["Folder", "Why"], 1), &rows))
 }
 

@@ -226,7 +226,7 @@ impl<'a> RunContext<'a> {
     /// Reports a damaged object, once per message.
     pub(crate) fn damaged(&self, error: &Error) {
         if lock(&self.reported_damage).insert(error.one_line()) {
-            self.note(format!("{}; made again", error.one_line()));
+            self.note(format!("{}; recomputing", error.one_line()));
         }
     }
 
@@ -256,7 +256,7 @@ impl<'a> RunContext<'a> {
         match self.store.lease(name)? {
             LeaseResult::Mine(lease) => Ok(Some(lease)),
             LeaseResult::Theirs(process) => {
-                let text = format!("{what}: process {} works on it", process.owner.pid);
+                let text = format!("{what}: leased by process {}", process.owner.pid);
                 if lock(&self.reported_damage).insert(text.clone()) {
                     self.note(text);
                 }
@@ -337,7 +337,7 @@ impl<'a> LeaseGuard<'a> {
     /// # Errors
     /// Fails if the lease is lost after a pause of this process ([`Self::is_lost`]).
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_lost() { Err(Error::interrupted("its lease was lost")) } else { Ok(()) }
+        if self.is_lost() { Err(Error::interrupted("the lease was lost")) } else { Ok(()) }
     }
 
     pub(crate) fn name(&self) -> &str {

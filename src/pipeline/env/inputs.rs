@@ -214,9 +214,8 @@ fn read_json(path: &Path) -> Result<Value> {
         return Ok(Value::Null);
     }
     let text = regular::read(path)?;
-    serde_json::from_slice(&text).map_err(|error| {
-        Error::bad_input("the file is not JSON").at(path.display().to_string()).found(error.to_string())
-    })
+    serde_json::from_slice(&text)
+        .map_err(|error| Error::bad_input("invalid JSON").at(path.display().to_string()).found(error.to_string()))
 }
 
 /// Returns warnings about cuts that a search cannot select, texts used for both calibration and evaluation, and
@@ -235,10 +234,10 @@ pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
                 continue;
             }
             let what = match one == other {
-                true => format!("`{one}` is calibrated on and evaluated on"),
-                false => format!("`{one}` and `{other}` are the same file, calibrated on and evaluated on"),
+                true => format!("`{one}` is used for both calibration and evaluation"),
+                false => format!("`{one}` and `{other}` are the same file, used for both calibration and evaluation"),
             };
-            let warning = format!("Warning: {what}: its perplexity is of text that methods have seen.");
+            let warning = format!("Warning: {what}: the perplexity is biased, because methods have seen the text.");
             if !warnings.contains(&warning) {
                 warnings.push(warning);
             }

@@ -44,8 +44,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Fails if the user interrupted the run.
 pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
     if stop.load(Relaxed) {
-        return Err(Error::interrupted("stopped before the grid was finished")
-            .hint("nothing is lost: run the same command to resume"));
+        return Err(Error::interrupted("stopped before the grid was finished").hint("run the same command to resume"));
     }
     Ok(())
 }

@@ -310,7 +310,7 @@ mod tests {
         let (last, before) = all.split_last().unwrap();
         assert_eq!(last.2, Some(0.0));
         assert!(before.iter().all(|(_, _, left)| left.is_none_or(|left| left >= 1.0)), "{before:?}");
-        assert_eq!(before[0].2, None, "nothing was done yet, so nothing is known");
+        assert_eq!(before[0].2, None, "no estimate before any progress");
     }
 
     #[test]

@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(
             last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 1)]),
             last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 2)]),
-            "the other one is where it was"
+            "the other variant is unchanged"
         );
         assert_ne!(last(&[variant(None, 0), variant(Some("ghosted"), 0)]), last(&[variant(Some("ghosted"), 0)]));
     }

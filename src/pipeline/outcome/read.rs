@@ -114,7 +114,7 @@ impl<'a> BackboneReader<'a> {
         }
         // Operators may have been evicted after scoring.
         if variant.scores.is_empty() && variant.latencies.is_empty() && !is_solved {
-            result.missing = Some("its operator is not computed".to_owned());
+            result.missing = Some("operator not computed".to_owned());
         }
         for (index, key) in variant.scores.iter().enumerate() {
             self.read_scores(index, key, &mut result)?;

@@ -82,13 +82,13 @@ fn training_text(cell: &Cell) -> Option<Calibration> {
 fn reject_cuts_of_export(config: &Config, cells: &[(usize, &Cell)]) -> Result<()> {
     match cells.iter().find(|(_, cell)| !cell.is_dense() && !config.is_plain()) {
         None => Ok(()),
-        Some((_, cell)) => Err(Error::bad_input(
-            "a backbone with operators next to its weights or without some sublayers can be scored, but not pruned",
-        )
-        .at(cell.to_string())
-        .expected("a dense cell")
-        .found(format!("an export: {}", config.export_text()))
-        .hint("prune the model that it was exported from")),
+        Some((_, cell)) => {
+            Err(Error::bad_input("a backbone with side operators or missing sublayers can be scored, but not pruned")
+                .at(cell.to_string())
+                .expected("a dense cell")
+                .found(format!("an export: {}", config.export_text()))
+                .hint("prune the model that it was exported from"))
+        }
     }
 }
 
@@ -333,8 +333,8 @@ impl BackbonePlan {
         Err(Error::bad_input("fine-tuning requires one contiguous block of removed layers")
             .at(cell.to_string())
             .expected("a criterion that removes one block, such as llm-streamline")
-            .found(format!("`{criterion}`, whose layers need not be one block"))
-            .hint("the paper fine-tunes LLM-Streamline's cuts"))
+            .found(format!("`{criterion}`, which may remove several blocks"))
+            .hint("use `llm-streamline`, as in the paper"))
     }
 }
 

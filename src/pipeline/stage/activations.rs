@@ -128,7 +128,7 @@ pub(crate) fn first(
             job.label,
             request.sites.len(),
             bytes as f64 / 1e6,
-            if fits { "one pass" } else { "over the limit: a second pass spools only what the selections chose" }
+            if fits { "one pass" } else { "over the spool limit: a second pass will spool only the selected sites" }
         ));
     }
     let waits = !request.pairs.is_empty() || !read.is_empty();
@@ -165,7 +165,7 @@ pub(crate) fn run(
     let sequences = job.shape.sequences;
     let tokens = left * job.shape.length;
     if left < sequences {
-        job.run.note(format!("{label}: {} of {sequences} sequences are stored", sequences - left));
+        job.run.note(format!("{label}: {} of {sequences} sequences cached", sequences - left));
     }
     let config = &job.backbone.config;
     let load = Load::windows(tokens, job.shape.length);

@@ -39,8 +39,8 @@ pub const GROUP: Group = Group {
     report: |_, _, _, _| {},
 };
 
-/// Makes the missing selections and operators of some variants of a calibration. An error that concerns one variant
-/// fails only that variant.
+/// Computes the missing selections and operators of some variants of a calibration. An error that concerns one
+/// variant fails only that variant.
 ///
 /// # Errors
 /// Fails on errors that stop the run or concern all variants.
@@ -57,7 +57,7 @@ fn make(
     let name = plan.lease_name(backbone);
     let Some(lease) = run.lease(&name, &label)? else { return Ok(JobStatus::Contended) };
     let hold = LeaseGuard::new(run, lease, &name);
-    // Another process may have made them while this one waited for the lease.
+    // Another process may have computed them while this one waited for the lease.
     if run.store_cache.all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
         return Ok(JobStatus::Done);
     }
@@ -194,7 +194,7 @@ fn chosen<'s>(
                 Some(key) => run.fail_at(variant.cell, key, reason.clone()),
                 None => run.fail(variant.cell, reason.clone()),
             },
-            Some(Picked::Waiting) | None => run.fail(variant.cell, "its criterion was not measured".to_string()),
+            Some(Picked::Waiting) | None => run.fail(variant.cell, "the criterion was not measured".to_string()),
         }
     }
     chosen

@@ -49,7 +49,7 @@ impl ChunkRun<'_> {
         self.catch_up(&mut journal, &mut candidates);
         let left = self.left(&candidates);
         if left.len() < chunks && self.sample.is_none() {
-            self.run.note(format!("{}: {} of {chunks} chunks are done already", self.label, chunks - left.len()));
+            self.run.note(format!("{}: {} of {chunks} chunks cached", self.label, chunks - left.len()));
         }
         Ok(ChunkState { job: None, journal: Some(journal), candidates, left, caught_up: true })
     }
@@ -181,7 +181,7 @@ impl ChunkRun<'_> {
     }
 
     /// Visits the remaining chunks once and computes those without a lease. Returns `Done` if there were any, and
-    /// `Busy` if other processes hold all of them.
+    /// `Contended` if other processes hold all of them.
     fn pass(&self, scoring: &mut ChunkState) -> Result<JobStatus> {
         let ChunkState { job, journal, candidates, left, caught_up } = scoring;
         let before = left.len();
@@ -420,7 +420,7 @@ pub(crate) struct ChunkState {
 enum ChunkLease {
     /// Lease acquired, with the candidates that lack the chunk.
     Mine(Vec<usize>, Lease),
-    /// No candidate lacks the chunk any more.
+    /// All candidates have the chunk.
     Done,
     Others,
     GivenUp(String),

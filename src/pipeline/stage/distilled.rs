@@ -29,7 +29,7 @@ pub const STAGE: Stage = Stage {
     words: Some(Words {
         group: WorkKind::Calibrate,
         part: "trained_operator",
-        about: "That, trained further.",
+        about: "Fine-tuned operator.",
         what: "trained operator",
         reads: |backbone, variant, _| {
             let text = &backbone.calibrations[variant.trained.as_ref()?.text];
@@ -51,7 +51,7 @@ pub const STATE: &str = "state.bin";
 pub fn key(backbone: BackboneKeyParts<'_>, operator: &Arc<Key>, text: &Arc<Key>, what: &Arc<Identity>) -> Key {
     let identity = json!({
         "learning_rate": Finetune::LEARNING_RATE, "weight_decay": Finetune::WEIGHT_DECAY,
-        // Training always runs on the CPU in f32, regardless of the engine that made its inputs.
+        // Training always runs on the CPU in f32, regardless of the engine that computed its inputs.
         "likeliest": Finetune::TOP_TOKENS, "dtype": CPU.dtype, "device": CPU.device,
     });
     let teacher = Arc::new(teacher::family(backbone, text).key());
@@ -169,7 +169,7 @@ fn train_one(
         .operator
         .as_ref()
         .and_then(|key| run.get(key))
-        .ok_or_else(|| Error::job("its operator is not in the store"))?;
+        .ok_or_else(|| Error::job("the operator is not in the store"))?;
     let tail =
         job.models.read(backbone, || LayersAfter::load(&backbone.config, &backbone.folder, end, &Device::Cpu))?;
     let lessons = teacher::TrainingData::kept(job, plan, start, &tail)?;

@@ -12,7 +12,7 @@ pub const KIND: ObjectKind = ObjectKind::new("generations", 1);
 /// Each variant is stored separately, because the length of its texts is not known in advance.
 pub const STAGE: Stage = Stage {
     inodes: |_| 2,
-    words: Some(Words { part: "generations", about: "Its answers to a task.", what: "answers to", ..scores::WORDS }),
+    words: Some(Words { part: "generations", about: "Answers to a task.", what: "answers to", ..scores::WORDS }),
     ..Stage::new(KIND)
 };
 

@@ -32,7 +32,7 @@ pub const STAGE: Stage = Stage {
     words: Some(Words {
         group: WorkKind::Time,
         part: "latency",
-        about: "Its time over a prompt, and of what is decoded behind it.",
+        about: "Latency of the prompt and of decoding after it.",
         what: "latency over",
         reads: |_, _, _| None,
     }),
@@ -120,7 +120,7 @@ pub(crate) fn announced(backbones: &[BackbonePlan]) -> String {
             let Rounds { warmups, timed } = Rounds::PAPER;
             (!prompts.is_empty()).then(|| {
                 format!(
-                    "{} over {} ({variants} variants side by side, {timed} rounds or more after {warmups} warm-ups)",
+                    "{} over {} ({variants} interleaved variants, at least {timed} rounds after {warmups} warm-ups)",
                     backbone.name,
                     prompts.join(", ")
                 )
@@ -130,7 +130,7 @@ pub(crate) fn announced(backbones: &[BackbonePlan]) -> String {
     match timed.is_empty() {
         true => "--retime: this run measures no latencies".to_owned(),
         false => {
-            format!("--retime: measuring {} again, replacing only their stored times", timed.join("; "))
+            format!("--retime: measuring {} again; only stored times are replaced", timed.join("; "))
         }
     }
 }
@@ -145,7 +145,7 @@ pub const GROUP: Group = Group {
     made: |variant, index| variant.latencies.get(index).into_iter().collect(),
     // Insufficient memory is recorded as a result.
     bytes: |_, _| 0,
-    order: Order::Alone("workers do not measure latencies: `ghostlab run` measures them on its machine"),
+    order: Order::Alone("workers do not measure latencies; use `ghostlab run`"),
     make,
     report: |_, _, _, _| {},
 };
@@ -191,7 +191,7 @@ fn make(
     let mut session = || comparison.results(&candidates);
     let mut again = |unstable: usize, sessions: usize| {
         run.note(format!(
-            "{label}: {unstable} of {} variants are unstable; measuring all again ({} of {max_sessions} sessions)",
+            "{label}: {unstable} of {} variants have unstable times; measuring all again (session {} of {max_sessions})",
             candidates.len(),
             sessions + 1
         ));
@@ -364,8 +364,8 @@ impl TimedComparison<'_> {
             if !std::mem::replace(&mut goes_on, true) {
                 let (first, Patience { rounds, seconds }) = (Rounds::PAPER.timed, Patience::USUAL);
                 self.run.note(format!(
-                    "{label}: the first {first} rounds are noise; up to {rounds} more are made, for as long as those took or \
-                     {seconds:.0} s"
+                    "{label}: the first {first} rounds are too noisy; running up to {rounds} more (time limit: {seconds:.0} \
+                     s, or as long as the first rounds took)"
                 ));
             }
             self.run.check_stop()

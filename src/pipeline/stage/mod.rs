@@ -40,7 +40,8 @@ pub struct Stage {
     pub inodes: fn(small: bool) -> u64,
     /// Relations between objects that no plan names and objects that a plan names.
     pub members: &'static [Member],
-    /// Whether objects are valid on one machine only. Such objects are not counted in outlines and not made by workers.
+    /// Whether objects are valid on one machine only. Outlines do not count such objects, and workers do not compute
+    /// them.
     pub here: bool,
     /// Names of the object as an input of a cell; `None` for intermediate objects.
     pub words: Option<Words>,
@@ -49,7 +50,7 @@ pub struct Stage {
 /// Names of an input of a cell, for messages and for JSON.
 #[derive(Clone, Copy)]
 pub struct Words {
-    /// Kind of the jobs that make it.
+    /// Kind of the jobs that compute the input.
     pub group: WorkKind,
     /// Part of the cell, followed by its description.
     pub part: &'static str,
@@ -134,7 +135,7 @@ impl Stage {
     /// Returns the stage of a kind.
     ///
     /// # Errors
-    /// Fails with kind `Job` if no stage makes such objects.
+    /// Fails with kind `Job` if no stage creates such objects.
     pub fn of(kind: ObjectKind) -> Result<&'static Self> {
         STAGES.iter().find(|stage| stage.kind == kind).ok_or_else(|| {
             Error::job("no stage creates objects of this kind")
@@ -162,8 +163,8 @@ impl Stage {
     }
 }
 
-/// Objects with many members, of which it is not known in advance which will be made. The key of the family itself
-/// represents all members in the keys of derived objects; no object is stored under it.
+/// Group of objects of which only some are computed, depending on the data. The key of the family itself represents all
+/// members in the keys of derived objects. No object is stored under it.
 #[derive(Debug, Clone)]
 pub struct Family {
     kind: ObjectKind,
@@ -209,10 +210,10 @@ fn from_json<T: DeserializeOwned>(artifact: &StoredObject, name: &str) -> Result
     })
 }
 
-/// Cost of objects that are made together.
+/// Cost of objects that are computed together.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cost {
-    /// Floating-point operations if each object is made separately.
+    /// Floating-point operations if each object is computed separately.
     pub separate: f64,
     /// Floating-point operations with shared work counted once.
     pub shared: f64,

@@ -1,5 +1,5 @@
-//! Scores of variants on a text or task, and of leave-out trials on a calibration text: their format, and the names of
-//! journals and leases for partial results.
+//! Scores of variants on a text or task, and of leave-one-out trials on a calibration text: their format, and the names
+//! of journals and leases for partial results.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use ghostlab_store::{JournalRecord, Key, ObjectKind, Store, StoredObject};
 // rounding. Version 4: candle does not round logits in half precision.
 pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
 
-/// Scores are packed into files of many.
+/// Scores are packed: one file contains many.
 pub const STAGE: Stage = Stage {
     inodes: |_| 0,
     members: &[Member::Of(&[REMOVED]), Member::Of(&[REMOVED, DISTANCE])],
@@ -37,7 +37,7 @@ pub const STAGE: Stage = Stage {
 pub(super) const WORDS: Words = Words {
     group: WorkKind::Score,
     part: "scores",
-    about: "Its scores on a text or task.",
+    about: "Scores on a text or task.",
     what: "scores on",
     reads: |backbone, _, index| {
         let evaluation = &backbone.evaluations[index];
@@ -112,12 +112,13 @@ pub fn cost(config: &Config, all: &Trie, reference: Option<&Program>, missing: &
     cost
 }
 
-/// Returns the key family of leave-out trials on a calibration. The dense score represents the family.
+/// Returns the key family of leave-one-out trials on a calibration text. The family key describes the dense backbone;
+/// each trial adds the field `removed`.
 pub(super) fn trials(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, dense(backbone), tokens, backbone)
 }
 
-/// Returns the key of a leave-out trial, which measures perplexity or logit distance without `removed`.
+/// Returns the key of a leave-one-out trial, which measures perplexity or logit distance without `removed`.
 pub fn trial(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, metric: TrialMetric, removed: &Cut) -> Key {
     let removed = (REMOVED, json!(removed));
     match metric {

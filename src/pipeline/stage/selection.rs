@@ -31,7 +31,7 @@ pub const STAGE: Stage = Stage {
     words: Some(Words {
         group: WorkKind::Calibrate,
         part: "selection",
-        about: "The layers to remove.",
+        about: "Layers to remove.",
         what: "selection",
         reads: |backbone, _, index| {
             let calibration = &backbone.calibrations[index];
@@ -104,7 +104,7 @@ pub fn notes(object: &StoredObject) -> Result<Vec<String>> {
     if noted { from_json(object, NOTES) } else { Ok(Vec::new()) }
 }
 
-/// Selections of some variants. Each selection is made once.
+/// Selections of some variants. Each selection is computed once.
 pub(crate) struct Selections<'a> {
     by_key: BTreeMap<String, SelectionSlot<'a>>,
 }
@@ -127,7 +127,7 @@ pub(crate) enum Picked {
 }
 
 impl<'a> Selections<'a> {
-    /// Reads the stored selections, and makes those that need no pass.
+    /// Reads the stored selections, and computes those that need no pass.
     ///
     /// # Errors
     /// Fails if the run was stopped. A selection that fails by itself is recorded as failed.
@@ -180,7 +180,7 @@ impl<'a> Selections<'a> {
         }))
     }
 
-    /// Makes the selections that waited for the pass.
+    /// Computes the selections that waited for the pass.
     pub(crate) fn after_pass(
         &mut self,
         similarities: &Similarities,
@@ -206,7 +206,7 @@ impl SelectionSlot<'_> {
         matches!(self.picked, Picked::Waiting)
     }
 
-    /// Makes and stores a selection. A failed selection is not stored, and the next run tries it again.
+    /// Computes and stores a selection. A failed selection is not stored, and the next run retries it.
     fn pick(
         &mut self,
         similarities: &Similarities,
@@ -220,7 +220,7 @@ impl SelectionSlot<'_> {
         let announced = !self.criterion.trials(&self.cut).is_empty();
         let mut measure = |metric: TrialMetric, cuts: &[Cut]| match announced {
             true => trials.measure(&self.label, metric, cuts),
-            false => Err(Error::job("a criterion measures trials, but its `trials` is empty").at(&*self.label)),
+            false => Err(Error::job("a criterion measures trials, but declares none in `trials`").at(&*self.label)),
         };
         let norms = |layer: usize| job.engine.stream_norm(layer);
         let mut stats = CalibrationStats::new(similarities, activations, &mut measure).with_norms(&norms);

@@ -63,7 +63,7 @@ pub fn payloads<'a>(tokens: &'a [u32], logits: &'a [f32]) -> [(&'static str, &'a
     [(TOKENS, bytemuck::cast_slice(tokens)), (LOGITS, bytemuck::cast_slice(logits))]
 }
 
-/// Reads the predictions at some `positions` of a shard with `all` positions.
+/// Reads the teacher's top tokens at `positions` of a shard. `all` is the shard's number of positions.
 ///
 /// # Errors
 /// Fails if the object is damaged.

@@ -1,4 +1,4 @@
-//! Data in stored tokens that the answers to a task are judged by.
+//! Data in stored tokens for scoring the answers to a task.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::pipeline::stage::{from_json, generations, scores};
 use crate::tasks::Solutions;
 use ghostlab_store::{Lookup, Store, StoredObject};
 
-/// Payload with the right choices of a built-in task.
+/// Payload with the correct choices of a built-in task.
 pub(super) const SHEET: &str = "sheet.json";
 /// Payload with the documents of a definition.
 pub(super) const DOCUMENTS: &str = "documents.json";
@@ -34,11 +34,11 @@ pub struct Documents {
     pub truncated: usize,
 }
 
-/// Data that the answers to a stored task are judged by.
+/// Data for scoring the answers to a stored task.
 pub enum AnswerKey {
-    /// Right choices of a built-in task, whose documents without a finite score count as wrong.
+    /// Correct choices of a built-in task. Documents without a finite score count as wrong.
     Native(Arc<Solutions>),
-    /// Documents that a definition judges.
+    /// Documents whose answers a definition scores.
     Defined(Documents),
 }
 
@@ -106,7 +106,7 @@ impl Documents {
     /// Fails if the number of scores differs from the number of texts.
     pub fn answers(&self, output: Output, values: &[f64]) -> Result<Vec<Vec<Answer>>> {
         let scored = scored(values);
-        self.fits(scored.len(), "scores", Error::job("the answers do not match the questions"))?;
+        self.fits(scored.len(), "scores", Error::job("wrong number of answers"))?;
         let each = self.spans().map(|span| match (output, &scored[span]) {
             (Output::Rolling, scores) => vec![Answer::Rolling(scores.iter().map(|score| score.log_likelihood).sum())],
             (_, scores) => {
@@ -135,7 +135,7 @@ impl Documents {
             return Ok((answers, non_finite));
         }
         let texts = generations::read(object)?;
-        let damaged = Error::damaged("stored answers do not match their questions");
+        let damaged = Error::damaged("wrong number of stored answers");
         self.fits(texts.len(), "texts", damaged.at(object.folder().display().to_string()))?;
         let non_finite = texts.iter().filter(|generated| generated.end == End::NotFinite).count();
         let texts: Vec<&str> = texts.iter().map(|generated| generated.text.as_str()).collect();
@@ -147,7 +147,7 @@ impl Documents {
     /// # Errors
     /// Fails if the number of texts differs from the number of prompts.
     pub fn generated(&self, definition: &Definition, texts: &[&str]) -> Result<Vec<Vec<Answer>>> {
-        self.fits(texts.len(), "texts", Error::job("the answers do not match the questions"))?;
+        self.fits(texts.len(), "texts", Error::job("wrong number of answers"))?;
         let each = self.spans().map(|span| {
             let count = definition.repeats.max(span.len());
             vec![Answer::Texts(texts[span].iter().map(|text| (*text).to_owned()).cycle().take(count).collect())]
@@ -155,7 +155,7 @@ impl Documents {
         Ok(each.collect())
     }
 
-    /// Judges answers by a definition, with standard errors by `error`.
+    /// Scores answers according to a definition. `error` computes standard errors.
     ///
     /// # Errors
     /// Fails like [`judged`].

@@ -26,7 +26,7 @@ use crate::quantity::counted;
 use crate::sandbox;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
-/// Key of tokens to make for one backbone, and their source.
+/// Key of tokens to compute for one backbone, and their source.
 type WantedTokens<'a> = (&'a Arc<Key>, What<'a>);
 
 #[derive(Clone, Copy)]
@@ -54,8 +54,8 @@ pub(crate) fn tokenise_missing(
         return Ok(());
     }
     // Use one lease for all texts. With one per text, a thread could deadlock with itself.
-    let _lease = progress::lease(store, "tokenising", "tokenising", reporter, stop)?;
-    // Another process may have made them in the meantime.
+    let _lease = progress::lease(store, "tokenising", "tokenizing", reporter, stop)?;
+    // Another process may have computed them in the meantime.
     let missing = look();
     if missing.is_empty() {
         return Ok(());
@@ -70,7 +70,7 @@ pub(crate) fn tokenise_missing(
         reporter.event(Event::Note { text });
     }
     let count: usize = missing.iter().map(|(_, wanted)| wanted.len()).sum();
-    reporter.event(Event::Note { text: format!("tokenising {}", counted(count, "input")) });
+    reporter.event(Event::Note { text: format!("tokenizing {}", counted(count, "input")) });
     for (backbone, wanted) in missing {
         let tokenizer = tokenizer(given, backbone)?;
         wanted.par_iter().try_for_each(|&(key, what)| {
@@ -153,12 +153,12 @@ fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporte
     missing
 }
 
-/// Returns whether all bytes of the tokens are intact, including the data for judging.
+/// Returns whether all bytes of the tokens are intact, including the answer key.
 fn is_intact(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
     match store.get(key) {
         Lookup::Absent => false,
         Lookup::Damaged(error) => {
-            reporter.event(Event::Note { text: format!("tokens: {}; made again", error.one_line()) });
+            reporter.event(Event::Note { text: format!("tokens: {}; recomputing", error.one_line()) });
             false
         }
         Lookup::Whole(_) => true,
@@ -175,7 +175,7 @@ fn tokenizer(given: GridInputs<'_>, backbone: &BackbonePlan) -> Result<Tokenizer
             .at(tokenizer.path().display().to_string())
             .expected(format!("token ids below {}, the vocab_size of config.json", backbone.config.vocab))
             .found(format!("ids up to {}", tokenizer.vocab_size() - 1))
-            .hint("tokenizer.json belongs to another model"));
+            .hint("use the tokenizer.json of this model"));
     }
     Ok(tokenizer.within(backbone.config.vocab))
 }
@@ -196,7 +196,8 @@ impl Sources {
                 What::Evaluation(EvalTarget::Windows(text)) => &text.corpus,
                 What::Evaluation(EvalTarget::Task(task)) => {
                     let entry = sources.tasks.entry(source_name(task));
-                    // The child process tries each chat template, and everything else once.
+                    // Probe the task in the sandbox: once per backbone if it uses a chat template, otherwise once per
+                    // task.
                     if task.how.chat.is_some() || matches!(entry, Entry::Vacant(_)) {
                         sandbox::check(given.grid.task(task).probe(&task.how, &backbone.folder)?)?;
                     }
@@ -240,8 +241,8 @@ impl Sources {
             let rule: Rule = entry.rule.parse()?;
             let is_single = self.rows.get(&text.corpus).is_some_and(|rows| rows.len() == 1);
             let note = format!(
-                "corpus `{}` is one row, so that `{}` joins nothing; for the published form of WikiText-2 write each row as a \
-                 line of a .jsonl: {{\"text\": \"…\"}}",
+                "corpus `{}` is a single row, so `{}` joins nothing; for the published form of WikiText-2, write each row as \
+                 a line of a .jsonl file: {{\"text\": \"…\"}}",
                 text.corpus,
                 rule.name()
             );
@@ -313,7 +314,7 @@ fn note_of_overlap(calibration: &Calibration, windows: &Windows) -> Option<Strin
     let fold = drawn.checked_div(windows.corpus_tokens)?;
     (fold > 1).then(|| {
         format!(
-            "a calibration draws {drawn} tokens of the {} that corpus `{corpus}` has: its windows overlap {fold}-fold",
+            "calibration on corpus `{corpus}` draws {drawn} of {} tokens: windows overlap {fold}-fold",
             windows.corpus_tokens
         )
     })
