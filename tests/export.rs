@@ -729,35 +729,76 @@ fn doctor_describes_a_model_and_compares_engines() {
     ] {
         let report = doctor(&world, name);
         assert!(report.len() > lines, "{name}: {report:?}");
-        let found = |what: &str| report.get(what).map_or("", |entry| entry.1.as_str());
-        assert!(found("architecture").contains(&format!("LlamaForCausalLM, {layers} layers of")), "{report:?}");
+        let report = ModelReport { name, report, operators };
+        report.check_description(layers);
+        report.check_engines();
+        report.check_methods();
+    }
+}
+
+/// Output of `doctor --check` for a model.
+struct ModelReport<'a> {
+    name: &'a str,
+    report: BTreeMap<String, (String, String)>,
+    /// Text about the operators next to the weights, if there are any.
+    operators: Option<&'a str>,
+}
+
+impl ModelReport<'_> {
+    fn found(&self, what: &str) -> &str {
+        self.report.get(what).map_or("", |entry| entry.1.as_str())
+    }
+
+    fn check_description(&self, layers: u64) {
+        let Self { report, .. } = self;
+        assert!(self.found("architecture").contains(&format!("LlamaForCausalLM, {layers} layers of")), "{report:?}");
         assert!(
-            found("memory needed").contains(" in f32, ") && found("memory needed").contains(" in bf16, "),
+            self.found("memory needed").contains(" in f32, ") && self.found("memory needed").contains(" in bf16, "),
             "{report:?}"
         );
-        assert!(found("parameters").contains(" M, stored as "), "{report:?}");
+        assert!(self.found("parameters").contains(" M, stored as "), "{report:?}");
+    }
+
+    fn check_engines(&self) {
+        let Self { name, report, operators } = self;
         for what in ["check, engines", "check, candle-transformers"] {
             // candle-transformers supports neither GGUF files nor operators.
             if what.ends_with("transformers") && (operators.is_some() || name.ends_with(".gguf")) {
-                assert!(report[what].0 == "note" && found(what).contains("candle-transformers has no "), "{report:?}");
+                assert!(
+                    report[what].0 == "note" && self.found(what).contains("candle-transformers has no "),
+                    "{report:?}"
+                );
                 continue;
             }
             let apart: f64 =
-                found(what).split_once("in f32 are ").unwrap().1.split_once(' ').unwrap().0.parse().unwrap();
+                self.found(what).split_once("in f32 are ").unwrap().1.split_once(' ').unwrap().0.parse().unwrap();
             assert!(apart > 0.0 && apart < 1e-5 && report[what].0 == "good", "{name}, {what}: {apart:e}");
         }
+    }
+
+    fn check_methods(&self) {
+        let Self { name, report, operators } = self;
         match operators {
-            Some(words) => assert!(found("operators").contains(words) && !report.contains_key("recovery ghosted")),
+            Some(words) => assert!(self.found("operators").contains(words) && !report.contains_key("recovery ghosted")),
             None => {
-                assert_eq!([found("recovery ghosted"), found("criterion shortgpt")], ["applies"; 2], "{report:?}");
-                assert!(found("export to a folder").contains("whole layers removed"), "{report:?}");
-                assert!(found("export to a folder with a code file").contains("single attentions"), "{report:?}");
+                assert_eq!(
+                    [self.found("recovery ghosted"), self.found("criterion shortgpt")],
+                    ["applies"; 2],
+                    "{report:?}"
+                );
+                assert!(self.found("export to a folder").contains("whole layers removed"), "{report:?}");
+                assert!(self.found("export to a folder with a code file").contains("single attentions"), "{report:?}");
                 // The tokenizer of `backbone` cannot be stored in a GGUF file.
-                let is_in_gguf = name != "backbone";
-                assert_eq!(found("export --gguf, as `deci`").contains("`mean`"), is_in_gguf, "{report:?}");
+                let is_in_gguf = *name != "backbone";
+                assert_eq!(self.found("export --gguf, as `deci`").contains("`mean`"), is_in_gguf, "{report:?}");
             }
         }
     }
+}
+
+#[test]
+fn doctor_refuses_broken_and_missing_models() {
+    let world = World::new();
     fs::create_dir(world.path("broken")).unwrap();
     for file in ["config.json", "tokenizer.json"] {
         fs::copy(world.path("backbone").join(file), world.path("broken").join(file)).unwrap();

@@ -36,44 +36,9 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
                 let name = rule.as_str().unwrap().strip_prefix("#/$defs/").unwrap();
                 check(root, &root["$defs"][name], value, at, known)?;
             }
-            "anyOf" | "oneOf" => {
-                let mut errors = Vec::new();
-                let mut fit = 0;
-                for branch in list() {
-                    let mut unknown = BTreeSet::new();
-                    match check(root, branch, value, at, &mut unknown) {
-                        Ok(()) => {
-                            fit += 1;
-                            known.extend(unknown);
-                        }
-                        Err(error) => errors.push(error),
-                    }
-                }
-                if fit == 0 || (word == "oneOf" && fit > 1) {
-                    return Err(format!("{at}: {fit} of {word} fit\n{}", errors.join("\n")));
-                }
-            }
-            "const" => {
-                if rule != value {
-                    return mismatch(at, value, word, rule);
-                }
-            }
-            "enum" => {
-                if !list().contains(value) {
-                    return mismatch(at, value, word, rule);
-                }
-            }
-            "type" => {
-                if !rule
-                    .as_array()
-                    .map_or_else(|| is_of_kind(value, rule), |kinds| kinds.iter().any(|kind| is_of_kind(value, kind)))
-                {
-                    return mismatch(at, value, word, rule);
-                }
-            }
-            "minimum" | "maximum" => {
-                let (limit, Some(number)) = (rule.as_f64().unwrap(), value.as_f64()) else { continue };
-                if (word == "minimum" && number < limit) || (word == "maximum" && number > limit) {
+            "anyOf" | "oneOf" => check_branches(root, word, list(), value, at, known)?,
+            "const" | "enum" | "type" | "minimum" | "maximum" => {
+                if !fits(word, rule, value) {
                     return mismatch(at, value, word, rule);
                 }
             }
@@ -107,6 +72,49 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
         }
     }
     Ok(())
+}
+
+/// Validates a value by the branches of `anyOf` or `oneOf`.
+fn check_branches(
+    root: &Value,
+    word: &str,
+    branches: &[Value],
+    value: &Value,
+    at: &str,
+    known: &mut BTreeSet<String>,
+) -> Result<(), String> {
+    let mut errors = Vec::new();
+    let mut fit = 0;
+    for branch in branches {
+        let mut unknown = BTreeSet::new();
+        match check(root, branch, value, at, &mut unknown) {
+            Ok(()) => {
+                fit += 1;
+                known.extend(unknown);
+            }
+            Err(error) => errors.push(error),
+        }
+    }
+    if fit == 0 || (word == "oneOf" && fit > 1) {
+        return Err(format!("{at}: {fit} of {word} fit\n{}", errors.join("\n")));
+    }
+    Ok(())
+}
+
+/// Returns whether a value satisfies a keyword that restricts single values.
+fn fits(word: &str, rule: &Value, value: &Value) -> bool {
+    match word {
+        "const" => rule == value,
+        "enum" => rule.as_array().unwrap().contains(value),
+        "type" => rule
+            .as_array()
+            .map_or_else(|| is_of_kind(value, rule), |kinds| kinds.iter().any(|kind| is_of_kind(value, kind))),
+        "minimum" | "maximum" => {
+            let limit = rule.as_f64().unwrap();
+            value.as_f64().is_none_or(|number| if word == "minimum" { number >= limit } else { number <= limit })
+        }
+        other => panic!("`{other}` does not restrict single values"),
+    }
 }
 
 fn mismatch(at: &str, value: &Value, word: &str, rule: &Value) -> Result<(), String> {
@@ -217,7 +225,21 @@ fn is_refused(schema: &Value, value: &Value) -> bool {
 fn every_command_answers_by_the_schema_what_it_says_in_words() {
     let world = World::new();
     let schema = schema();
-    let nothing = answer(&world, &schema, &["plan", "grid.yaml", "--store-limit", "1"], "plan");
+    check_plan_without_results(&world, &schema);
+    world.runs(&[]);
+    check_plan_with_results(&world, &schema);
+    let status = answer(&world, &schema, &["status"], "status");
+    let run = &status["runs"][0];
+    assert_eq!((&run["stage"], &run["complete"], &run["cells"]), (&json!("complete"), &json!(9), &json!(9)));
+    assert!(text(&world, &["status"]).contains("9 of 9 cells complete"));
+    check_cache(&world, &schema);
+    check_explanation(&world, &schema);
+    check_comparison(&world, &schema);
+    check_garbage_collection(&world, &schema);
+}
+
+fn check_plan_without_results(world: &World, schema: &Value) {
+    let nothing = answer(world, schema, &["plan", "grid.yaml", "--store-limit", "1"], "plan");
     let grid = &nothing["grids"][0];
     assert_eq!((&grid["cells"], &grid["cells_complete"]), (&json!(9), &json!(0)));
     assert_eq!(grid["cells_to_run"][0]["cell"], "tiny.dense");
@@ -226,42 +248,42 @@ fn every_command_answers_by_the_schema_what_it_says_in_words() {
     assert_eq!(grid["jobs"][0]["job"], "calibrate");
     assert_eq!(grid["store_limit"]["limit_bytes"], 1_000_000_000);
     assert!(grid["cost"]["run"]["memory_bytes"].as_u64().unwrap() > 0);
-    assert_eq!(answer(&world, &schema, &["status"], "status")["runs"], json!([]));
+    assert_eq!(answer(world, schema, &["status"], "status")["runs"], json!([]));
+}
 
-    world.runs(&[]);
-    let done = answer(&world, &schema, &["plan", "grid.yaml"], "plan");
+fn check_plan_with_results(world: &World, schema: &Value) {
+    let done = answer(world, schema, &["plan", "grid.yaml"], "plan");
     assert_eq!((&done["grids"][0]["cells_complete"], &done["grids"][0]["cost"]["run"]), (&json!(9), &Value::Null));
-    assert!(text(&world, &["plan", "grid.yaml"]).contains("9 complete, 0 to run"));
+    assert!(text(world, &["plan", "grid.yaml"]).contains("9 complete, 0 to run"));
     // One changed setting: old and new values have their JSON types, not strings.
-    let changed = answer(&world, &schema, &["plan", "grid.yaml", "--set", "calibration.seed=7"], "plan");
+    let changed = answer(world, schema, &["plan", "grid.yaml", "--set", "calibration.seed=7"], "plan");
     let reason = &changed["grids"][0]["cells_to_run"][0]["missing"][0]["reason"];
     assert_eq!(reason["why"], "changed", "{changed:#}");
     let change = &reason["what"][0];
     assert_eq!((&change["old"], &change["new"]), (&json!(0), &json!(7)), "{change}");
-    assert!(text(&world, &["plan", "grid.yaml", "--set", "calibration.seed=7"]).contains("seed: 0 → 7"));
+    assert!(text(world, &["plan", "grid.yaml", "--set", "calibration.seed=7"]).contains("seed: 0 → 7"));
+}
 
-    let status = answer(&world, &schema, &["status"], "status");
-    let run = &status["runs"][0];
-    assert_eq!((&run["stage"], &run["complete"], &run["cells"]), (&json!("complete"), &json!(9), &json!(9)));
-    assert!(text(&world, &["status"]).contains("9 of 9 cells complete"));
-
-    let listing = answer(&world, &schema, &["cache", "ls"], "cache ls");
+fn check_cache(world: &World, schema: &Value) {
+    let listing = answer(world, schema, &["cache", "ls"], "cache ls");
     let artifacts = listing["artifacts"].as_array().unwrap();
     let counted: u64 =
         listing["stages"].as_array().unwrap().iter().map(|stage| stage["artifacts"].as_u64().unwrap()).sum();
     assert_eq!(counted, artifacts.len() as u64);
-    let verified = answer(&world, &schema, &["cache", "verify"], "cache verify");
+    let verified = answer(world, schema, &["cache", "verify"], "cache verify");
     assert_eq!((&verified["artifacts"], &verified["damaged"]), (&json!(artifacts.len()), &json!([])));
     let key = artifacts[0]["key"].as_str().unwrap();
-    let path_answer = answer(&world, &schema, &["cache", "path", &key[..12]], "cache path");
+    let path_answer = answer(world, schema, &["cache", "path", &key[..12]], "cache path");
     assert_eq!((&path_answer["key"], &path_answer["stage"]), (&artifacts[0]["key"], &artifacts[0]["stage"]));
-    assert_eq!(text(&world, &["cache", "path", key]).trim(), path_answer["folder"].as_str().unwrap());
+    assert_eq!(text(world, &["cache", "path", key]).trim(), path_answer["folder"].as_str().unwrap());
+}
 
+fn check_explanation(world: &World, schema: &Value) {
     let cell = "tiny.streamline-2.ghosted";
-    let explained = answer(&world, &schema, &["explain", "grid.yaml", "depth/2/ghosted"], "explain");
+    let explained = answer(world, schema, &["explain", "grid.yaml", "depth/2/ghosted"], "explain");
     assert_eq!((&explained["cell"], &explained["backbone"]["name"]), (&json!(cell), &json!("tiny")));
     let removed = explained["removed_layers"].as_array().unwrap();
-    let words = text(&world, &["explain", "grid.yaml", "depth/2/ghosted"]);
+    let words = text(world, &["explain", "grid.yaml", "depth/2/ghosted"]);
     assert!(
         removed.len() == 2 && words.contains(&format!("removes layers [{}, {}]", removed[0], removed[1])),
         "{words}"
@@ -270,12 +292,14 @@ fn every_command_answers_by_the_schema_what_it_says_in_words() {
         assert!(artifact["stored"]["command"].is_array() && artifact["reason"].is_null(), "{artifact}");
         assert!(words.contains(artifact["key"].as_str().unwrap()));
     }
+}
 
-    // Numbers equal the stored ones bit for bit.
+/// Compares two runs. Numbers equal the stored ones bit for bit.
+fn check_comparison(world: &World, schema: &Value) {
     world.runs(&["--set", "calibration.seed=7", "--set", "name=other"]);
     let mut folder = std::fs::read_dir(world.path("results")).unwrap().map(|item| item.unwrap().path());
     let other = folder.find(|path| path.to_str().unwrap().contains("other")).unwrap();
-    let compared = answer(&world, &schema, &["compare", "results/grid", other.to_str().unwrap()], "compare");
+    let compared = answer(world, schema, &["compare", "results/grid", other.to_str().unwrap()], "compare");
     let paths: Vec<&str> =
         compared["settings"].as_array().unwrap().iter().map(|setting| setting["path"].as_str().unwrap()).collect();
     assert!(paths.contains(&"name"), "{paths:?}");
@@ -284,12 +308,14 @@ fn every_command_answers_by_the_schema_what_it_says_in_words() {
     let stored = common::json(&world.path("results/grid/numbers.json"));
     let all: Vec<Value> = common::stored_numbers(&stored).iter().map(|number| number["value"].clone()).collect();
     assert!(values.iter().all(|value| all.contains(&value["first"]["value"])), "{values:?}");
+}
 
-    let going = answer(&world, &schema, &["cache", "gc", "--kind", "scores"], "cache gc");
+fn check_garbage_collection(world: &World, schema: &Value) {
+    let going = answer(world, schema, &["cache", "gc", "--kind", "scores"], "cache gc");
     assert_eq!((&going["deleted"], &going["going"].as_array().unwrap().len()), (&json!(false), &1));
-    let gone = answer(&world, &schema, &["cache", "gc", "--kind", "scores", "--yes"], "cache gc");
+    let gone = answer(world, schema, &["cache", "gc", "--kind", "scores", "--yes"], "cache gc");
     assert_eq!((&gone["deleted"], &gone["going"]), (&json!(true), &going["going"]));
-    let gone = answer(&world, &schema, &["cache", "gc", "--kind", "scores"], "cache gc");
+    let gone = answer(world, schema, &["cache", "gc", "--kind", "scores"], "cache gc");
     assert_eq!(gone["going"], json!([]));
 }
 
@@ -331,24 +357,7 @@ fn commands_that_do_something_tell_it_by_the_schema() {
         (&exported["folders"][0]["folder"], &exported["folders"][0]["needs_code"]),
         (&json!("out"), &json!(false))
     );
-    let verified = answer(&world, &schema, &["verify", "results"], "verify");
-    assert_eq!((&verified["seed"], &verified["folders"][0]["name"]), (&json!(0), &json!("grid")));
-    assert!(!answer(&world, &schema, &["audit"], "audit")["findings"].as_array().unwrap().is_empty());
-    assert_eq!(answer(&world, &schema, &["report", "--reports", "pages"], "report")["page"], "pages/index.html");
-    assert_eq!(answer(&world, &schema, &["man", "--to", "pages"], "man")["folder"], "pages");
-    assert!(
-        answer(&world, &schema, &["completions", "bash"], "completions")["script"]
-            .as_str()
-            .unwrap()
-            .contains("complete")
-    );
-    assert_eq!(answer(&world, &schema, &["schema", "output"], "schema")["schema"], schema);
-    let things = answer(&world, &schema, &["doctor"], "doctor");
-    assert!(
-        things["things"].as_array().unwrap().iter().any(|thing| thing["what"] == "memory" && thing["mark"] == "good"),
-        "{things}"
-    );
-    assert_eq!(answer(&world, &schema, &["fetch", "grid.yaml"], "fetch")["files"], json!([]));
+    check_reports(&world, &schema);
     // An unfinished cell is a valid answer, with its own exit code.
     let long =
         [&["run", "grid.yaml"], &small[..], &["--set", "backbone=tiny", "--stored", "--set", "calibration.seed=9"]]
@@ -356,6 +365,25 @@ fn commands_that_do_something_tell_it_by_the_schema() {
     let lacking = document(&world, &schema, &long, 3)["answer"].take();
     assert_eq!(lacking["unmade"].as_array().unwrap().len(), 1, "{lacking}");
     assert_eq!(lacking["failed"], json!([]), "{lacking}");
+}
+
+/// Checks commands that describe results, the program or its inputs.
+fn check_reports(world: &World, schema: &Value) {
+    let verified = answer(world, schema, &["verify", "results"], "verify");
+    assert_eq!((&verified["seed"], &verified["folders"][0]["name"]), (&json!(0), &json!("grid")));
+    assert!(!answer(world, schema, &["audit"], "audit")["findings"].as_array().unwrap().is_empty());
+    assert_eq!(answer(world, schema, &["report", "--reports", "pages"], "report")["page"], "pages/index.html");
+    assert_eq!(answer(world, schema, &["man", "--to", "pages"], "man")["folder"], "pages");
+    assert!(
+        answer(world, schema, &["completions", "bash"], "completions")["script"].as_str().unwrap().contains("complete")
+    );
+    assert_eq!(answer(world, schema, &["schema", "output"], "schema")["schema"], *schema);
+    let things = answer(world, schema, &["doctor"], "doctor");
+    assert!(
+        things["things"].as_array().unwrap().iter().any(|thing| thing["what"] == "memory" && thing["mark"] == "good"),
+        "{things}"
+    );
+    assert_eq!(answer(world, schema, &["fetch", "grid.yaml"], "fetch")["files"], json!([]));
 }
 
 #[test]

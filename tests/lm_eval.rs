@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 
 use crate::common;
 use crate::common::world::World;
-use ghostlab_definitions::Library;
 use ghostlab_definitions::aggregate::{Aggregation, Item};
+use ghostlab_definitions::metric::Metric;
+use ghostlab_definitions::{Definition, Library};
 use serde_json::{Value, json};
 
 /// Tolerance of a log-likelihood in nats, for the f32 kernels of two programs.
@@ -114,102 +115,130 @@ fn requests_scores_errors_and_groups_equal_lm_eval() {
     let harness = common::json(&out.join("scores.json"));
     let draws = usize::try_from(harness["draws"].as_u64().unwrap()).unwrap();
     let library = Library::of_folders(&[&out.join("defs")]).unwrap();
-    let definitions: BTreeMap<String, _> =
+    let definitions: BTreeMap<String, Definition> =
         library.all().unwrap().tasks.into_iter().map(|task| (task.name.clone(), task)).collect();
     assert!(definitions.len() >= 12, "{}", definitions.len());
-    let mut likelihoods = 0;
-    let mut scores = 0;
-    let mut errors = 0;
-    let mut groups = 0;
+    let mut compared = Compared::default();
     for asked in harness["asked"].as_array().unwrap() {
         let setting = format!("{} shots, chat {}", asked["shots"], asked["chat"]);
         let (results, samples) = scored(&world, &out, asked, harness["system"].as_str().unwrap());
         for (name, definition) in &definitions {
             let what = format!("{name}, {setting}");
             let theirs = asked["samples"][name].as_array().unwrap();
-            let ours = &samples[name];
-            assert_eq!(ours.len(), theirs.len(), "{what}: samples");
-            ["doc_id", "doc_hash", "prompt_hash", "target_hash", "filter", "metrics", "doc"].into_iter().for_each(
-                |key| {
-                    ours.iter()
-                        .zip(theirs)
-                        .for_each(|(row, theirs)| assert_eq!(row[key], theirs[key], "{what}: {key}"));
-                },
-            );
-            let mut most = 0.0_f64;
-            for (row, theirs) in ours.iter().zip(theirs) {
-                let what = format!("{what}, document {}", row["doc_id"]);
-                assert_eq!(arguments(&row["arguments"]), arguments(&theirs["arguments"]), "{what}");
-                let one = flat(&row["resps"]);
-                let two = flat(&theirs["resps"]);
-                assert_eq!(one.len(), two.len(), "{what}");
-                for (one, two) in one.iter().zip(&two) {
-                    match (one.parse::<f64>(), two.parse::<f64>()) {
-                        (Ok(one), Ok(two)) => {
-                            likelihoods += 1;
-                            most = most.max((one - two).abs());
-                            // The tolerance grows with the likelihood, because long texts sum over many windows.
-                            let tolerance = LIKELIHOOD.max(LIKELIHOOD * two.abs() / 500.0);
-                            near(&what, one, two, tolerance);
-                        }
-                        _ => assert_eq!(one, two, "{what}: whether it is the likeliest"),
-                    }
-                }
-            }
+            compare_rows(&what, &samples[name], theirs);
+            compared.likelihoods += compare_answers(&what, &samples[name], theirs);
             for metric in &definition.metrics {
-                let key = format!("{},none", metric.kind.name());
-                let one = number(&results["results"][name][&key]);
-                let two = number(&asked["results"][name][&key]);
-                scores += 1;
-                let exact = matches!(metric.aggregation, Aggregation::Mean | Aggregation::F1 | Aggregation::Matthews);
-                let tolerance = if exact { 1e-12 } else { 1e-3 * two.abs() };
-                near(&format!("{what}, {key}"), one, two, tolerance);
-                let of_error = format!("{}_stderr,none", metric.kind.name());
-                let one = &results["results"][name][&of_error];
-                let two = &asked["results"][name][&of_error];
-                match (two.as_f64(), metric.aggregation) {
-                    (None, _) => assert_eq!((one, two), (&json!("N/A"), &json!("N/A")), "{what}, {of_error}"),
-                    (Some(two), Aggregation::Mean) => near(&format!("{what}, {of_error}"), number(one), two, 1e-12),
-                    // Recompute from the harness's items with its number of bootstrap draws.
-                    (Some(two), aggregation) => {
-                        let items: Vec<Item> = theirs
-                            .iter()
-                            .map(|sample| match &sample[metric.kind.name()] {
-                                Value::Array(pair) => Item::Labels(
-                                    serde_json::from_value(pair[0].clone()).unwrap(),
-                                    pair[1].as_i64().unwrap(),
-                                ),
-                                one => Item::Number(number(one)),
-                            })
-                            .collect();
-                        let one = aggregation.error(&items, draws).unwrap().unwrap();
-                        near(&format!("{what}, {of_error}"), one, two, 1e-9 * two.abs());
-                    }
-                }
-                errors += 1;
+                let two = MetricScores { ours: &results["results"][name], theirs: &asked["results"][name] };
+                two.compare_score(&what, metric);
+                two.compare_error(&what, metric, theirs, draws);
+                compared.scores += 1;
             }
             for part in ["n-samples", "n-shot", "higher_is_better", "versions"] {
                 assert_eq!(results[part][name], asked[part][name], "{what}: {part}");
             }
         }
-        for group in ["made_inner", "made_outer"] {
-            let theirs = asked["results"][group].as_object().unwrap();
-            let of_numbers = theirs.iter().filter(|(key, _)| key.contains(','));
-            for (key, theirs) in of_numbers {
-                groups += 1;
-                near(
-                    &format!("{group}, {setting}, {key}"),
-                    number(&results["results"][group][key]),
-                    number(theirs),
-                    1e-12,
-                );
+        compared.groups += compare_groups(&setting, &results["results"], &asked["results"]);
+    }
+    let Compared { likelihoods, scores, groups } = compared;
+    println!(
+        "{likelihoods} log-likelihoods, {scores} scores, {scores} standard errors, {groups} values of groups compared"
+    );
+    assert!(likelihoods > 1000 && groups >= 24, "{likelihoods} {groups}");
+}
+
+/// Numbers of compared values. Every score has a standard error.
+#[derive(Default)]
+struct Compared {
+    likelihoods: usize,
+    scores: usize,
+    groups: usize,
+}
+
+/// Compares the fields of samples that must be equal.
+fn compare_rows(what: &str, ours: &[Value], theirs: &[Value]) {
+    assert_eq!(ours.len(), theirs.len(), "{what}: samples");
+    for key in ["doc_id", "doc_hash", "prompt_hash", "target_hash", "filter", "metrics", "doc"] {
+        ours.iter().zip(theirs).for_each(|(row, theirs)| assert_eq!(row[key], theirs[key], "{what}: {key}"));
+    }
+}
+
+/// Compares the requests and answers of samples. Returns the number of compared log-likelihoods.
+fn compare_answers(what: &str, ours: &[Value], theirs: &[Value]) -> usize {
+    let mut likelihoods = 0;
+    for (row, theirs) in ours.iter().zip(theirs) {
+        let what = format!("{what}, document {}", row["doc_id"]);
+        assert_eq!(arguments(&row["arguments"]), arguments(&theirs["arguments"]), "{what}");
+        let one = flat(&row["resps"]);
+        let two = flat(&theirs["resps"]);
+        assert_eq!(one.len(), two.len(), "{what}");
+        for (one, two) in one.iter().zip(&two) {
+            match (one.parse::<f64>(), two.parse::<f64>()) {
+                (Ok(one), Ok(two)) => {
+                    likelihoods += 1;
+                    // The tolerance grows with the likelihood, because long texts sum over many windows.
+                    let tolerance = LIKELIHOOD.max(LIKELIHOOD * two.abs() / 500.0);
+                    near(&what, one, two, tolerance);
+                }
+                _ => assert_eq!(one, two, "{what}: whether it is the likeliest"),
             }
         }
     }
-    println!(
-        "{likelihoods} log-likelihoods, {scores} scores, {errors} standard errors, {groups} values of groups compared"
-    );
-    assert!(likelihoods > 1000 && groups >= 24, "{likelihoods} {groups}");
+    likelihoods
+}
+
+/// Scores of a task in both programs.
+struct MetricScores<'a> {
+    ours: &'a Value,
+    theirs: &'a Value,
+}
+
+impl MetricScores<'_> {
+    fn compare_score(&self, what: &str, metric: &Metric) {
+        let key = format!("{},none", metric.kind.name());
+        let one = number(&self.ours[&key]);
+        let two = number(&self.theirs[&key]);
+        let exact = matches!(metric.aggregation, Aggregation::Mean | Aggregation::F1 | Aggregation::Matthews);
+        let tolerance = if exact { 1e-12 } else { 1e-3 * two.abs() };
+        near(&format!("{what}, {key}"), one, two, tolerance);
+    }
+
+    /// Compares a standard error. `samples` and `draws` are the harness's items and its number of bootstrap draws.
+    fn compare_error(&self, what: &str, metric: &Metric, samples: &[Value], draws: usize) {
+        let key = format!("{}_stderr,none", metric.kind.name());
+        let one = &self.ours[&key];
+        let two = &self.theirs[&key];
+        match (two.as_f64(), metric.aggregation) {
+            (None, _) => assert_eq!((one, two), (&json!("N/A"), &json!("N/A")), "{what}, {key}"),
+            (Some(two), Aggregation::Mean) => near(&format!("{what}, {key}"), number(one), two, 1e-12),
+            // Recompute from the harness's items with its number of bootstrap draws.
+            (Some(two), aggregation) => {
+                let items: Vec<Item> = samples.iter().map(|sample| item(&sample[metric.kind.name()])).collect();
+                let one = aggregation.error(&items, draws).unwrap().unwrap();
+                near(&format!("{what}, {key}"), one, two, 1e-9 * two.abs());
+            }
+        }
+    }
+}
+
+/// Converts the value of a metric in a sample of the harness.
+fn item(value: &Value) -> Item {
+    match value {
+        Value::Array(pair) => Item::Labels(serde_json::from_value(pair[0].clone()).unwrap(), pair[1].as_i64().unwrap()),
+        one => Item::Number(number(one)),
+    }
+}
+
+/// Compares the values of groups. Returns their number.
+fn compare_groups(setting: &str, ours: &Value, theirs: &Value) -> usize {
+    let mut count = 0;
+    for group in ["made_inner", "made_outer"] {
+        let values = theirs[group].as_object().unwrap();
+        for (key, value) in values.iter().filter(|(key, _)| key.contains(',')) {
+            count += 1;
+            near(&format!("{group}, {setting}, {key}"), number(&ours[group][key]), number(value), 1e-12);
+        }
+    }
+    count
 }
 
 /// Creates a world whose grid scores a definition in the folder `defs`.

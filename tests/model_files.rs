@@ -220,119 +220,123 @@ fn generation_stops_at_the_end_tokens_of_generation_config() {
     }
 }
 
+/// Greedy answers without settings.
+const PLAIN: [&str; 3] = [
+    ", there was a little girl named Lily. She loved to play outside in the park. One day, she saw",
+    "the park. They saw a big box with a big box. Lily was very happy. She wanted to play with it,",
+    "was a big, red ball. He liked to play with his ball. He liked to play with his ball. He liked",
+];
+/// Contents of `generation_config.json`, with the answers of transformers.
+const GENERATION_SETTINGS: [(&str, [&str; 3]); 15] = [
+    (r#"{}"#, PLAIN),
+    (r#"{"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20}"#, PLAIN),
+    (
+        r#"{"repetition_penalty": 1.1}"#,
+        [
+            ", there was a little girl named Lily. She loved to play outside in the park with her friends. One",
+            "the park. They saw a big box with a shiny cake. There was a big, red ball",
+            "was a big, red ball. He liked to play with his friends in the sun. One day, he saw a big tre",
+        ],
+    ),
+    (
+        r#"{"no_repeat_ngram_size": 3}"#,
+        [
+            PLAIN[0],
+            "the park. They saw a big box with a big, red ball. Lily wanted to play with it, but she d",
+            "was a big, red ball. He liked to play with his ball and run around the room. He saw",
+        ],
+    ),
+    (
+        r#"{"suppress_tokens": [426]}"#,
+        [
+            ", there was a little girl named Lily who loved to play with her toys and her friends in the park with",
+            "the park with their mom and dad went to the park with her mommy and daddy who loved",
+            "was a big, red ball who lived in a big house with a big box of colors and",
+        ],
+    ),
+    (
+        r#"{"bad_words_ids": [[426], [376, 298]]}"#,
+        [
+            ", there was a little boy named Timmy who loved to play with his toys and run around in the p",
+            "the park with their mom and dad went to the park with her mommy and daddy who loved",
+            "was a big, red ball who lived in a big house with a big box of colors and",
+        ],
+    ),
+    (
+        r#"{"sequence_bias": [[[426], -4.0], [[376, 298], -9.0]]}"#,
+        [
+            ", there was a little boy named Timmy who loved to play with his toys and run around in the p",
+            "the park with their mom and dad. They saw a big box with a big box on the ground and",
+            "was a big, red ball who lived in a big house with a big box of colors and",
+        ],
+    ),
+    (
+        r#"{"eos_token_id": [2, 426], "min_new_tokens": 20}"#,
+        [
+            ", there was a little girl named Lily who loved to play with her toys.",
+            "the park with their mom and dad went to the park with her mom.",
+            "was a big, red ball who lived in a big house with a big box.",
+        ],
+    ),
+    (
+        r#"{"eos_token_id": [2, 426], "min_length": 30}"#,
+        [
+            ", there was a little girl named Lily who loved to play with her toys and her friends.",
+            "the park with their mom and dad went to the park with her mommy.",
+            "was a big, red ball who lived in a big house with a big box of colors.",
+        ],
+    ),
+    (
+        r#"{"forced_eos_token_id": 2}"#,
+        [
+            ", there was a little girl named Lily. She loved to play outside in the park. One day, she",
+            "the park. They saw a big box with a big box. Lily was very happy. She wanted to play with it",
+            "was a big, red ball. He liked to play with his ball. He liked to play with his ball. He li",
+        ],
+    ),
+    (
+        r#"{"eos_token_id": 426, "exponential_decay_length_penalty": [4, 1.3]}"#,
+        [", there was a little girl.", "the park.", "was a big, red ball."],
+    ),
+    (
+        r#"{"begin_suppress_tokens": [432, 403]}"#,
+        [
+            "there was a little girl named Lily. She loved to play outside in the park. One day, she saw a",
+            PLAIN[1],
+            PLAIN[2],
+        ],
+    ),
+    (
+        r#"{"max_new_tokens": 9}"#,
+        [", there was a little girl named", "the park. They saw a big", "was a big, red ball."],
+    ),
+    (
+        r#"{"max_new_tokens": 40}"#,
+        [
+            ", there was a little girl named Lily. She loved to play outside in the park. One day, she saw a big, red ball.",
+            "the park. They saw a big box with a big box. Lily was very happy. She wanted to play with it, but she did not \
+             want to",
+            "was a big, red ball. He liked to play with his ball. He liked to play with his ball. He liked to play with his \
+             ball. He",
+        ],
+    ),
+    (
+        r#"{"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "suppress_tokens": [432]}"#,
+        [
+            "there was a little girl named Lily. She loved to play outside in the park with her friends. One day",
+            "the park. They saw a big box with lots of chickens on it. There was a sm",
+            "was a big box. He liked to play with his friends in the park. One day he saw something u",
+        ],
+    ),
+];
+
 #[test]
 fn generation_config_changes_greedy_answers_as_transformers() {
     let Some(model) = shared("oracles/stories260k") else { return };
     let questions = ["Once upon a time", "Lily and her mom went to", "The dog"];
-    let plain = [
-        ", there was a little girl named Lily. She loved to play outside in the park. One day, she saw",
-        "the park. They saw a big box with a big box. Lily was very happy. She wanted to play with it,",
-        "was a big, red ball. He liked to play with his ball. He liked to play with his ball. He liked",
-    ];
     let world = with_model(&model, &[]);
-    for (settings, expected) in [
-        (json!({}), plain),
-        (json!({"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20}), plain),
-        (
-            json!({"repetition_penalty": 1.1}),
-            [
-                ", there was a little girl named Lily. She loved to play outside in the park with her friends. One",
-                "the park. They saw a big box with a shiny cake. There was a big, red ball",
-                "was a big, red ball. He liked to play with his friends in the sun. One day, he saw a big tre",
-            ],
-        ),
-        (
-            json!({"no_repeat_ngram_size": 3}),
-            [
-                plain[0],
-                "the park. They saw a big box with a big, red ball. Lily wanted to play with it, but she d",
-                "was a big, red ball. He liked to play with his ball and run around the room. He saw",
-            ],
-        ),
-        (
-            json!({"suppress_tokens": [426]}),
-            [
-                ", there was a little girl named Lily who loved to play with her toys and her friends in the park with",
-                "the park with their mom and dad went to the park with her mommy and daddy who loved",
-                "was a big, red ball who lived in a big house with a big box of colors and",
-            ],
-        ),
-        (
-            json!({"bad_words_ids": [[426], [376, 298]]}),
-            [
-                ", there was a little boy named Timmy who loved to play with his toys and run around in the p",
-                "the park with their mom and dad went to the park with her mommy and daddy who loved",
-                "was a big, red ball who lived in a big house with a big box of colors and",
-            ],
-        ),
-        (
-            json!({"sequence_bias": [[[426], -4.0], [[376, 298], -9.0]]}),
-            [
-                ", there was a little boy named Timmy who loved to play with his toys and run around in the p",
-                "the park with their mom and dad. They saw a big box with a big box on the ground and",
-                "was a big, red ball who lived in a big house with a big box of colors and",
-            ],
-        ),
-        (
-            json!({"eos_token_id": [2, 426], "min_new_tokens": 20}),
-            [
-                ", there was a little girl named Lily who loved to play with her toys.",
-                "the park with their mom and dad went to the park with her mom.",
-                "was a big, red ball who lived in a big house with a big box.",
-            ],
-        ),
-        (
-            json!({"eos_token_id": [2, 426], "min_length": 30}),
-            [
-                ", there was a little girl named Lily who loved to play with her toys and her friends.",
-                "the park with their mom and dad went to the park with her mommy.",
-                "was a big, red ball who lived in a big house with a big box of colors.",
-            ],
-        ),
-        (
-            json!({"forced_eos_token_id": 2}),
-            [
-                ", there was a little girl named Lily. She loved to play outside in the park. One day, she",
-                "the park. They saw a big box with a big box. Lily was very happy. She wanted to play with it",
-                "was a big, red ball. He liked to play with his ball. He liked to play with his ball. He li",
-            ],
-        ),
-        (
-            json!({"eos_token_id": 426, "exponential_decay_length_penalty": [4, 1.3]}),
-            [", there was a little girl.", "the park.", "was a big, red ball."],
-        ),
-        (
-            json!({"begin_suppress_tokens": [432, 403]}),
-            [
-                "there was a little girl named Lily. She loved to play outside in the park. One day, she saw a",
-                plain[1],
-                plain[2],
-            ],
-        ),
-        (
-            json!({"max_new_tokens": 9}),
-            [", there was a little girl named", "the park. They saw a big", "was a big, red ball."],
-        ),
-        (
-            json!({"max_new_tokens": 40}),
-            [
-                ", there was a little girl named Lily. She loved to play outside in the park. One day, she saw a big, red ball.",
-                "the park. They saw a big box with a big box. Lily was very happy. She wanted to play with it, but she did not \
-                 want to",
-                "was a big, red ball. He liked to play with his ball. He liked to play with his ball. He liked to play with his \
-                 ball. He",
-            ],
-        ),
-        (
-            json!({"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "suppress_tokens": [432]}),
-            [
-                "there was a little girl named Lily. She loved to play outside in the park with her friends. One day",
-                "the park. They saw a big box with lots of chickens on it. There was a sm",
-                "was a big box. He liked to play with his friends in the park. One day he saw something u",
-            ],
-        ),
-    ] {
-        world.write("model/generation_config.json", settings.to_string());
+    for (settings, expected) in GENERATION_SETTINGS {
+        world.write("model/generation_config.json", settings);
         let (answers, _) = asked(&world, &generating(32), &questions, &[]);
         assert_eq!(texts(&answers), expected, "{settings}");
     }

@@ -221,6 +221,30 @@ fn gguf_sentencepiece_equals_original_on_10000_lines() {
     let Some(python) = python() else { return };
     let folder = TempDir::new().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let lines = sample_lines();
+    assert!(lines.len() > 10_000, "{}", lines.len());
+    fs::write(path("lines.json"), serde_json::json!(lines).to_string()).unwrap();
+    for prefix in [true, false] {
+        let lines_file = path("lines.json");
+        let out = path("made.json");
+        let arguments =
+            ["tools/sentence_piece.py", &lines_file, &out].into_iter().chain((!prefix).then_some("no-prefix"));
+        run(&python, &arguments.collect::<Vec<_>>(), &[]);
+        let made: Value = serde_json::from_slice(&fs::read(&out).unwrap()).unwrap();
+        write_sentencepiece(&made, prefix, &path("t.gguf"));
+        let ours = corpus::Tokenizer::load(path("t.gguf")).unwrap();
+        let ids = made["ids"].as_array().unwrap();
+        assert_eq!(ids.len(), lines.len());
+        for (line, expected) in lines.iter().zip(ids) {
+            let expected: Vec<u32> = serde_json::from_value(expected.clone()).unwrap();
+            assert_eq!(ours.encode(line).unwrap(), expected, "space before: {prefix}: {line:?}");
+        }
+    }
+}
+
+/// Returns special cases, and lines of the corpora. Some contain words that the tokenizer was not trained on, with mixed
+/// scripts.
+fn sample_lines() -> Vec<String> {
     let mut lines: Vec<String> = [
         " two  spaces   and a tab\there ",
         "\u{4f60}\u{597d}, \u{1F600}\u{1F469}\u{200D}\u{1F680} \u{645}\u{631}\u{62D}\u{628}\u{627}",
@@ -235,51 +259,39 @@ fn gguf_sentencepiece_equals_original_on_10000_lines() {
     for file in ["news-train", "web-train", "wiki-train"] {
         let texts = corpus::read_rows(corpora.join(format!("{file}.jsonl.gz")), None).unwrap();
         let of_file = texts.iter().flat_map(|text| text.lines()).filter(|line| !line.is_empty());
-        // Include words that the tokenizer was not trained on, with mixed scripts.
         lines.extend(of_file.enumerate().take(3600).map(|(at, line): (usize, &str)| match at % 5 {
             0 => line.chars().map(|c| if c == 'e' { '\u{435}' } else { c }).collect(),
             1 => line.replace(' ', "  "),
             _ => line.to_owned(),
         }));
     }
-    assert!(lines.len() > 10_000, "{}", lines.len());
-    fs::write(path("lines.json"), serde_json::json!(lines).to_string()).unwrap();
-    for prefix in [true, false] {
-        let lines_file = path("lines.json");
-        let out = path("made.json");
-        let arguments =
-            ["tools/sentence_piece.py", &lines_file, &out].into_iter().chain((!prefix).then_some("no-prefix"));
-        run(&python, &arguments.collect::<Vec<_>>(), &[]);
-        let made: Value = serde_json::from_slice(&fs::read(&out).unwrap()).unwrap();
-        let list = |key: &str| made[key].as_array().unwrap().iter();
-        let entries = [
-            ("tokenizer.ggml.model", Entry::String("llama".into())),
-            ("tokenizer.ggml.pre", Entry::String("default".into())),
-            (
-                "tokenizer.ggml.tokens",
-                Entry::Array(list("tokens").map(|list| Entry::String(list.as_str().unwrap().into())).collect()),
-            ),
-            (
-                "tokenizer.ggml.scores",
-                Entry::Array(list("scores").map(|value| Entry::F32(value.as_f64().unwrap() as f32)).collect()),
-            ),
-            (
-                "tokenizer.ggml.token_type",
-                Entry::Array(list("kinds").map(|value| Entry::I32(value.as_i64().unwrap() as i32)).collect()),
-            ),
-            ("tokenizer.ggml.unknown_token_id", Entry::U32(0)),
-            ("tokenizer.ggml.add_bos_token", Entry::Bool(false)),
-            ("tokenizer.ggml.add_space_prefix", Entry::Bool(prefix)),
-        ];
-        let entries: Vec<(&str, &Entry)> = entries.iter().map(|(key, value)| (*key, value)).collect();
-        gguf_file::write(&mut fs::File::create(path("t.gguf")).unwrap(), &entries, &[]).unwrap();
-        let ours = corpus::Tokenizer::load(path("t.gguf")).unwrap();
-        assert_eq!(list("ids").count(), lines.len());
-        for (line, expected) in lines.iter().zip(list("ids")) {
-            let expected: Vec<u32> = serde_json::from_value(expected.clone()).unwrap();
-            assert_eq!(ours.encode(line).unwrap(), expected, "space before: {prefix}: {line:?}");
-        }
-    }
+    lines
+}
+
+/// Writes a GGUF file with a SentencePiece tokenizer. `prefix` tells whether it adds a leading space.
+fn write_sentencepiece(made: &Value, prefix: bool, path: &str) {
+    let list = |key: &str| made[key].as_array().unwrap().iter();
+    let entries = [
+        ("tokenizer.ggml.model", Entry::String("llama".into())),
+        ("tokenizer.ggml.pre", Entry::String("default".into())),
+        (
+            "tokenizer.ggml.tokens",
+            Entry::Array(list("tokens").map(|list| Entry::String(list.as_str().unwrap().into())).collect()),
+        ),
+        (
+            "tokenizer.ggml.scores",
+            Entry::Array(list("scores").map(|value| Entry::F32(value.as_f64().unwrap() as f32)).collect()),
+        ),
+        (
+            "tokenizer.ggml.token_type",
+            Entry::Array(list("kinds").map(|value| Entry::I32(value.as_i64().unwrap() as i32)).collect()),
+        ),
+        ("tokenizer.ggml.unknown_token_id", Entry::U32(0)),
+        ("tokenizer.ggml.add_bos_token", Entry::Bool(false)),
+        ("tokenizer.ggml.add_space_prefix", Entry::Bool(prefix)),
+    ];
+    let entries: Vec<(&str, &Entry)> = entries.iter().map(|(key, value)| (*key, value)).collect();
+    gguf_file::write(&mut fs::File::create(path).unwrap(), &entries, &[]).unwrap();
 }
 
 #[test]

@@ -73,8 +73,8 @@ fn race_and_held_out_items_are_disjoint() {
     let last = count - judged(count);
     assert_eq!(found["objectives"][0]["items"], last);
     for candidate in candidates {
-        let (seen, losses) =
-            (candidate["items"].as_u64().unwrap() as usize, losses_of(&results, candidate["cell"].as_str().unwrap()));
+        let seen = candidate["items"].as_u64().unwrap() as usize;
+        let losses = losses_of(&results, candidate["cell"].as_str().unwrap());
         assert!(seen <= last, "the search saw the held-out items");
         let expected = mean(&order[..seen].iter().map(|&at| losses[at]).collect::<Vec<_>>());
         let raced = candidate["scores"][0]["mean"].as_f64().unwrap();
@@ -90,23 +90,43 @@ fn race_and_held_out_items_are_disjoint() {
     let best = best
         .min_by(|a, b| a["scores"][0]["mean"].as_f64().unwrap().total_cmp(&b["scores"][0]["mean"].as_f64().unwrap()));
     assert_eq!(best.unwrap()["cell"], winner);
-    // Check the winner's lead over unrepaired removal of its layers, on race items and on held-out items.
+    let items = ItemOrder { order: &order, last };
+    check_lead(found, &results, winner, &items);
+    check_differences(found, &results, winner, &order);
+    assert!(answer["sentences"][0].as_str().unwrap().starts_with(winner));
+    check_report(&world, winner);
+}
+
+/// Items in the order of the race. Those from `last` on are held out.
+struct ItemOrder<'a> {
+    order: &'a [usize],
+    last: usize,
+}
+
+/// Checks the winner's lead over unrepaired removal of its layers, on race items and on held-out items.
+fn check_lead(found: &Value, results: &StoredResults, winner: &str, items: &ItemOrder<'_>) {
+    let ItemOrder { order, last } = *items;
+    let candidates = found["candidates"].as_array().unwrap();
     let entry = candidates.iter().find(|candidate| candidate["cell"] == winner).unwrap();
     let plain = format!("{}.none", winner.rsplit_once('.').unwrap().0);
     let seen = entry["items"].as_u64().unwrap() as usize;
     for (items, key) in [(&order[..seen], "raced"), (&order[last..], "held_out")] {
         let [plain, winner] = [plain.as_str(), winner].map(|cell| {
-            let losses = losses_of(&results, cell);
+            let losses = losses_of(results, cell);
             mean(&items.iter().map(|&at| losses[at]).collect::<Vec<_>>())
         });
         let lead = found["leads"][0][key]["mean"].as_f64().unwrap();
         assert!((lead - (plain - winner)).abs() < 1e-12, "{key}: {lead}");
     }
-    // Differences are computed on the items that both have in common.
+}
+
+/// Checks the differences between candidates and their rivals, which are computed on the items that both have in common.
+fn check_differences(found: &Value, results: &StoredResults, winner: &str, order: &[usize]) {
+    let candidates = found["candidates"].as_array().unwrap();
     for candidate in candidates.iter().filter(|candidate| candidate["cell"] != winner) {
         let rival = candidate["fate"]["out"]["rival"].as_str().unwrap_or(winner);
-        let candidate_losses = losses_of(&results, candidate["cell"].as_str().unwrap());
-        let theirs = losses_of(&results, rival);
+        let candidate_losses = losses_of(results, candidate["cell"].as_str().unwrap());
+        let theirs = losses_of(results, rival);
         let common = candidate["items"].as_u64().unwrap() as usize;
         let expected = mean(&order[..common].iter().map(|&at| candidate_losses[at] - theirs[at]).collect::<Vec<_>>());
         let beyond = candidate["beyond"][0]["mean"].as_f64().unwrap();
@@ -116,10 +136,13 @@ fn race_and_held_out_items_are_disjoint() {
             "a candidate that left is worse than its rival: {candidate}"
         );
     }
-    assert!(answer["sentences"][0].as_str().unwrap().starts_with(winner));
-    let written: Vec<String> = files(&world).into_keys().filter(|name| name.starts_with("search")).collect();
+}
+
+/// Checks the files of the results.
+fn check_report(world: &World, winner: &str) {
+    let written: Vec<String> = files(world).into_keys().filter(|name| name.starts_with("search")).collect();
     assert_eq!(written, ["search.json", "search.md"]);
-    let report = String::from_utf8(files(&world)["search.md"].clone()).unwrap();
+    let report = String::from_utf8(files(world)["search.md"].clone()).unwrap();
     assert!(report.starts_with("## tiny, layers=1: loss on long@64"), "{report}");
     assert!(report.contains("The winner's lead over plain removal (loss): +"), "{report}");
     let names: Vec<&str> = report.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
@@ -128,8 +151,8 @@ fn race_and_held_out_items_are_disjoint() {
 }
 
 fn losses_of(results: &StoredResults, cell: &str) -> Vec<f64> {
-    let number = results.numbers.iter().find(|number| number.cell == cell && number.losses.is_some());
-    number.unwrap().losses.clone().unwrap()
+    let number = results.numbers.iter().find(|number| number.cell == cell && number.losses().is_some());
+    number.unwrap().losses().unwrap().to_vec()
 }
 
 fn mean(values: &[f64]) -> f64 {

@@ -68,6 +68,26 @@ fn job(submission: &Path, task: Option<&str>) -> Output {
     command.output().unwrap()
 }
 
+/// Parts of a submission script.
+const SCRIPT_LINES: [&str; 16] = [
+    "--array=0-2%3",
+    "#SBATCH --requeue",
+    "#SBATCH --signal=B:USR1@120",
+    "--dependency=afterany:ARRAY",
+    "#SBATCH --open-mode=append",
+    " --partition=gpu ",
+    " --time=2:00:00 ",
+    " --nice=5 ",
+    "#SBATCH --cpus-per-task=2",
+    "#SBATCH --export=PATH",
+    "#SBATCH --comment=ghostlab:",
+    "#SBATCH --job-name=ghostlab-grid-",
+    "module load x",
+    "    exec /",
+    "--stored",
+    "--retries 1",
+];
+
 #[test]
 fn submission_is_one_readable_script_without_secrets() {
     let world = World::new();
@@ -88,24 +108,7 @@ fn submission_is_one_readable_script_without_secrets() {
     let output = slurm.run(&world, &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let script = stdout(&output);
-    for line in [
-        "--array=0-2%3",
-        "#SBATCH --requeue",
-        "#SBATCH --signal=B:USR1@120",
-        "--dependency=afterany:ARRAY",
-        "#SBATCH --open-mode=append",
-        " --partition=gpu ",
-        " --time=2:00:00 ",
-        " --nice=5 ",
-        "#SBATCH --cpus-per-task=2",
-        "#SBATCH --export=PATH",
-        "#SBATCH --comment=ghostlab:",
-        "#SBATCH --job-name=ghostlab-grid-",
-        "module load x",
-        "    exec /",
-        "--stored",
-        "--retries 1",
-    ] {
+    for line in SCRIPT_LINES {
         assert!(script.contains(line), "`{line}` is not in\n{script}");
     }
     assert!(!script.contains("hf_very_secret") && !script.contains("HF_TOKEN"), "{script}");
@@ -119,10 +122,21 @@ fn submission_is_one_readable_script_without_secrets() {
         "{}",
         stderr(&short)
     );
+    assert_bash_reads(&script);
+}
+
+/// Asserts that a script has no syntax errors.
+fn assert_bash_reads(script: &str) {
     let checked = Command::new("bash").args(["-n", "/dev/stdin"]).stdin(Stdio::piped()).spawn();
     let mut checked = checked.unwrap();
     std::io::Write::write_all(&mut checked.stdin.take().unwrap(), script.as_bytes()).unwrap();
     assert!(checked.wait().unwrap().success(), "bash does not read it");
+}
+
+#[test]
+fn submission_requests_a_gpu_with_enough_memory() {
+    let world = World::new();
+    let slurm = FakeSlurm::new(&world);
     // A GPU is requested if the grid computes on one, of a type with enough memory for the largest backbone.
     world.write("slurm.yaml", "gpus:\n  - {name: big, memory: 80}\n  - {name: small, memory: 1}\n");
     let output = slurm.run(

@@ -9,7 +9,7 @@ use crate::common::seen::{self, VIEWS};
 use crate::common::world::World;
 use ghostlab::grid::{Cell, Grid, give_names};
 use ghostlab::pipeline::identity::{SettingPath, differs};
-use ghostlab::results::{Differences, StoredNumber, StoredResults};
+use ghostlab::results::{Differences, ResultRow, StoredResults};
 
 /// Returns the settings in which the last cells of two runs differ.
 fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<SettingPath> {
@@ -39,7 +39,7 @@ fn last_cell(run: &StoredResults) -> String {
 }
 
 /// Returns whether a number is not a decoding time. If only one run decodes, the other has no such numbers.
-fn is_not_of_decoding(number: &&StoredNumber) -> bool {
+fn is_not_of_decoding(number: &&ResultRow) -> bool {
     !number.record.metric.starts_with("decode")
 }
 

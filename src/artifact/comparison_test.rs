@@ -6,7 +6,7 @@ use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric::{self, Metric};
 use crate::model::{CPU, EngineId};
-use crate::results::{Calibrated, MetricKey, Protocol, Sample, Settings, Setup, settings};
+use crate::results::{Calibrated, MetricKey, Protocol, ResultRow, Sample, Settings, Setup, settings};
 use crate::tasks::Bos;
 
 fn record(criterion: &str, calibration: &str, metric: &str, value: f64) -> Record {
@@ -71,7 +71,9 @@ fn number(record: Record) -> Measurement {
     let setup = Setup { scored, calibration, ..Setup::default() };
     let cell = String::new();
     let key = MetricKey::besides(&metric);
-    Measurement { cell, key, record, metric, setup, sample: Sample::None, failure: None }
+    let column = key.to_string();
+    let row = ResultRow { record, cell, column, failure: None, sample: Sample::None };
+    Measurement { row, key, metric, setup }
 }
 
 fn with(option: &str, value: &str) -> Arc<Settings> {

@@ -8,8 +8,8 @@ use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
 use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{
-    Measurement, MetricKey, PaperVerdict, Sample, Setup, Table, TableRow, latex, latex_notes, markdown, screen,
-    settings, tidy_frame,
+    Measurement, MetricKey, PaperVerdict, ResultRow, Sample, Setup, Table, TableRow, latex, latex_notes, markdown,
+    screen, settings, tidy_frame,
 };
 
 fn table(across: bool, rows: &serde_json::Value, metrics: &[&str]) -> Description {
@@ -48,15 +48,8 @@ fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f6
     };
     let cell = "the cell".to_owned();
     let metric = Metric::find(metric).unwrap();
-    Measurement {
-        cell,
-        key: MetricKey::besides(&metric),
-        metric,
-        setup: Setup::default(),
-        record,
-        sample,
-        failure: None,
-    }
+    let row = ResultRow { record, cell, column: metric.id.clone(), failure: None, sample };
+    Measurement { row, key: MetricKey::besides(&metric), metric, setup: Setup::default() }
 }
 
 /// Returns `count` documents of which the first `right` are answered correctly.
@@ -75,8 +68,8 @@ fn numbers() -> Vec<Measurement> {
         number(7, "llm-streamline", "linearpatch-diag", "ppl_c4", 180.0, Sample::None),
         number(7, "llm-streamline", "ghosted", "ppl_c4", 21.625, Sample::None),
     ];
-    numbers[6].record.value = None;
-    numbers[6].failure = Some("a tensor is not finite".into());
+    numbers[6].row.record.value = None;
+    numbers[6].row.failure = Some("a tensor is not finite".into());
     numbers
 }
 
@@ -259,7 +252,7 @@ fn a_depth_that_two_backbones_share_stands_in_one_column() {
 
 fn rte_of(backbone: &str, depth: usize, value: f64) -> Measurement {
     let mut number = number(depth, "llm-streamline", "ghosted", "rte", value, Sample::None);
-    number.record.condition.backbone = backbone.into();
+    number.row.record.condition.backbone = backbone.into();
     number
 }
 
@@ -293,7 +286,7 @@ fn indistinguishable_numbers_of_a_cell_are_refused() {
 #[test]
 fn the_papers_value_stands_beside_ours() {
     let description = table(false, &rows(), &["rte", "ppl_c4"]);
-    let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.record).collect();
+    let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.row.record).collect();
     paper[3].value = Some(66.43);
     let view = laid(&description, numbers(), &paper).unwrap();
     let [first, last] = [0, 3].map(|row| view.rows[row].cells[0].as_ref().unwrap().comparison.clone().unwrap());
@@ -306,9 +299,10 @@ fn equal_prints_rank_equally_and_failed_is_never_best() {
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte");
     // One accuracy was summed in another order, and one cell failed.
-    (numbers[1].record.value, numbers[2].record.value) = (Some(73.333_333_333_333_33), Some(73.333_333_333_333_3));
-    numbers[3].record.value = Some(99.0);
-    numbers[3].failure = Some("not scored on c4".into());
+    (numbers[1].row.record.value, numbers[2].row.record.value) =
+        (Some(73.333_333_333_333_33), Some(73.333_333_333_333_3));
+    numbers[3].row.record.value = Some(99.0);
+    numbers[3].row.failure = Some("not scored on c4".into());
     numbers.push(number(7, "llm-streamline", "replaceme-ls", "rte", 50.0, Sample::None));
     let rows = serde_json::json!([{"criterion": ["llm-streamline"], "recovery": ["none", "linearpatch-diag", "ghosted", "replaceme-ls"]}]);
     let description = Description { table: table(false, &rows, &["rte"]).table, ..description };
@@ -328,7 +322,7 @@ fn a_task_of_any_name_is_ranked_by_its_highest_accuracy() {
         let mut numbers = numbers();
         numbers.retain(|number| number.record.metric == "rte");
         for number in &mut numbers {
-            number.record.metric = name.into();
+            number.row.record.metric = name.into();
             number.metric = Metric::task(name);
         }
         let view = laid(&description, numbers, &[]).unwrap();
@@ -367,7 +361,7 @@ fn what_has_to_be_said_of_all_numbers_stands_under_the_table() {
 #[test]
 fn markdown_and_latex_show_paper_value_and_verdict() {
     let description = table(false, &rows(), &["rte", "ppl_c4"]);
-    let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.record).collect();
+    let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.row.record).collect();
     paper[0].value = Some(70.0);
     paper[3].value = Some(66.43);
     paper[6].value = Some(180.0);

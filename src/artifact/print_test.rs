@@ -19,8 +19,8 @@ use crate::grid::ListEntry;
 use crate::metric::Metric;
 use crate::results::record::{Condition, Record};
 use crate::results::{
-    Measurement, MetricKey, RowHeader, Sample, Setup, StoredResults, Table, TableRow, latex, latex_notes, screen,
-    settings,
+    Measurement, MetricKey, ResultRow, RowHeader, Sample, Setup, StoredResults, Table, TableRow, latex, latex_notes,
+    screen, settings,
 };
 
 fn experiments() -> PathBuf {
@@ -36,7 +36,9 @@ fn measured(record: Record) -> Arc<Measurement> {
     }
     let cell = String::new();
     let key = MetricKey::besides(&metric);
-    Arc::new(Measurement { cell, key, record, metric, setup, sample: Sample::None, failure: None })
+    let column = key.to_string();
+    let row = ResultRow { record, cell, column, failure: None, sample: Sample::None };
+    Arc::new(Measurement { row, key, metric, setup })
 }
 
 /// Returns the LaTeX variants of a paper table. `more` adds numbers that the paper does not have.

@@ -16,12 +16,12 @@ use crate::error::{Error, Result};
 use crate::grid::{Cell, Grid, RacesEntry};
 use crate::metric::Metric;
 use crate::pipeline::exec::GridOutcome;
-use crate::results::{Provenance, StoredNumber, StoredResults, csv_text, put};
+use crate::results::{Provenance, ResultRow, StoredResults, csv_text, put};
 use crate::search::{Candidate, Elimination, Found, markdown};
 use crate::{criterion, recovery};
 
 /// Race, with its best row in the artifact that scores all cells.
-type Compared<'a> = (&'a Found, Option<(&'a StoredNumber, &'a Candidate)>);
+type Compared<'a> = (&'a Found, Option<(&'a ResultRow, &'a Candidate)>);
 
 pub struct Raced<'a> {
     grid: &'a Grid,
@@ -75,7 +75,7 @@ impl<'a> Raced<'a> {
         std::iter::once(heads.map(str::to_owned).to_vec()).chain(rows).collect()
     }
 
-    fn row(&self, found: &Found, best: Option<(&StoredNumber, &Candidate)>) -> Vec<String> {
+    fn row(&self, found: &Found, best: Option<(&ResultRow, &Candidate)>) -> Vec<String> {
         let won = found.candidates.iter().find(|one| found.winner.as_ref() == Some(&one.cell));
         let spent = &found.spent;
         vec![

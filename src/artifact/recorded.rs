@@ -11,7 +11,7 @@ use super::differing_files;
 use crate::error::{Error, Result};
 use crate::files::{self, owner, regular};
 use crate::quantity::counted;
-use crate::results::{CHANNELS, DOCUMENTS, LATENCY, Provenance, StoredNumber, StoredResults, settings_that_differ};
+use crate::results::{CHANNELS, DOCUMENTS, LATENCY, Provenance, ResultRow, StoredResults, settings_that_differ};
 
 /// Files that the repository does not track. `run.json` contains their hashes, and `.gitignore` lists them.
 pub const NOT_RECORDED: [&str; 3] = [DOCUMENTS, CHANNELS, LATENCY];
@@ -37,7 +37,7 @@ pub(super) enum RecordComparison {
 struct ComparedRun {
     run: Value,
     /// Numbers of the run; `None` for races, whose files are their results.
-    numbers: Option<Vec<StoredNumber>>,
+    numbers: Option<Vec<ResultRow>>,
 }
 
 impl ComparedRun {
@@ -171,7 +171,7 @@ fn field_of(name: &String, map: &Map<String, Value>) -> Value {
     map.get(name).cloned().unwrap_or_default()
 }
 
-fn numbers(ours: &[StoredNumber], theirs: &[StoredNumber]) -> Option<String> {
+fn numbers(ours: &[ResultRow], theirs: &[ResultRow]) -> Option<String> {
     let recorded: BTreeMap<_, _> = theirs.iter().map(|their| (number_key(their), their)).collect();
     let made: BTreeMap<_, _> = ours.iter().map(|our| (number_key(our), our)).collect();
     let of_one = made.keys().filter(|key| !recorded.contains_key(key)).count()
@@ -180,8 +180,7 @@ fn numbers(ours: &[StoredNumber], theirs: &[StoredNumber]) -> Option<String> {
     let differ: Vec<_> = both.iter().filter(|(_, one, two)| one.record.value != two.record.value).collect();
     let items = both.iter().filter(|(_, one, two)| {
         one.record.value == two.record.value
-            && (one.record.error, &one.right, &one.losses, &one.failure)
-                != (two.record.error, &two.right, &two.losses, &two.failure)
+            && (one.record.error, &one.sample, &one.failure) != (two.record.error, &two.sample, &two.failure)
     });
     let mut says = Vec::new();
     if !differ.is_empty() {
@@ -200,11 +199,11 @@ fn numbers(ours: &[StoredNumber], theirs: &[StoredNumber]) -> Option<String> {
     (!says.is_empty()).then(|| says.join(", "))
 }
 
-fn number_key(number: &StoredNumber) -> (String, String, String) {
+fn number_key(number: &ResultRow) -> (String, String, String) {
     (number.cell.clone(), number.column.clone(), number.record.metric.clone())
 }
 
-fn relative_size((_, one, two): &&&(&(String, String, String), &StoredNumber, &StoredNumber)) -> Option<f64> {
+fn relative_size((_, one, two): &&&(&(String, String, String), &ResultRow, &ResultRow)) -> Option<f64> {
     let one = one.record.value?;
     let two = two.record.value?;
     Some((one - two).abs() / two.abs().max(f64::MIN_POSITIVE))

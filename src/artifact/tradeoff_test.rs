@@ -9,7 +9,7 @@ use crate::criterion::DepthUnit;
 use crate::grid::Description;
 use crate::metric::Metric;
 use crate::results::record::{Condition, DENSE, Record};
-use crate::results::{Measurement, MetricKey, Sample, Setup, markdown};
+use crate::results::{Measurement, MetricKey, ResultRow, Sample, Setup, markdown};
 
 fn description() -> Description {
     serde_json::from_value(serde_json::json!({
@@ -58,9 +58,11 @@ fn numbers() -> Vec<Arc<Measurement>> {
             let metric = Metric::find(metric).unwrap();
             let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
             let key = MetricKey::besides(&metric);
+            let column = key.to_string();
             let cell = format!("cell {at}");
             let setup = Setup::default();
-            all.push(Arc::new(Measurement { cell, key, record, metric, setup, sample: Sample::None, failure: None }));
+            let row = ResultRow { record, cell, column, failure: None, sample: Sample::None };
+            all.push(Arc::new(Measurement { row, key, metric, setup }));
         }
     }
     all

@@ -65,12 +65,12 @@ fn merge_seeds(group: &[&Arc<Measurement>]) -> Arc<Measurement> {
         .collect();
     let values: Vec<f64> = seeds.iter().filter_map(|seed| seed.value).collect();
     let mut number = Measurement::clone(first);
-    (number.record.value, number.record.error) = (mean(&values), deviation(&values));
+    (number.row.record.value, number.row.record.error) = (mean(&values), deviation(&values));
     number.setup.variant = Arc::new(rest);
     number.setup.undetermined = group.iter().any(|group| group.setup.undetermined);
     // Report a failure only if all seeds failed.
-    number.failure = if values.is_empty() { group.iter().find_map(|group| group.failure.clone()) } else { None };
-    number.sample = Sample::Seeds(seeds);
+    number.row.failure = if values.is_empty() { group.iter().find_map(|group| group.failure.clone()) } else { None };
+    number.row.sample = Sample::Seeds(seeds);
     Arc::new(number)
 }
 
@@ -157,7 +157,7 @@ fn seed_notes<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Vec<Str
 mod tests {
     use serde_json::json;
 
-    use super::super::measurement::Setup;
+    use super::super::measurement::{ResultRow, Setup};
     use super::super::record::{Condition, Record};
     use super::super::settings::below;
     use super::*;
@@ -180,15 +180,15 @@ mod tests {
             Some(seed) => below("", &json!({"recovery": "ghosted", "calibration": {"seed": seed}})),
             None => Settings::new(),
         };
-        Measurement {
-            cell: format!("cell@{seed:?}"),
-            key: MetricKey::Besides("rte".into()),
+        let row = ResultRow {
             record: Record { condition, metric: "rte".into(), value, error: Some(9.0) },
-            metric,
-            setup: Setup { variant: Arc::new(settings), ..Setup::default() },
-            sample: Sample::None,
+            cell: format!("cell@{seed:?}"),
+            column: "rte".into(),
             failure: value.is_none().then(|| "it failed".to_owned()),
-        }
+            sample: Sample::None,
+        };
+        let setup = Setup { variant: Arc::new(settings), ..Setup::default() };
+        Measurement { row, key: MetricKey::Besides("rte".into()), metric, setup }
     }
 
     fn results(numbers: &[Measurement]) -> Results {

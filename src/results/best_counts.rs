@@ -3,11 +3,12 @@
 
 use std::fmt;
 
+use super::measurement::ResultRow;
 use super::paired;
 use super::record::{Condition, Record};
 use super::same_measurement::{RowContent, is_one_measurement};
 use super::settings::{SEED, distinct, grouped};
-use super::stored::{StoredNumber, StoredResults};
+use super::stored::StoredResults;
 use crate::metric::Metric;
 
 /// Query for the settings in which a method is best.
@@ -96,9 +97,9 @@ impl fmt::Display for BestCounts {
 struct Setting<'a> {
     key: Vec<String>,
     records: Vec<&'a Record>,
-    number: &'a StoredNumber,
+    number: &'a ResultRow,
     /// Best row of another recovery.
-    rival: &'a StoredNumber,
+    rival: &'a ResultRow,
     is_behind: bool,
 }
 
@@ -115,7 +116,7 @@ impl<'a> Setting<'a> {
         settings
     }
 
-    fn new(key: Vec<String>, rows: &[&'a StoredNumber], metric: &Metric, method: &str) -> Option<Self> {
+    fn new(key: Vec<String>, rows: &[&'a ResultRow], metric: &Metric, method: &str) -> Option<Self> {
         let number = *rows.iter().find(|number| is_own(method, number))?;
         let others =
             rows.iter().filter(|row| !is_own(method, row)).filter_map(|row| Some((printed_cost(metric, row)?, *row)));
@@ -140,7 +141,7 @@ impl<'a> Setting<'a> {
     }
 }
 
-fn is_own(method: &str, number: &&&StoredNumber) -> bool {
+fn is_own(method: &str, number: &&&ResultRow) -> bool {
     number.record.condition.recovery == method
 }
 
@@ -180,7 +181,7 @@ impl SeedCounts {
     }
 }
 
-fn is_asked(number: &StoredNumber, question: BestQuestion<'_>) -> bool {
+fn is_asked(number: &ResultRow, question: BestQuestion<'_>) -> bool {
     let condition = &number.record.condition;
     number.record.metric == question.metric
         && condition.depth > 0
@@ -196,7 +197,7 @@ fn key(condition: &Condition, question: BestQuestion<'_>) -> Vec<String> {
 }
 
 /// Returns the printed value of a number as a cost, where lower is better.
-fn printed_cost(metric: &Metric, number: &StoredNumber) -> Option<f64> {
+fn printed_cost(metric: &Metric, number: &ResultRow) -> Option<f64> {
     metric.cost(Metric::printed(number.record.value?, metric.decimals))
 }
 
@@ -213,10 +214,11 @@ fn word(count: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Sample;
     use super::*;
 
     /// Builds a number of one setting with `right` correct answers of ten in each of two tasks.
-    fn number(depth: usize, recovery: &str, right: usize, cell: &str) -> StoredNumber {
+    fn number(depth: usize, recovery: &str, right: usize, cell: &str) -> ResultRow {
         let condition = Condition {
             backbone: "a".into(),
             layers: 16,
@@ -227,28 +229,27 @@ mod tests {
             finetuned: false,
             calibration: "c4".into(),
         };
-        StoredNumber {
+        ResultRow {
             record: Record { condition, metric: "acc_average".into(), value: Some(2.0 * right as f64), error: None },
             cell: cell.to_owned(),
             column: "average".to_owned(),
             failure: None,
-            right: Some(format!("{},{}", bits_of(right), bits_of(right))),
-            losses: None,
+            sample: Sample::Tasks(vec![answers(right), answers(right)]),
         }
     }
 
-    fn bits_of(right: usize) -> String {
-        (0..50).map(|at| if at < right { '1' } else { '0' }).collect::<String>()
+    fn answers(right: usize) -> Vec<bool> {
+        (0..50).map(|index| index < right).collect()
     }
 
-    fn run(numbers: Vec<StoredNumber>) -> StoredResults {
+    fn run(numbers: Vec<ResultRow>) -> StoredResults {
         let text = serde_json::json!({
             "name": "table2", "profile": "tiny", "program": "p", "settings": {}, "numbers": {"columns": [], "cells": []},
         });
         StoredResults { numbers, ..serde_json::from_value(text).unwrap() }
     }
 
-    fn counts(main: Vec<StoredNumber>, seeds: Option<Vec<StoredNumber>>) -> BestCounts {
+    fn counts(main: Vec<ResultRow>, seeds: Option<Vec<ResultRow>>) -> BestCounts {
         let question = BestQuestion {
             metric: "acc_average",
             method: "ghosted",
@@ -258,7 +259,7 @@ mod tests {
         BestCounts::new(&run(main), seeds.map(run).as_ref(), question).unwrap()
     }
 
-    fn main() -> Vec<StoredNumber> {
+    fn main() -> Vec<ResultRow> {
         vec![
             // Far ahead, slightly ahead, and behind the unrepaired row.
             number(4, "ghosted", 45, "a"),
@@ -315,7 +316,7 @@ mod tests {
     #[test]
     fn settings_without_seeds_or_tests_are_said_to_lack_them() {
         let mut numbers = main();
-        numbers.iter_mut().for_each(|number| number.right = None);
+        numbers.iter_mut().for_each(|number| number.sample = Sample::None);
         let seeds = [main(), main()].map(|numbers| numbers[..2].to_vec()).concat();
         assert_eq!(
             counts(numbers, Some(seeds)).to_string(),

@@ -7,7 +7,7 @@ use ghostlab_definitions::aggregate;
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
-use super::measurement::{Calibrated, CellSummary, Measurement, Results, Sample, Setup};
+use super::measurement::{Calibrated, CellSummary, Measurement, ResultRow, Results, Sample, Setup};
 use super::record::{Condition, DENSE, Record};
 use super::{MeasuredProgram, MetricKey, Protocol, Settings, settings, stem};
 use crate::grid::{Cell, Grid, Method, MethodAxis};
@@ -130,20 +130,20 @@ impl Numbers<'_> {
         estimate: Option<Measure>,
         sample: Option<Sample>,
     ) {
-        self.all.push(Arc::new(Measurement {
-            cell: self.result.cell.to_string(),
-            key: key.unwrap_or_else(|| MetricKey::besides(&metric)),
+        let key = key.unwrap_or_else(|| MetricKey::besides(&metric));
+        let row = ResultRow {
             record: Record {
                 condition: self.condition.clone(),
                 metric: metric.id.clone(),
                 value: estimate.map(|estimate| estimate.value).filter(|value| value.is_finite()),
                 error: estimate.and_then(|estimate| estimate.stderr),
             },
-            metric,
-            setup: setup.clone(),
-            sample: sample.unwrap_or(Sample::None),
+            cell: self.result.cell.to_string(),
+            column: key.to_string(),
             failure: self.result.failure.clone(),
-        }));
+            sample: sample.unwrap_or_default(),
+        };
+        self.all.push(Arc::new(Measurement { row, key, metric, setup: setup.clone() }));
     }
 
     fn texts(&mut self, shown: &[&'static MetricEntry]) {

@@ -7,10 +7,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::measurement::ResultRow;
 use super::paired::{self, Paired};
 use super::pairing::{NumberPair, Renamed, pairing};
 use super::record::Record;
-use super::stored::{StoredNumber, StoredResults};
+use super::stored::StoredResults;
 use crate::error::Result;
 use crate::files::sha256;
 use crate::metric::Metric;
@@ -210,7 +211,7 @@ fn canonical_value(canonical: Option<Canonical>) -> Option<Value> {
     canonical.map(|canonical| canonical.value())
 }
 
-fn unpaired(number: &StoredNumber) -> Unpaired {
+fn unpaired(number: &ResultRow) -> Unpaired {
     Unpaired { record: number.record.clone(), cell: number.cell.clone(), column: number.column.clone() }
 }
 
@@ -312,16 +313,18 @@ pub fn settings_that_differ(first: &Value, second: &Value) -> Vec<SettingDiffere
 
 /// Returns whether two values differ by more than the tolerance between their engines. Returns `None` for equal
 /// engines or unknown tolerances.
-pub(super) fn beyond(first: &StoredNumber, second: &StoredNumber, engines: &[ComputeId; 2]) -> Option<bool> {
+pub(super) fn beyond(first: &ResultRow, second: &ResultRow, engines: &[ComputeId; 2]) -> Option<bool> {
     if engines[0] == engines[1] {
         return None;
     }
     let coarser = engines.iter().find(|engine| engine.dtype != "f32").unwrap_or(&engines[0]);
     let Tolerance { perplexity, answers, .. } = Tolerance::of(&coarser.dtype);
-    if let Some((one, two)) = first.right.as_ref().zip(second.right.as_ref()) {
-        let documents = one.chars().filter(|c| *c != ',').count();
-        let unlike = one.chars().zip(two.chars()).filter(|(a, b)| a != b).count();
-        return (one.len() == two.len()).then_some(unlike as f64 > answers * documents as f64);
+    if let Some((one, two)) = first.answers().zip(second.answers()) {
+        let is_same_size = one.iter().map(Vec::len).eq(two.iter().map(Vec::len));
+        let [one, two] = [one, two].map(|tasks| tasks.iter().flatten());
+        let documents = one.clone().count();
+        let differing = one.zip(two).filter(|(a, b)| a != b).count();
+        return is_same_size.then_some(differing as f64 > answers * documents as f64);
     }
     Metric::find(&first.record.metric).ok().filter(Metric::is_of_texts)?;
     let one = first.record.value?;
@@ -337,11 +340,12 @@ mod tests;
 
 #[cfg(test)]
 mod tolerance_tests {
+    use super::super::Sample;
     use super::*;
     use crate::model::CPU;
     use crate::results::record::{Condition, Record};
 
-    fn number(metric: &str, value: f64, right: Option<&str>) -> StoredNumber {
+    fn number(metric: &str, value: f64, right: Option<&str>) -> ResultRow {
         let condition = Condition {
             backbone: "llama".into(),
             layers: 16,
@@ -355,7 +359,8 @@ mod tolerance_tests {
         let record = Record { condition, metric: metric.into(), value: Some(value), error: None };
         let cell = "c".to_owned();
         let column = metric.to_owned();
-        StoredNumber { record, cell, column, failure: None, right: right.map(str::to_owned), losses: None }
+        let sample = right.map_or(Sample::None, Sample::of_bits);
+        ResultRow { record, cell, column, failure: None, sample }
     }
 
     #[test]

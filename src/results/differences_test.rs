@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::super::Settings;
 use super::super::record::Condition;
+use super::super::{Sample, Settings};
 use super::*;
 use crate::pipeline::identity::ComputeId;
 use crate::pipeline::identity::{Identity, MeasureId};
 
-fn number(recovery: &str, metric: &str, value: f64, right: &str) -> StoredNumber {
+fn number(recovery: &str, metric: &str, value: f64, right: &str) -> ResultRow {
     let condition = Condition {
         backbone: "llama".into(),
         layers: 16,
@@ -24,10 +24,10 @@ fn number(recovery: &str, metric: &str, value: f64, right: &str) -> StoredNumber
     let record = Record { condition, metric: metric.into(), value: Some(value), error: None };
     let cell = format!("llama/{recovery}");
     let column = metric.to_owned();
-    StoredNumber { record, cell, column, failure: None, right: Some(right.into()), losses: None }
+    ResultRow { record, cell, column, failure: None, sample: Sample::of_bits(right) }
 }
 
-fn stored(settings: Value, numbers: Vec<StoredNumber>) -> StoredResults {
+fn stored(settings: Value, numbers: Vec<ResultRow>) -> StoredResults {
     let mut identities = BTreeMap::new();
     let mut measured = BTreeMap::<String, BTreeMap<_, _>>::new();
     for number in &numbers {
@@ -99,7 +99,7 @@ fn run(seeds: &[(u64, f64)]) -> StoredResults {
             .iter()
             .map(|&(seed, value)| {
                 let number = number("ghosted", "rte", value, "0101");
-                StoredNumber { cell: format!("llama/ghosted@{seed}"), ..number }
+                ResultRow { cell: format!("llama/ghosted@{seed}"), ..number }
             })
             .collect(),
     );
@@ -220,7 +220,7 @@ fn engine_differences_beyond_dtype_tolerance_are_listed() {
     let numbers = |value| vec![number("none", "rte", value, "0101"), number("ghosted", "rte", value, "0101")];
     let mut one = stored(settings.clone(), numbers(50.0));
     let mut two = stored(settings, numbers(75.0));
-    two.numbers[1].right = Some("0111".into());
+    two.numbers[1].sample = Sample::of_bits("0111");
     for run in [&mut one, &mut two] {
         run.inputs.insert("m/config.json".into(), "22".into());
     }
@@ -297,7 +297,7 @@ fn what_is_one_thing_stands_side_by_side_whatever_it_is_called() {
     assert!(found.values[0].same_items);
     // Two names for the same backbone within one run are paired by name.
     let mut both = one.clone();
-    both.numbers.push(StoredNumber { cell: "mine/none".into(), ..two.numbers[0].clone() });
+    both.numbers.push(ResultRow { cell: "mine/none".into(), ..two.numbers[0].clone() });
     both.identities.insert("mine/none".into(), both.identities["llama/none"].clone());
     both.measured.extend(two.measured.clone());
     let found = Differences::of(&both, &both, &[]).unwrap();

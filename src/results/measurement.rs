@@ -1,6 +1,8 @@
 //! Measurements of all cells, one record per number.
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
+use std::slice;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -55,31 +57,49 @@ pub struct CellSummary {
     pub numbers: Vec<Arc<Measurement>>,
 }
 
-/// Number with its origin.
+/// Number of a cell: one row of the results, as stored in `numbers.json`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResultRow {
+    pub record: Record,
+    /// Cell name, as in `plan` and `explain`.
+    pub cell: String,
+    /// Column of a run's table: the metric and its protocol ([`MetricKey`]).
+    pub column: String,
+    /// Reason for a missing value.
+    pub failure: Option<String>,
+    pub sample: Sample,
+}
+
+/// Row with the inputs of its number, which only the run that made it knows.
 #[derive(Debug, Clone)]
 pub struct Measurement {
-    pub cell: String,
-    /// Question that the number answers.
+    pub row: ResultRow,
     pub key: MetricKey,
-    pub record: Record,
     /// Metric of the record, with direction and format.
     pub metric: Metric,
     /// Inputs of the number.
     pub setup: Setup,
-    pub sample: Sample,
-    /// Reason for a missing value.
-    pub failure: Option<String>,
+}
+
+impl Deref for Measurement {
+    type Target = ResultRow;
+
+    fn deref(&self) -> &ResultRow {
+        &self.row
+    }
 }
 
 /// Items behind a number, in the same order for every variant of a backbone.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub enum Sample {
+    #[default]
     None,
-    /// Whether each document was answered correctly.
+    /// Whether each document was answered correctly or, for a flip metric, whether it flips.
     Right(Vec<bool>),
     /// Whether each document was answered correctly, for each task of an average.
     Tasks(Vec<Vec<bool>>),
-    /// Loss of each window.
+    /// Loss of each window in nats per token, or the window values that the metric averages. For the perplexity of a
+    /// definition, the loss of each document in nats.
     Losses(Vec<f64>),
     /// Out of memory: there is no number.
     OutOfMemory,
@@ -87,6 +107,14 @@ pub enum Sample {
     NoisyTimes,
     /// Values of a mean over calibration seeds. The error of the mean is their standard deviation.
     Seeds(Vec<OfSeed>),
+}
+
+#[cfg(test)]
+impl Sample {
+    /// Builds the answers of a task from digits, with `1` for a correct answer.
+    pub(super) fn of_bits(bits: &str) -> Self {
+        Self::Right(bits.chars().map(|bit| bit == '1').collect())
+    }
 }
 
 /// Value of a cell under one seed.
@@ -135,6 +163,51 @@ pub struct Calibrated {
 impl CellSummary {
     pub fn number(&self, key: &MetricKey) -> Option<&Arc<Measurement>> {
         self.numbers.iter().find(|number| number.key == *key)
+    }
+}
+
+impl ResultRow {
+    /// Returns the losses behind the number.
+    pub fn losses(&self) -> Option<&[f64]> {
+        match &self.sample {
+            Sample::Losses(losses) => Some(losses),
+            _ => None,
+        }
+    }
+
+    /// Returns the answers behind the number, one list per task.
+    pub fn answers(&self) -> Option<&[Vec<bool>]> {
+        match &self.sample {
+            Sample::Right(right) => Some(slice::from_ref(right)),
+            Sample::Tasks(tasks) => Some(tasks),
+            _ => None,
+        }
+    }
+
+    /// Returns the answers behind the number of a single task.
+    pub fn task_answers(&self) -> Option<&[bool]> {
+        match &self.sample {
+            Sample::Right(right) => Some(right),
+            _ => None,
+        }
+    }
+
+    /// Returns the row with the items that `numbers.json` stores.
+    pub(super) fn stored(&self) -> Self {
+        let sample = match &self.sample {
+            Sample::Tasks(tasks) if tasks.len() < 2 => Sample::Right(tasks.concat()),
+            Sample::Right(_) | Sample::Tasks(_) => self.sample.clone(),
+            // JSON cannot represent NaN, and paired tests need finite losses anyway.
+            Sample::Losses(losses) if losses.iter().all(|loss| loss.is_finite()) => self.sample.clone(),
+            _ => Sample::None,
+        };
+        Self { sample, ..self.clone() }
+    }
+
+    /// Returns the number without its setup, as a number that appears in no table of a run.
+    pub fn measurement(&self) -> Measurement {
+        let metric = Metric::find(&self.record.metric).unwrap_or_else(|_| Metric::task(&self.record.metric));
+        Measurement { row: self.clone(), key: MetricKey::besides(&metric), metric, setup: Setup::default() }
     }
 }
 

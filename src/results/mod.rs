@@ -55,7 +55,7 @@ pub use frame::{drawn_frame, run_frame, spread_head, tidy_frame, write_frame};
 pub use frame_difference::{FrameDifference, damaged_frame, read_frame};
 pub use latency::{LATENCY, NOISY, NoisyTimes, latency_notes, write_latencies};
 pub use latex::{latex, latex_notes, notes_file};
-pub use measurement::{Calibrated, CellSummary, Measurement, OfSeed, Results, Sample, Setup};
+pub use measurement::{Calibrated, CellSummary, Measurement, OfSeed, ResultRow, Results, Sample, Setup};
 pub use notes::{engine_notes, protocol_sentence, ranges, removed_text, rounding_notes};
 pub use paired::{Paired, PaperComparison, PaperVerdict};
 pub use protocol::{Protocol, stem};
@@ -67,6 +67,6 @@ pub use saved_table::{SavedCell, SavedColumn, SavedComparison, SavedMark, SavedR
 pub use scores::{ModelScore, ModelScores, add_task, empty_file, harness_files};
 pub use screen::{screen, wrapped};
 pub use settings::{Settings, distinct, grouped};
-pub use stored::{StoredNumber, StoredResults};
+pub use stored::StoredResults;
 pub use table::{NumberColumn, PrintedNumber, RowHeader, RowHeaderKind, Table, TableRow, Visibility};
 pub use text::{capital, escaped, markdown};

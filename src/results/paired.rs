@@ -179,7 +179,7 @@ impl std::fmt::Display for PaperVerdict {
 #[cfg(test)]
 mod tests {
     use super::super::MetricKey;
-    use super::super::measurement::Setup;
+    use super::super::measurement::{ResultRow, Setup};
     use super::super::record::{Condition, Record};
     use super::*;
     use crate::metric::{self, Metric};
@@ -196,15 +196,8 @@ mod tests {
             calibration: "c4".into(),
         };
         let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
-        Measurement {
-            cell: String::new(),
-            key: MetricKey::besides(&metric),
-            record,
-            metric,
-            setup: Setup::default(),
-            sample,
-            failure: None,
-        }
+        let row = ResultRow { record, cell: String::new(), column: metric.id.clone(), failure: None, sample };
+        Measurement { row, key: MetricKey::besides(&metric), metric, setup: Setup::default() }
     }
 
     /// Returns `count` answers, of which `right` are correct, starting at `from`.

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::measurement::ResultRow;
 use super::settings::CORPUS;
 use super::stem;
-use super::stored::{StoredNumber, StoredResults};
+use super::stored::StoredResults;
 use crate::criterion::Depth;
 use crate::error::{Error, Result, nearest};
 use crate::metric::{self, Metric};
@@ -143,7 +144,7 @@ fn pair<K: Ord>(
 }
 
 impl NumberIdentity {
-    fn new(run: &StoredResults, at: usize, number: &StoredNumber, known: bool) -> Self {
+    fn new(run: &StoredResults, at: usize, number: &ResultRow, known: bool) -> Self {
         let condition = &number.record.condition;
         let cell = run.cells.get(&number.cell).filter(|_| known);
         let text = cell.and_then(|cell| cell.get(CORPUS)?.as_str().map(str::to_owned));
@@ -217,7 +218,7 @@ impl NumberIdentity {
 const NAMED: [&str; 4] = ["backbone", "cut.criterion", "repair.recovery", "calibration"];
 
 /// Returns the identity that an older run records for a number.
-fn by_condition(number: &StoredNumber) -> FlatSettings {
+fn by_condition(number: &ResultRow) -> FlatSettings {
     let condition = &number.record.condition;
     let dense = condition.depth == 0;
     let calibration = if dense { "" } else { &condition.calibration };

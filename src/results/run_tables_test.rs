@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use polars::prelude::{ParquetReader, SerReader};
 
-use super::measurement::{CellSummary, Measurement, Results, Sample, Setup};
+use super::measurement::{CellSummary, Measurement, ResultRow, Results, Sample, Setup};
 use super::record::{Condition, Record};
 use super::settings::{DEPTH, Settings};
 use super::{Protocol, Table, latex, long, markdown, run_frame, screen, wide, write_frame};
@@ -102,15 +102,15 @@ pub(super) fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
                 calibration: "wiki".into(),
             };
             let metric = protocol.measures();
-            cell.numbers.push(Arc::new(Measurement {
-                cell: name.clone(),
-                key: protocol.key(),
+            let row = ResultRow {
                 record: Record { condition, metric: metric.id.clone(), value: *value, error: spec.error },
-                metric,
-                setup: Setup::default(),
-                sample: Sample::None,
+                cell: name.clone(),
+                column: protocol.key().to_string(),
                 failure: failure.clone(),
-            }));
+                sample: Sample::None,
+            };
+            let setup = Setup::default();
+            cell.numbers.push(Arc::new(Measurement { row, key: protocol.key(), metric, setup }));
         }
         cells.push(cell);
     }
@@ -319,7 +319,7 @@ fn tested(change: impl FnOnce(&mut Measurement)) -> Table {
     let made: Vec<Made<'_>> = rows.iter().map(|(name, value)| cell("a", 3, name, value)).collect();
     let mut results = results(vec![task()], &made);
     for (cell, (_, right)) in results.cells.iter_mut().zip(values) {
-        Arc::get_mut(&mut cell.numbers[0]).unwrap().sample = answered(right);
+        Arc::get_mut(&mut cell.numbers[0]).unwrap().row.sample = answered(right);
     }
     change(Arc::get_mut(&mut results.cells[1].numbers[0]).unwrap());
     long(&results, "", Vec::new())
@@ -362,7 +362,7 @@ fn texts_drawn_with_replacement_and_equal_cuts_are_named() {
     assert_eq!(results.notes(), Vec::<String>::new(), "a table without errors needs no note");
     for number in results.cells.iter_mut().flat_map(|cell| &mut cell.numbers) {
         let measurement = Arc::get_mut(number).unwrap();
-        measurement.sample = Sample::Losses(vec![1.0, 1.1]);
+        measurement.row.sample = Sample::Losses(vec![1.0, 1.1]);
         measurement.setup.scored = vec![text(if measurement.key == text("c4").key() { "c4" } else { "wikitext2" })];
     }
     let mut twin = results.cells[0].clone();

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::measurement::{Measurement, Results, Sample, Setup, number_id};
+use super::measurement::{ResultRow, Results, number_id};
 use super::record::Record;
-use super::{MetricKey, Protocol, Settings, put, stem};
+use super::{Protocol, Settings, put, stem};
 use crate::corpus::EVALUATION_SEED;
 use crate::error::{Error, Result};
 use crate::files::sha256;
@@ -59,24 +58,7 @@ pub struct StoredResults {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub timed: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
     #[serde(with = "super::stored_form")]
-    pub numbers: Vec<StoredNumber>,
-}
-
-/// Stored number with the items behind it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StoredNumber {
-    pub record: Record,
-    /// Cell name, as in `plan` and `explain`.
-    pub cell: String,
-    /// Column of a run's table: the metric and its protocol.
-    pub column: String,
-    pub failure: Option<String>,
-    /// One digit per document: `1` if it was answered correctly or, for a flip metric, if it flips. An average lists
-    /// its tasks separated by commas.
-    pub right: Option<String>,
-    /// Loss of each window in nats per token, or the window values that the metric averages. For the perplexity of a
-    /// definition, the loss of each document in nats.
-    pub losses: Option<Vec<f64>>,
+    pub numbers: Vec<ResultRow>,
 }
 
 impl StoredResults {
@@ -121,7 +103,7 @@ impl StoredResults {
                 .collect(),
             measured,
             timed,
-            numbers: results.numbers().map(is_stored_number).collect(),
+            numbers: results.numbers().map(|number| number.stored()).collect(),
         })
     }
 
@@ -160,26 +142,26 @@ impl StoredResults {
 
     /// Returns whether every number with a value has an identity. Older programs did not write identities.
     pub fn identified(&self) -> bool {
-        let known = |number: &StoredNumber| self.identities.contains_key(&number.cell) && !number.column.is_empty();
+        let known = |number: &ResultRow| self.identities.contains_key(&number.cell) && !number.column.is_empty();
         self.numbers.iter().all(|number| known(number) || number.record.value.is_none())
     }
 
     /// Returns the settings that distinguish a number within its run.
-    pub fn number_settings(&self, number: &StoredNumber) -> Settings {
+    pub fn number_settings(&self, number: &ResultRow) -> Settings {
         let cell = self.cells.get(&number.cell);
         let measure = self.measures.get(&number.column);
         cell.into_iter().chain(measure).flatten().map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
     /// Returns the measurements of a number; for a mean, those of all its parts.
-    pub fn measures(&self, number: &StoredNumber) -> &[MeasureId] {
+    pub fn measures(&self, number: &ResultRow) -> &[MeasureId] {
         let protocols = self.timed.get(&number.cell).and_then(|timed| timed.get(&number.column));
         let protocols = protocols.or_else(|| self.measured.get(&number.record.condition.backbone)?.get(&number.column));
         protocols.map_or(&[], Vec::as_slice)
     }
 
     /// Flattens the identity of a number: its variant and each measurement. `None` in files of older programs.
-    pub fn flat_settings(&self, number: &StoredNumber) -> Option<FlatSettings> {
+    pub fn flat_settings(&self, number: &ResultRow) -> Option<FlatSettings> {
         let mut all = self.identities.get(&number.cell)?.flat_settings();
         for (at, measure) in self.measures(number).iter().enumerate() {
             let settings = flatten(&serde_json::to_value(measure).unwrap_or_default());
@@ -190,7 +172,7 @@ impl StoredResults {
     }
 
     /// Returns the SHA-256 of a number's identity, which the page also uses. `None` in files of older programs.
-    pub fn identity(&self, number: &StoredNumber) -> Option<String> {
+    pub fn identity(&self, number: &ResultRow) -> Option<String> {
         let variant = self.identities.get(&number.cell)?;
         let measures: Vec<&MeasureId> = self.measures(number).iter().collect();
         Some(number_id(&[variant], &measures, &number.record.metric))
@@ -199,32 +181,6 @@ impl StoredResults {
     pub fn records(&self) -> Vec<Record> {
         self.numbers.iter().map(|number| number.record.clone()).collect()
     }
-}
-
-fn is_stored_number(number: &Arc<Measurement>) -> StoredNumber {
-    let (right, losses) = match &number.sample {
-        Sample::Right(right) => (Some(bits(right)), None),
-        Sample::Tasks(tasks) => (Some(tasks.iter().map(|right| bits(right)).collect::<Vec<_>>().join(",")), None),
-        // JSON cannot represent NaN, and paired tests need finite losses anyway.
-        Sample::Losses(losses) if losses.iter().all(|loss| loss.is_finite()) => (None, Some(losses.clone())),
-        _ => (None, None),
-    };
-    StoredNumber {
-        record: number.record.clone(),
-        cell: number.cell.clone(),
-        column: number.key.to_string(),
-        failure: number.failure.clone(),
-        right,
-        losses,
-    }
-}
-
-fn bits(right: &[bool]) -> String {
-    right.iter().map(|&one| if one { '1' } else { '0' }).collect()
-}
-
-fn answers(bits: &str) -> Vec<bool> {
-    bits.chars().map(|c| c == '1').collect()
 }
 
 /// Returns, by metric, everything besides the condition that two numbers must share for their items to match. This
@@ -308,26 +264,4 @@ fn add_native_protocols(grid: &Grid, outcome: &GridOutcome, all: &mut BTreeMap<S
         }
     }
     tasks
-}
-
-impl StoredNumber {
-    /// Restores a measurement without its setup.
-    pub fn measurement(&self) -> Measurement {
-        let sample = match (&self.right, &self.losses) {
-            (Some(right), _) if right.contains(',') => Sample::Tasks(right.split(',').map(answers).collect()),
-            (Some(right), _) => Sample::Right(answers(right)),
-            (_, Some(losses)) => Sample::Losses(losses.clone()),
-            _ => Sample::None,
-        };
-        let metric = Metric::find(&self.record.metric).unwrap_or_else(|_| Metric::task(&self.record.metric));
-        Measurement {
-            cell: self.cell.clone(),
-            key: MetricKey::besides(&metric),
-            record: self.record.clone(),
-            metric,
-            setup: Setup::default(),
-            sample,
-            failure: self.failure.clone(),
-        }
-    }
 }

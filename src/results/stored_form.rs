@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::measurement::{ResultRow, Sample};
 use super::record::{Condition, Record};
-use super::stored::StoredNumber;
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -53,22 +53,24 @@ struct OneValue {
 /// Placeholder for the answers of an average that covers all preceding tasks of the cell, in order.
 const ABOVE: &str = "above";
 
-pub(super) fn serialize<S: Serializer>(numbers: &[StoredNumber], to: S) -> Result<S::Ok, S::Error> {
+pub(super) fn serialize<S: Serializer>(numbers: &[ResultRow], to: S) -> Result<S::Ok, S::Error> {
     let AllNumbers { mut columns, mut cells } = AllNumbers::default();
     // Answers of the preceding tasks of the current cell.
-    let mut tasks: Vec<&str> = Vec::new();
+    let mut tasks: Vec<Vec<bool>> = Vec::new();
     for number in numbers {
-        let StoredNumber { record, cell, column, failure, right, losses } = number;
+        let ResultRow { record, cell, column, failure, sample } = number;
         let Record { condition, metric, value, error } = record;
         if cells.last().is_none_or(|last| last.cell != *cell || last.condition != *condition) {
             cells.push(OfCell { cell: cell.clone(), condition: condition.clone(), values: Vec::new() });
             tasks.clear();
         }
-        let written = right.as_ref().map(|right| match right.contains(',') {
-            true if *right == tasks.join(",") => ABOVE.to_owned(),
-            _ => right.split(',').map(packed).collect::<Vec<_>>().join(","),
-        });
-        tasks.extend(right.as_deref().filter(|right| !right.contains(',')));
+        let right = match sample {
+            Sample::Tasks(all) if *all == tasks => Some(ABOVE.to_owned()),
+            Sample::Tasks(all) => Some(all.iter().map(|right| packed(right)).collect::<Vec<_>>().join(",")),
+            Sample::Right(right) => Some(packed(right)),
+            _ => None,
+        };
+        tasks.extend(number.task_answers().map(Vec::from));
         let heading = OneColumn { column: column.clone(), metric: metric.clone() };
         let index = columns.iter().position(|known| *known == heading).unwrap_or(columns.len());
         if index == columns.len() {
@@ -79,8 +81,8 @@ pub(super) fn serialize<S: Serializer>(numbers: &[StoredNumber], to: S) -> Resul
             value: *value,
             error: *error,
             failure: failure.clone(),
-            right: written,
-            losses: losses.clone(),
+            right,
+            losses: number.losses().map(<[f64]>::to_vec),
         };
         if let Some(last) = cells.last_mut() {
             last.values.push(value);
@@ -89,58 +91,61 @@ pub(super) fn serialize<S: Serializer>(numbers: &[StoredNumber], to: S) -> Resul
     AllNumbers { columns, cells }.serialize(to)
 }
 
-pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<StoredNumber>, D::Error> {
+pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ResultRow>, D::Error> {
     let mut numbers = Vec::new();
     let AllNumbers { columns, cells } = AllNumbers::deserialize(from)?;
     for OfCell { cell, condition, values } in cells {
-        let mut tasks: Vec<String> = Vec::new();
+        let mut tasks: Vec<Vec<bool>> = Vec::new();
         for OneValue { index: column_index, value, error, failure, right, losses } in values {
             let OneColumn { column, metric } = columns.get(column_index).ok_or_else(|| {
                 de::Error::custom(format!("a number of {cell} is of column {column_index}, and there is none"))
             })?;
-            let right = match right.as_deref() {
-                Some(ABOVE) => Some(tasks.join(",")),
+            let sample = match right.as_deref() {
+                Some(ABOVE) => Sample::Tasks(tasks.clone()),
                 Some(all) => {
-                    let all: Option<Vec<String>> = all.split(',').map(unpacked).collect();
-                    Some(
-                        all.ok_or_else(|| {
-                            de::Error::custom(format!("the answers of {column} of {cell} are no `N:HEX`"))
-                        })?
-                        .join(","),
-                    )
+                    let unpacked: Option<Vec<Vec<bool>>> = all.split(',').map(unpacked).collect();
+                    let mut answers = unpacked.ok_or_else(|| {
+                        de::Error::custom(format!("the answers of {column} of {cell} are no `N:HEX`"))
+                    })?;
+                    if answers.len() == 1 { Sample::Right(answers.remove(0)) } else { Sample::Tasks(answers) }
                 }
-                None => None,
+                None => losses.map_or(Sample::None, Sample::Losses),
             };
-            tasks.extend(right.iter().filter(|right| !right.contains(',')).cloned());
+            if let Sample::Right(right) = &sample {
+                tasks.push(right.clone());
+            }
             let record = Record { condition: condition.clone(), metric: metric.clone(), value, error };
             let cell = cell.clone();
             let column = column.clone();
-            numbers.push(StoredNumber { record, cell, column, failure, right, losses });
+            numbers.push(ResultRow { record, cell, column, failure, sample });
         }
     }
     Ok(numbers)
 }
 
-/// Packs binary digits into hexadecimal.
-fn packed(bits: &str) -> String {
+/// Packs answers into hexadecimal.
+fn packed(answers: &[bool]) -> String {
     // Pad the first hexadecimal digit to four bits.
-    let lacking = (4 - bits.len() % 4) % 4;
-    let padded: Vec<u8> = std::iter::repeat_n(b'0', lacking).chain(bits.bytes()).collect();
-    let values = padded.chunks(4).map(|four| four.iter().fold(0, |digit, bit| 2 * digit + u32::from(*bit == b'1')));
+    let padding = (4 - answers.len() % 4) % 4;
+    let padded: Vec<bool> = std::iter::repeat_n(false, padding).chain(answers.iter().copied()).collect();
+    let values = padded.chunks(4).map(|four| four.iter().fold(0, |digit, &bit| 2 * digit + u32::from(bit)));
     let digits = values.filter_map(|digit| char::from_digit(digit, 16));
-    format!("{}:{}", bits.len(), digits.collect::<String>())
+    format!("{}:{}", answers.len(), digits.collect::<String>())
 }
 
-/// Unpacks hexadecimal to binary digits. Returns `None` if invalid.
-fn unpacked(text: &str) -> Option<String> {
+/// Unpacks answers from hexadecimal. Returns `None` if invalid.
+fn unpacked(text: &str) -> Option<Vec<bool>> {
     let (count, digits) = text.split_once(':')?;
     let count: usize = count.parse().ok()?;
     if digits.len() != count.div_ceil(4) {
         return None;
     }
-    let bits: String =
-        digits.chars().map(|digit| Some(format!("{:04b}", digit.to_digit(16)?))).collect::<Option<_>>()?;
-    Some(bits.get(bits.len() - count..)?.to_owned())
+    let mut answers = Vec::with_capacity(4 * digits.len());
+    for digit in digits.chars() {
+        let digit = digit.to_digit(16)?;
+        answers.extend([8, 4, 2, 1].map(|bit| digit & bit != 0));
+    }
+    Some(answers.split_off(answers.len() - count))
 }
 
 /// Cell identities in `numbers.json`. Shared parts, such as backbone and calibration, are stored once.
@@ -207,9 +212,10 @@ mod tests {
     #[test]
     fn answers_come_back_and_what_are_none_is_refused() {
         for bits in ["", "1", "0", "0110", "10110", "000000001", &"10".repeat(150)] {
-            assert_eq!(unpacked(&packed(bits)).as_deref(), Some(bits));
+            let answers: Vec<bool> = bits.chars().map(|bit| bit == '1').collect();
+            assert_eq!(unpacked(&packed(&answers)), Some(answers));
         }
-        assert_eq!(packed("10110"), "5:16");
+        assert_eq!(packed(&[true, false, true, true, false]), "5:16");
         for bad in ["", "5", "5:1", "5:016", "999999999999999:0", "4:g", "4:é", "-1:", "x:0"] {
             assert_eq!(unpacked(bad), None, "{bad}");
         }

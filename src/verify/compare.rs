@@ -12,7 +12,7 @@ use crate::model::Tolerance;
 use crate::pipeline::exec::{DefinedItems, DocumentLoss, SampledCell, SampledItems, SampledScores};
 use crate::pipeline::identity::{ComputeId, Identity};
 use crate::pipeline::stage::operator::BoundaryResult;
-use crate::results::StoredNumber;
+use crate::results::ResultRow;
 use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
 use ghostlab_definitions::aggregate::Aggregation;
 
@@ -48,7 +48,7 @@ impl Checks {
             self.inputs.lack(name, format!("a number of that identity; {} wrote the record", recorded.numbers.program));
             return;
         };
-        let cell_numbers: Vec<&StoredNumber> =
+        let cell_numbers: Vec<&ResultRow> =
             recorded.numbers.numbers.iter().filter(|number| number.cell == *name).collect();
         if let Some(failure) = &cell.failure {
             match cell_numbers.iter().any(|number| number.failure.is_some()) {
@@ -68,10 +68,10 @@ impl Checks {
         }
         for scores in &cell.scores {
             // A definition has several metrics, and so several numbers.
-            let numbers: Vec<&&StoredNumber> = cell_numbers
+            let numbers: Vec<&&ResultRow> = cell_numbers
                 .iter()
                 .filter(|number| {
-                    let items = number.losses.is_some() || number.right.is_some();
+                    let items = number.losses().is_some() || number.answers().is_some();
                     items && recorded.measure(number) == Some(&*scores.measure)
                 })
                 .collect();
@@ -106,7 +106,7 @@ impl Checks {
     }
 
     fn compare_windows(&mut self, number: &NumberCheck<'_>, windows: &[(usize, Vec<f64>)]) {
-        let losses = number.number.losses.as_deref().unwrap_or_default();
+        let losses = number.number.losses().unwrap_or_default();
         let column = match metric_of(number.number).of {
             // Another engine may break the tie between two equally likely tokens differently.
             Of::Damage(Damage::SameTop, _) if !number.own_engine => return,
@@ -125,7 +125,7 @@ impl Checks {
 
     /// Compares a perplexity over all documents with the recorded losses of its documents.
     fn compare_perplexity(&mut self, number: &NumberCheck<'_>, all: usize, aggregation: Aggregation, units: f64) {
-        let losses = number.number.losses.as_deref().unwrap_or_default();
+        let losses = number.number.losses().unwrap_or_default();
         if let (Some(value), true) = (number.number.record.value, losses.len() == all) {
             let of_items = aggregation.of_loss(losses.iter().sum::<f64>() / units);
             let tolerance = ROUNDING * of_items.abs();
@@ -144,18 +144,18 @@ impl Checks {
         if matches!(metric_of(number.number).of, Of::Flips(_)) {
             return;
         }
-        let StoredNumber { cell, column, right, .. } = number.number;
-        let right: Vec<char> = right.as_deref().unwrap_or_default().chars().collect();
+        let ResultRow { cell, column, .. } = number.number;
+        let right = number.number.task_answers().unwrap_or_default();
         let losses = recorded.documents.as_ref().and_then(|all| all.get(&(cell.clone(), column.clone())));
         for &(index, ref document) in documents {
             let found = document.right(kind);
             match right.get(index) {
-                Some(&bit) if (bit == '1') == found || is_tie(document, kind, number.per_token) => {
+                Some(&recorded) if recorded == found || is_tie(document, kind, number.per_token) => {
                     self.documents.agree(0.0);
                 }
-                Some(&bit) => {
+                Some(&recorded) => {
                     let at = number.at(&format!("document {index} of those that are scored"));
-                    self.documents.differ(at, [word(bit == '1'), word(found)], None);
+                    self.documents.differ(at, [word(recorded), word(found)], None);
                 }
                 None => self.documents.lack(number.at(&format!("document {index}")), "its answer in the record"),
             }
@@ -170,13 +170,10 @@ impl Checks {
         let numbers = &recorded.numbers.numbers;
         let losses = |defined: bool| -> usize {
             let defined_numbers = numbers.iter().filter(|number| is_defined(recorded, number) == defined);
-            defined_numbers.filter_map(|number| Some(number.losses.as_ref()?.len())).sum()
+            defined_numbers.filter_map(|number| Some(number.losses()?.len())).sum()
         };
         let windows = losses(false);
-        let documents = numbers
-            .iter()
-            .filter_map(|number| number.right.as_ref().filter(|right| !right.contains(',')).map(String::len))
-            .sum();
+        let documents = numbers.iter().filter_map(|number| number.task_answers().map(<[bool]>::len)).sum();
         let of_tasks = recorded.documents.iter().flat_map(|all| all.values().flatten());
         let choices = of_tasks.map(|of_tasks| of_tasks.choices.len()).sum::<usize>() + losses(true);
         let pruned = recorded.cells.iter().filter(|cell| !cell.removed.is_empty()).count();
@@ -189,7 +186,7 @@ impl Checks {
 
 /// Recorded number whose items are compared.
 struct NumberCheck<'a> {
-    number: &'a StoredNumber,
+    number: &'a ResultRow,
     /// Tolerance of a loss, in nats per token.
     per_token: f64,
     /// Whether the engine is that of the record.
@@ -254,22 +251,22 @@ fn word(right: bool) -> &'static str {
 /// Compares the correctness of generated answers. On another engine, texts may diverge at any near tie, and so may the
 /// answers.
 fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut Check) {
-    let bits = number.number.right.as_deref().unwrap_or_default();
+    let recorded = number.number.task_answers().unwrap_or_default();
     for (index, made) in made {
         let at = || number.at(&format!("document {index}"));
-        match bits.chars().nth(*index).map(|bit| bit == '1') {
+        match recorded.get(*index).copied() {
             Some(bit) if bit == *made => check.agree(0.0),
             Some(bit) if number.own_engine => check.differ(at(), [word(bit), word(*made)], None),
             Some(bit) => check.lack(at(), format!("its engine: {} there, {} here", word(bit), word(*made))),
             // Only means of zeros and ones are recorded with items.
-            None if bits.is_empty() => {}
+            None if recorded.is_empty() => {}
             None => check.lack(at(), "its answer in the record"),
         }
     }
 }
 
 fn compare_losses(number: &NumberCheck<'_>, made: &[DocumentLoss], check: &mut Check) {
-    let losses = number.number.losses.as_deref().unwrap_or_default();
+    let losses = number.number.losses().unwrap_or_default();
     for DocumentLoss { index, nats, tokens } in made {
         let at = || number.at(&format!("document {index}"));
         match losses.get(*index) {

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::evaluate::perplexity::Losses;
 use crate::metric::{BOUNDARY_ERROR, Metric, Of, PERPLEXITY, TASK, TEXT, TextSample};
 use crate::pipeline::identity::MeasureId;
-use crate::results::{CHANNELS, StoredNumber, mean, read_frame};
+use crate::results::{CHANNELS, ResultRow, mean, read_frame};
 use crate::tasks::{DocumentResult, Flip, Task};
 
 /// Maximum relative difference between two f64 computations of the same number.
@@ -27,17 +27,17 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
         if let Some(made) = of_items(recorded, number) {
             check.number(|| item_label(number), value, made, ROUNDING * made.abs());
         }
-        if let Some(bits) = answered(recorded, number) {
-            let right = number.right.as_deref().unwrap_or_default();
-            match bits == right {
+        if let Some(made) = answered(recorded, number) {
+            let right = number.task_answers().unwrap_or_default();
+            match made == right {
                 true => check.agree(0.0),
                 false => {
-                    let first = bits.chars().zip(right.chars()).position(|(a, b)| a != b).unwrap_or_default();
+                    let first = made.iter().zip(right).position(|(a, b)| a != b).unwrap_or_default();
                     let at = format!(
                         "{}, document {first} of those that are scored, by its log-likelihoods",
                         item_label(number)
                     );
-                    check.differ(at, [describe_bit(first, right), describe_bit(first, &bits)], None);
+                    check.differ(at, [describe_answer(right.get(first)), describe_answer(made.get(first))], None);
                 }
             }
         }
@@ -48,22 +48,22 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
     Ok(check.of(all))
 }
 
-fn item_label(number: &StoredNumber) -> String {
+fn item_label(number: &ResultRow) -> String {
     format!("{}, {}", number.cell, number.column)
 }
 
-fn describe_bit(first: usize, bits: &str) -> &str {
-    if bits.chars().nth(first) == Some('1') { "right" } else { "wrong" }
+fn describe_answer(is_right: Option<&bool>) -> &'static str {
+    if is_right == Some(&true) { "right" } else { "wrong" }
 }
 
 /// Recomputes a number from its items. Returns `None` if it has none.
-fn of_items(recorded: &ReferenceRun, number: &StoredNumber) -> Option<f64> {
-    match (&number.right, &number.losses) {
+fn of_items(recorded: &ReferenceRun, number: &ResultRow) -> Option<f64> {
+    match (number.answers(), number.losses()) {
         (Some(tasks), _) => {
             let each: Vec<f64> = tasks
-                .split(',')
-                .map(|bits| {
-                    let values: Vec<f64> = bits.chars().map(|bit| if bit == '1' { 100.0 } else { 0.0 }).collect();
+                .iter()
+                .map(|right| {
+                    let values: Vec<f64> = right.iter().map(|&right| if right { 100.0 } else { 0.0 }).collect();
                     mean(&values)
                 })
                 .collect::<Option<_>>()?;
@@ -81,7 +81,7 @@ fn of_items(recorded: &ReferenceRun, number: &StoredNumber) -> Option<f64> {
                 return damage.estimate(losses).map(|estimate| estimate.value);
             }
             // The record does not contain the number of bytes of the text.
-            let losses = Losses { windows: losses.clone() };
+            let losses = Losses { windows: losses.to_vec() };
             let sample = TextSample { losses: &losses, length: 0, bytes: None, damages: None };
             sample.estimate(&metric).map(|estimate| estimate.value)
         }
@@ -103,12 +103,12 @@ fn of_items(recorded: &ReferenceRun, number: &StoredNumber) -> Option<f64> {
     }
 }
 
-pub(super) fn metric_of(number: &StoredNumber) -> Metric {
+pub(super) fn metric_of(number: &ResultRow) -> Metric {
     Metric::find(&number.record.metric).unwrap_or_else(|_| Metric::task(&number.record.metric))
 }
 
 /// Returns whether a number belongs to a task with a definition.
-pub(super) fn is_defined(recorded: &ReferenceRun, number: &StoredNumber) -> bool {
+pub(super) fn is_defined(recorded: &ReferenceRun, number: &ResultRow) -> bool {
     matches!(recorded.measure(number), Some(MeasureId::Defined { .. }))
 }
 
@@ -119,28 +119,28 @@ pub(super) fn without_items(recorded: &ReferenceRun) -> BTreeSet<&str> {
         .numbers
         .numbers
         .iter()
-        .filter(|number| number.record.value.is_some() && number.right.is_none() && number.losses.is_none())
+        .filter(|number| number.record.value.is_some() && number.answers().is_none() && number.losses().is_none())
         .filter(|number| is_defined(recorded, number));
     bare_numbers.map(|number| number.column.as_str()).collect()
 }
 
 /// Returns which documents are answered correctly by their log-likelihoods, or `None` if these are not recorded.
-fn answered(recorded: &ReferenceRun, number: &StoredNumber) -> Option<String> {
+fn answered(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<bool>> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
     let column = Task::find(task).ok()?.column;
     let right = |document: &super::record::RecordedDocument| {
         DocumentResult::new(document.id, document.gold, document.choices.clone()).right(column)
     };
-    Some(documents.iter().map(|document| if right(document) { '1' } else { '0' }).collect())
+    Some(documents.iter().map(right).collect())
 }
 
 /// Checks the flips against the answers of the dense model and the variant.
 fn flips(recorded: &ReferenceRun, check: &mut Check) {
     for number in &recorded.numbers.numbers {
         let metric = metric_of(number);
-        let (Of::Flips(flip), Some(bits)) = (metric.of, &number.right) else { continue };
-        let same_task: Vec<&StoredNumber> = recorded
+        let (Of::Flips(flip), Some(flipping)) = (metric.of, number.task_answers()) else { continue };
+        let same_task: Vec<&ResultRow> = recorded
             .numbers
             .numbers
             .iter()
@@ -156,22 +156,20 @@ fn flips(recorded: &ReferenceRun, check: &mut Check) {
             continue;
         };
         let expected = flipped(recorded, flip, dense, variant);
-        let first =
-            bits.chars().zip(&expected).position(|(bit, expected)| expected.is_some_and(|flips| flips != (bit == '1')));
+        let first = flipping
+            .iter()
+            .zip(&expected)
+            .position(|(flips, expected)| expected.is_some_and(|expected| expected != *flips));
         match first {
-            None if bits.len() == expected.len() => check.agree(0.0),
+            None if flipping.len() == expected.len() => check.agree(0.0),
             None => check.differ(
                 item_label(number),
-                [bits.len(), expected.len()].map(|count| format!("{count} documents")),
+                [flipping.len(), expected.len()].map(|count| format!("{count} documents")),
                 None,
             ),
             Some(index) => {
                 let at = format!("{}, document {index} of those that are scored", item_label(number));
-                let words = if bits.chars().nth(index) == Some('1') {
-                    ["flips", "does not"]
-                } else {
-                    ["does not flip", "flips"]
-                };
+                let words = if flipping[index] { ["flips", "does not"] } else { ["does not flip", "flips"] };
                 check.differ(at, words, None);
             }
         }
@@ -180,9 +178,9 @@ fn flips(recorded: &ReferenceRun, check: &mut Check) {
 
 /// Returns whether each document's answer flips between two cells. An entry is `None` if both answers are wrong and no
 /// log-likelihoods show whether they are equal.
-fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &StoredNumber, variant: &StoredNumber) -> Vec<Option<bool>> {
+fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &ResultRow) -> Vec<Option<bool>> {
     let [dense_right, variant_right] =
-        [dense, variant].map(|number| number.right.as_deref().unwrap_or_default().chars().map(|bit| bit == '1'));
+        [dense, variant].map(|number| number.task_answers().unwrap_or_default().iter().copied());
     let [dense_chosen, variant_chosen] = [dense, variant].map(|number| chosen(recorded, number));
     dense_right
         .zip(variant_right)
@@ -197,7 +195,7 @@ fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &StoredNumber, variant: &
 }
 
 /// Returns the chosen answer of each document by its log-likelihoods, or `None` if these are not recorded.
-fn chosen(recorded: &ReferenceRun, number: &StoredNumber) -> Option<Vec<Option<usize>>> {
+fn chosen(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<Option<usize>>> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
     let column = Task::find(task).ok()?.column;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::error::{Error, Result};
 use crate::model::Cut;
 use crate::pipeline::identity::MeasureId;
-use crate::results::{DOCUMENTS, Provenance, StoredNumber, StoredResults, damaged_frame, read_frame};
+use crate::results::{DOCUMENTS, Provenance, ResultRow, StoredResults, damaged_frame, read_frame};
 use crate::tasks::ChoiceResult;
 
 /// Cells of `run.json`.
@@ -75,7 +75,7 @@ impl ReferenceRun {
     }
 
     /// Returns the measurement of a number. `None` for means and derived numbers.
-    pub(super) fn measure(&self, number: &StoredNumber) -> Option<&MeasureId> {
+    pub(super) fn measure(&self, number: &ResultRow) -> Option<&MeasureId> {
         match self.numbers.measures(number) {
             [one] => Some(one),
             _ => None,

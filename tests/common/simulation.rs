@@ -10,7 +10,7 @@ use ghostlab::corpus::PythonRandom;
 use ghostlab::error::Result;
 use ghostlab::model::{Cut, Program};
 use ghostlab::pipeline::stage::operator::BoundaryResult;
-use ghostlab::results::StoredResults;
+use ghostlab::results::{Sample, StoredResults};
 use ghostlab::search::{Schedule, front, judge, judged, layers, mean_of_means, path};
 use serde_json::Value;
 
@@ -58,11 +58,11 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [G
         let mut of_tasks = Vec::new();
         let mut of_texts = Vec::new();
         for number in numbers {
-            match (&number.right, &number.losses) {
-                (Some(right), _) if !right.contains(',') => {
-                    of_tasks.push(right.chars().map(|c| f64::from(u8::from(c == '1'))).collect::<Vec<f64>>());
+            match &number.sample {
+                Sample::Right(right) => {
+                    of_tasks.push(right.iter().map(|&right| f64::from(u8::from(right))).collect::<Vec<f64>>());
                 }
-                (_, Some(losses)) => of_texts.push(losses.iter().map(|loss| -loss).collect()),
+                Sample::Losses(losses) => of_texts.push(losses.iter().map(|loss| -loss).collect()),
                 _ => {}
             }
         }
@@ -156,19 +156,7 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
     for objective in &known.objectives {
         let sizes: Vec<usize> = objective.gains[0].iter().map(Vec::len).collect();
         let orders = sizes.iter().map(|&size| random.sample(size, size)).collect::<Result<Vec<_>>>()?;
-        shuffled.push(
-            objective
-                .gains
-                .iter()
-                .map(|strata: &Vec<Vec<f64>>| -> Vec<Vec<f64>> {
-                    strata
-                        .iter()
-                        .zip(&orders)
-                        .map(|(values, order)| order.iter().map(|&at| values[at]).collect())
-                        .collect()
-                })
-                .collect(),
-        );
+        shuffled.push(objective.gains.iter().map(|strata| in_order(strata, &orders)).collect());
         schedules.push(Schedule::new(sizes.iter().map(|&size| size - judged(size)).collect(), objective.first));
     }
     let rounds = schedules.iter().map(Schedule::rounds).max().unwrap_or(1);
@@ -188,16 +176,7 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
         items += (now - before) * alive.len() as f64;
         spent += (now - before) * layers_of(&alive);
         before = now;
-        let gains: Vec<_> = shuffled
-            .iter()
-            .zip(&seen)
-            .map(|(objective, seen): (&Vec<Vec<Vec<f64>>>, &Vec<usize>)| -> Vec<Vec<Vec<f64>>> {
-                objective
-                    .iter()
-                    .map(|strata| strata.iter().zip(seen).map(|(stratum, &seen)| stratum[..seen].to_vec()).collect())
-                    .collect()
-            })
-            .collect();
+        let gains: Vec<_> = shuffled.iter().zip(&seen).map(|(objective, seen)| seen_gains(objective, seen)).collect();
         if let Some(verdict) = judge(&alive, &gains, alpha / rounds as f64) {
             leader = verdict.leader;
             alive.retain(|candidate| verdict.out.iter().all(|exit| exit.candidate != *candidate));
@@ -207,21 +186,33 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
             break;
         }
     }
-    let parts: Vec<(Vec<f64>, Vec<f64>)> = shuffled[0][leader]
-        .iter()
-        .map(|values| values.split_at(values.len() - judged(values.len())))
-        .map(|(raced, judged)| (raced.to_vec(), judged.to_vec()))
-        .collect();
-    let (raced, judged): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-    let selection_bias = mean_of_means(&raced) - mean_of_means(&judged);
     Ok(Race {
         alive,
         leader,
         exits,
         items: items / (all * candidates),
         layers: spent / (all * all_layers),
-        selection_bias,
+        selection_bias: selection_bias(&shuffled[0][leader]),
     })
+}
+
+/// Returns the gains of each stratum in the given order.
+fn in_order(strata: &[Vec<f64>], orders: &[Vec<usize>]) -> Vec<Vec<f64>> {
+    strata.iter().zip(orders).map(|(values, order)| order.iter().map(|&at| values[at]).collect()).collect()
+}
+
+/// Returns the first gains of each candidate and stratum, `seen[stratum]` of them.
+fn seen_gains(candidates: &[Vec<Vec<f64>>], seen: &[usize]) -> Vec<Vec<Vec<f64>>> {
+    let first =
+        |strata: &Vec<Vec<f64>>| strata.iter().zip(seen).map(|(stratum, &seen)| stratum[..seen].to_vec()).collect();
+    candidates.iter().map(first).collect()
+}
+
+/// Returns the mean of the raced items minus that of the held-out items.
+fn selection_bias(strata: &[Vec<f64>]) -> f64 {
+    let parts = strata.iter().map(|values| values.split_at(values.len() - judged(values.len())));
+    let (raced, judged): (Vec<_>, Vec<_>) = parts.map(|(raced, judged)| (raced.to_vec(), judged.to_vec())).unzip();
+    mean_of_means(&raced) - mean_of_means(&judged)
 }
 
 /// Plants a tie between the two best candidates, and returns the changed scores and the two candidates. A fair coin per

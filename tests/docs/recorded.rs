@@ -178,19 +178,24 @@ fn settings_count(entry: &JudgedClaim<'_>) -> String {
     format!("{} of {} in {source}{significant}", entry.ours.held, entry.ours.total)
 }
 
-/// Formats the real model's table 2, and the verdicts on the paper's claims.
-fn real_part(root: &Path, real: &StoredResults, seeds: &StoredResults) -> String {
-    let (_, counts) = headline(real, Some(seeds)).unwrap();
+/// Judges the paper's claims on the real model's recorded artifacts.
+fn judged_real(root: &Path) -> Vec<JudgedClaim<'static>> {
     let folders = fs::read_dir(root.join("results")).unwrap().map(|entry| entry.unwrap().path().join(REAL));
     let mut folders: Vec<PathBuf> = folders.filter(|folder| folder.is_dir()).collect();
     folders.sort();
-    let judged = judged_in(&folders, REAL).unwrap();
+    judged_in(&folders, REAL).unwrap()
+}
+
+/// Formats the real model's table 2, with the number of claims that hold and fail.
+fn real_part(judged: &[JudgedClaim<'_>], real: &StoredResults, seeds: &StoredResults) -> String {
+    let (_, counts) = headline(real, Some(seeds)).unwrap();
+    let [hold, fail] =
+        [Judgement::Holds, Judgement::Fails].map(|verdict| plain_claims(judged, verdict).lines().count());
     format!(
-        "SmolLM2-135M, a real language model, over six tasks:\n\n{}\n{}The paper's claims that it can test:\n\n{}{}",
+        "SmolLM2-135M, a real language model, over six tasks:\n\n{}\n{}Of the paper's claims that it can test, {hold} hold \
+         and {fail} fail ([list](docs/paper.md#claims-on-smollm2)).\n",
         table(&Numbers::of(real.records(), "acc_average")),
         ahead(&counts),
-        plain_claims(&judged, Judgement::Holds),
-        plain_claims(&judged, Judgement::Fails)
     )
 }
 
@@ -289,14 +294,21 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
     let (_, counts) = headline(&second, Some(&seeds)).unwrap();
     let accuracy = Numbers::of(second.records(), "acc_average");
     let perplexity = Numbers::of(third.records(), "ppl_average");
+    let judged = judged_real(root);
     let part = format!(
         "{}\nThe three bundled models, over nine tasks:\n\n{}\n{}",
-        real_part(root, &real, &real_seeds),
+        real_part(&judged, &real, &real_seeds),
         table(&accuracy),
         sentences(&accuracy, &perplexity, &counts)
     );
     let picture = fs::read_to_string(root.join("results/figure1/tiny/figure1.svg")).unwrap();
-    for (file, made) in [("README.md", with(&readme, &part)), ("docs/pictures/figure1.svg", picture)] {
+    let paper = fs::read_to_string(root.join("docs/paper.md")).unwrap();
+    let claims = plain_claims(&judged, Judgement::Holds) + &plain_claims(&judged, Judgement::Fails);
+    for (file, made) in [
+        ("README.md", with(&readme, &part)),
+        ("docs/paper.md", with(&paper, &claims)),
+        ("docs/pictures/figure1.svg", picture),
+    ] {
         let file = root.join(file);
         if std::env::var("GHOSTLAB_DOCS").is_ok_and(|asked| asked == "write") {
             fs::write(&file, made).unwrap();

@@ -4,70 +4,73 @@ use ghostlab::grid::Grid;
 
 use super::house::{GOOD, Messages, Place, good_but};
 
+/// Replacements in a valid grid.
+const WRONG_VALUES: &[(&str, &str)] = &[
+    // Keys.
+    ("depth: [3, 5]", "dpeth: [3, 5]"),
+    ("rule: wikitext2", "rule: wikitext2, colum: x"),
+    ("corpus: wiki, sequences: 32", "corpus: wiki, sequence: 32"),
+    ("depth: [3, 5]\n", ""),
+    ("criterion: llm-streamline\ndepth: [3, 5]\nrecovery: [none, ghosted]\n", ""),
+    ("backbone: english\n", ""),
+    ("{corpus: c4, length: 512}", "{corpus: c4}"),
+    ("criterion: llm-streamline", "criterion: {cosine: token}"),
+    // Missing blank after a colon, which YAML parses as part of the key; duplicate keys.
+    ("criterion: llm-streamline", "criterion: {name:shortgpt}"),
+    ("{corpus: c4, length: 512}", "{corpus:c4, length: 512}"),
+    ("depth: [3, 5]", "depth: [3, 5]\ndepth: [7]"),
+    ("limit: 100", "limit: 100, rule: ptb"),
+    // Types.
+    ("depth: [3, 5]", "depth: [3, many]"),
+    ("depth: [3, 5]", "depth: -3"),
+    ("depth: [3, 5]", "depth: [3.5]"),
+    ("depth: [3, 5]", "depth:"),
+    ("rule: c4", "rule: [c4]"),
+    ("sequences: 32", "sequences: [[32]]"),
+    ("{path: models/english}", "models/english"),
+    ("[none, ghosted]", "[none, 3]"),
+    ("backbone: english", "backbone: {english: 1}"),
+    // Axes.
+    ("depth: [3, 5]", "depth: []"),
+    ("criterion: llm-streamline", "criterion: []"),
+    ("depth: [3, 5]", "depth: [3, 5, 3]"),
+    ("[none, ghosted]", "[none, {name: none}]"),
+    (
+        "length: 512}\nevaluate",
+        "length: 512}\n  - {corpus: wiki, sequences: 32, length: 512, operator_sequences: 32}\nevaluate",
+    ),
+    ("{corpus: c4, length: 512}", "{corpus: wiki, length: 512}"),
+    ("  perplexity:\n    - {corpus: wiki, length: 512}\n    - {corpus: c4, length: 512}", "  {}"),
+    ("\n    - {corpus: wiki, length: 512}\n    - {corpus: c4, length: 512}", " []"),
+    // Semantic errors.
+    ("depth: [3, 5]", "depth: [0, 5]"),
+    ("depth: [3, 5]", "depth: [3, 16]"),
+    ("depth: [3, 5]", "depth: 15"),
+    ("sequences: 32", "sequences: 0"),
+    ("sequences: 32, length: 512", "sequences: 32, length: 1"),
+    ("sequences: 32", "operator_sequences: 33, sequences: 32"),
+    ("sequences: 32", "operator_sequences: 0, sequences: 32"),
+    ("{corpus: c4, length: 512}", "{corpus: c4, length: 1}"),
+    ("limit: 100", "limit: 0"),
+    ("backbone: english", "backbone: [english, englsh]"),
+    ("corpus: wiki, sequences", "corpus: wki, sequences"),
+    ("{corpus: c4, length", "{corpus: c5, length"),
+    ("rule: wikitext2", "rule: wikitext"),
+    ("criterion: llm-streamline", "criterion: [llm-streamlin]"),
+    ("criterion: llm-streamline", "criterion: {name: llm-streamline, cosin: token}"),
+    ("[none, ghosted]", "[none, ghost]"),
+    ("backbones:", "name: ../up\nbackbones:"),
+    // YAML syntax.
+    ("depth: [3, 5]", "depth: [3, 5"),
+    ("depth: [3, 5]", "\tdepth: 3"),
+    ("depth: [3, 5]", "depth: *three"),
+];
+
 #[test]
 fn a_wrong_value_is_refused_where_it_stands() {
     let folder = Place::new();
     let mut messages = Messages::default();
-    for (from, to) in [
-        // Keys.
-        ("depth: [3, 5]", "dpeth: [3, 5]"),
-        ("rule: wikitext2", "rule: wikitext2, colum: x"),
-        ("corpus: wiki, sequences: 32", "corpus: wiki, sequence: 32"),
-        ("depth: [3, 5]\n", ""),
-        ("criterion: llm-streamline\ndepth: [3, 5]\nrecovery: [none, ghosted]\n", ""),
-        ("backbone: english\n", ""),
-        ("{corpus: c4, length: 512}", "{corpus: c4}"),
-        ("criterion: llm-streamline", "criterion: {cosine: token}"),
-        // Missing blank after a colon, which YAML parses as part of the key; duplicate keys.
-        ("criterion: llm-streamline", "criterion: {name:shortgpt}"),
-        ("{corpus: c4, length: 512}", "{corpus:c4, length: 512}"),
-        ("depth: [3, 5]", "depth: [3, 5]\ndepth: [7]"),
-        ("limit: 100", "limit: 100, rule: ptb"),
-        // Types.
-        ("depth: [3, 5]", "depth: [3, many]"),
-        ("depth: [3, 5]", "depth: -3"),
-        ("depth: [3, 5]", "depth: [3.5]"),
-        ("depth: [3, 5]", "depth:"),
-        ("rule: c4", "rule: [c4]"),
-        ("sequences: 32", "sequences: [[32]]"),
-        ("{path: models/english}", "models/english"),
-        ("[none, ghosted]", "[none, 3]"),
-        ("backbone: english", "backbone: {english: 1}"),
-        // Axes.
-        ("depth: [3, 5]", "depth: []"),
-        ("criterion: llm-streamline", "criterion: []"),
-        ("depth: [3, 5]", "depth: [3, 5, 3]"),
-        ("[none, ghosted]", "[none, {name: none}]"),
-        (
-            "length: 512}\nevaluate",
-            "length: 512}\n  - {corpus: wiki, sequences: 32, length: 512, operator_sequences: 32}\nevaluate",
-        ),
-        ("{corpus: c4, length: 512}", "{corpus: wiki, length: 512}"),
-        ("  perplexity:\n    - {corpus: wiki, length: 512}\n    - {corpus: c4, length: 512}", "  {}"),
-        ("\n    - {corpus: wiki, length: 512}\n    - {corpus: c4, length: 512}", " []"),
-        // Semantic errors.
-        ("depth: [3, 5]", "depth: [0, 5]"),
-        ("depth: [3, 5]", "depth: [3, 16]"),
-        ("depth: [3, 5]", "depth: 15"),
-        ("sequences: 32", "sequences: 0"),
-        ("sequences: 32, length: 512", "sequences: 32, length: 1"),
-        ("sequences: 32", "operator_sequences: 33, sequences: 32"),
-        ("sequences: 32", "operator_sequences: 0, sequences: 32"),
-        ("{corpus: c4, length: 512}", "{corpus: c4, length: 1}"),
-        ("limit: 100", "limit: 0"),
-        ("backbone: english", "backbone: [english, englsh]"),
-        ("corpus: wiki, sequences", "corpus: wki, sequences"),
-        ("{corpus: c4, length", "{corpus: c5, length"),
-        ("rule: wikitext2", "rule: wikitext"),
-        ("criterion: llm-streamline", "criterion: [llm-streamlin]"),
-        ("criterion: llm-streamline", "criterion: {name: llm-streamline, cosin: token}"),
-        ("[none, ghosted]", "[none, ghost]"),
-        ("backbones:", "name: ../up\nbackbones:"),
-        // YAML syntax.
-        ("depth: [3, 5]", "depth: [3, 5"),
-        ("depth: [3, 5]", "\tdepth: 3"),
-        ("depth: [3, 5]", "depth: *three"),
-    ] {
+    for (from, to) in WRONG_VALUES {
         messages.add(&format!("{from:?} -> {to:?}"), folder.refusal(good_but(from, to), &[]));
     }
     messages.snapshot("grid_wrong_values");

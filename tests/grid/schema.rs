@@ -146,39 +146,9 @@ fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
                 if problems.contains(&None) { None } else { Some(format!("{value}: {problems:?}")) }
             }
             "allOf" => rule.as_array().unwrap().iter().find_map(|form| problem(form, value, root)),
-            "const" => (rule != value).then(|| format!("{value} is not {rule}")),
-            "enum" => (!rule.as_array().unwrap().contains(value)).then(|| format!("{value} is not in {rule}")),
-            "type" => {
-                let kinds = if let Value::Array(kinds) = rule { kinds.clone() } else { vec![rule.clone()] };
-                (!kinds.iter().any(|kind| match kind.as_str().unwrap() {
-                    "object" => value.is_object(),
-                    "array" => value.is_array(),
-                    "string" => value.is_string(),
-                    "boolean" => value.is_boolean(),
-                    "integer" => value.is_u64() || value.is_i64(),
-                    "number" => value.is_number(),
-                    "null" => value.is_null(),
-                    other => panic!("the checker does not know the type {other}"),
-                }))
-                .then(|| format!("{value} is no {rule}"))
-            }
-            "required" => rule
-                .as_array()
-                .unwrap()
-                .iter()
-                .find(|key| value.is_object() && value.get(key.as_str().unwrap()).is_none())
-                .map(|key| format!("{value} has no {key}")),
-            "dependencies" => {
-                rule.as_object().unwrap().iter().filter(|(key, _)| value.get(key.as_str()).is_some()).find_map(
-                    |(key, others)| {
-                        let Some(others) = others.as_array() else {
-                            return problem(others, value, root).map(|text| format!("{key}: {text}"));
-                        };
-                        let absent = others.iter().find(|other| value.get(other.as_str().unwrap()).is_none());
-                        absent.map(|other| format!("{key} without {other}"))
-                    },
-                )
-            }
+            "dependencies" => rule.as_object().unwrap().iter().find_map(|(key, others)| {
+                value.get(key.as_str()).and_then(|_| dependency_problem(key, others, value, root))
+            }),
             "properties" => value.as_object().into_iter().flatten().find_map(|(key, inner)| {
                 rule.get(key).and_then(|schema| problem(schema, inner, root)).map(|text| format!("{key}: {text}"))
             }),
@@ -191,11 +161,9 @@ fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
                 }
             }),
             "items" => value.as_array().into_iter().flatten().find_map(|item| problem(rule, item, root)),
-            "minItems" => {
-                value.as_array().filter(|items| (items.len() as u64) < rule.as_u64().unwrap()).map(|_| "too few".into())
+            "const" | "enum" | "type" | "required" | "minItems" | "minProperties" | "minimum" => {
+                value_problem(key, rule, value)
             }
-            "minProperties" => value.as_object().filter(|map| map.is_empty()).map(|_| "too few".into()),
-            "minimum" => value.as_f64().filter(|number| *number < rule.as_f64().unwrap()).map(|_| "too small".into()),
             // Annotations, and keywords that the parser checks with better messages.
             "pattern" | "description" | "title" | "default" | "definitions" | "$schema" => None,
             other => panic!("the checker does not know the rule {other}"),
@@ -205,6 +173,53 @@ fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
         }
     }
     None
+}
+
+/// Validates a value by a keyword that contains no schema.
+fn value_problem(word: &str, rule: &Value, value: &Value) -> Option<String> {
+    match word {
+        "const" => (rule != value).then(|| format!("{value} is not {rule}")),
+        "enum" => (!rule.as_array().unwrap().contains(value)).then(|| format!("{value} is not in {rule}")),
+        "type" => {
+            let kinds = if let Value::Array(kinds) = rule { kinds.clone() } else { vec![rule.clone()] };
+            let fits = kinds.iter().any(|kind| is_of_kind(value, kind.as_str().unwrap()));
+            (!fits).then(|| format!("{value} is no {rule}"))
+        }
+        "required" => rule
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|key| value.is_object() && value.get(key.as_str().unwrap()).is_none())
+            .map(|key| format!("{value} has no {key}")),
+        "minItems" => {
+            value.as_array().filter(|items| (items.len() as u64) < rule.as_u64().unwrap()).map(|_| "too few".into())
+        }
+        "minProperties" => value.as_object().filter(|map| map.is_empty()).map(|_| "too few".into()),
+        "minimum" => value.as_f64().filter(|number| *number < rule.as_f64().unwrap()).map(|_| "too small".into()),
+        other => panic!("the checker does not know the rule {other}"),
+    }
+}
+
+fn is_of_kind(value: &Value, kind: &str) -> bool {
+    match kind {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_u64() || value.is_i64(),
+        "number" => value.is_number(),
+        "null" => value.is_null(),
+        other => panic!("the checker does not know the type {other}"),
+    }
+}
+
+/// Validates a value that has `key` by what this key requires: other keys, or a schema.
+fn dependency_problem(key: &str, others: &Value, value: &Value, root: &Value) -> Option<String> {
+    let Some(others) = others.as_array() else {
+        return problem(others, value, root).map(|text| format!("{key}: {text}"));
+    };
+    let absent = others.iter().find(|other| value.get(other.as_str().unwrap()).is_none());
+    absent.map(|other| format!("{key} without {other}"))
 }
 
 fn yaml(text: &str) -> Value {

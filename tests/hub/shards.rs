@@ -23,20 +23,26 @@ fn shards() -> Vec<Served> {
         .collect()
 }
 
-#[test]
-fn only_the_needed_shards_of_a_stream_are_fetched() {
-    let world = World::new();
-    let server = FakeHub::start("datasets/org/texts", shards(), no_fault());
-    let entry = "hub: org/texts, files: \"en/part-{0..7}-of-8.jsonl\", rule: c4-stream";
+/// Entry of the stream in the grid.
+const STREAM: &str = "hub: org/texts, files: \"en/part-{0..7}-of-8.jsonl\", rule: c4-stream";
+
+fn write_stream_grid(world: &World) {
     world.write(
         "grid.yaml",
         format!(
-            "backbones:\n  tiny: {{path: backbone}}\ncorpora:\n  train: {{{entry}}}\n  test: {{{entry}, limit: 5}}\n\
+            "backbones:\n  tiny: {{path: backbone}}\ncorpora:\n  train: {{{STREAM}}}\n  test: {{{STREAM}, limit: 5}}\n\
              backbone: [tiny]\ncriterion: [llm-streamline]\ndepth: [1]\nrecovery: [none, ghosted]\n\
              calibration:\n  - {{corpus: train, sequences: 8, length: 64}}\n\
              evaluate:\n  perplexity:\n    - {{corpus: test, length: 64}}\n"
         ),
     );
+}
+
+#[test]
+fn only_the_needed_shards_of_a_stream_are_fetched() {
+    let world = World::new();
+    let server = FakeHub::start("datasets/org/texts", shards(), no_fault());
+    write_stream_grid(&world);
     assert!(run(&world, &server, &["run", "grid.yaml"], 3).contains("`ghostlab fetch grid.yaml`"));
     run(&world, &server, &["fetch", "grid.yaml"], 0);
     // With seed 0, `datasets` reads shard 2 of eight first (oracle `c4_stream`).
@@ -77,15 +83,20 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     for file in shards() {
         world.write(&format!("text/{}", file.name.trim_start_matches("en/")), &file.content);
     }
-    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap().replace(entry, "path: text, rule: c4-stream");
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap().replace(STREAM, "path: text, rule: c4-stream");
     world.write("grid.yaml", grid.replace("test: {path", "test: {generated: true, path"));
     run(&world, &server, &["run", "grid.yaml", "--stored"], 0);
+    check_wrong_streams(&world, &server);
+}
+
+/// Checks the messages for wrong settings of a stream.
+fn check_wrong_streams(world: &World, server: &FakeHub) {
     for (set, found) in [
         ("corpora.test.rule=c4", "the corpus is missing"),
         ("corpora.test.shards=sideways", "sideways"),
         ("corpora.test.shards_read=0", "a stream needs at least one shard"),
     ] {
-        let log = both(&ghostlab(&world, &server.address, &["run", "grid.yaml", "--set", set], &[]));
+        let log = both(&ghostlab(world, &server.address, &["run", "grid.yaml", "--set", set], &[]));
         assert!(log.contains(found) && log.contains("error:"), "{set}: {log}");
     }
 }

@@ -74,33 +74,44 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
         assert!(!String::from_utf8_lossy(bytes).contains(&folder), "{name} tells where it was made");
     }
 
-    // Reproduced from the store, recorded again, and reproduced elsewhere without the large files.
-    let again = made(&world, &["reproduce", "mini", "methods"]);
+    check_identical_runs(&world, recorded);
+    check_different_run(&world);
+    // Only artifacts without overrides can be recorded.
+    let output = world.ghostlab(&["reproduce", "mini", "--record", "--dtype", "bf16"]);
+    assert_eq!(output.status.code(), Some(2), "{}", both(&output));
+    assert!(both(&output).contains("only an artifact with its default settings can be recorded"), "{}", both(&output));
+}
+
+/// Reproduces from the store, records again, and reproduces elsewhere without the large files.
+fn check_identical_runs(world: &World, recorded: std::collections::BTreeMap<String, Vec<u8>>) {
+    let again = made(world, &["reproduce", "mini", "methods"]);
     assert!(again.contains("mini: identical to the recorded run in results/mini/tiny"), "{again}");
     assert!(again.contains("page of all artifacts: reports/index.html"), "{again}");
-    assert_eq!(results_and_reports(&world), recorded, "made again");
-    made(&world, &["reproduce", "mini", "methods", "--record"]);
-    assert_eq!(results_and_reports(&world), recorded, "recorded again");
+    assert_eq!(results_and_reports(world), recorded, "made again");
+    made(world, &["reproduce", "mini", "methods", "--record"]);
+    assert_eq!(results_and_reports(world), recorded, "recorded again");
     fs::remove_file(world.path("results/mini/tiny/channels.parquet")).unwrap();
     for folder in ["lm_eval", "every_eval_ever"].map(|name| world.path("results/mini/tiny").join(name)) {
         fs::remove_dir_all(&folder).or_else(|error| if folder.exists() { Err(error) } else { Ok(()) }).unwrap();
     }
-    let elsewhere = made(&world, &["reproduce", "mini", "--store", "other"]);
+    let elsewhere = made(world, &["reproduce", "mini", "--store", "other"]);
     assert!(elsewhere.contains("mini: identical to the recorded run"), "{elsewhere}");
     assert!(world.path("results/mini/tiny/channels.parquet").is_file(), "the missing files are there now");
     assert!(
-        without_every_eval_ever(results_and_reports(&world)) == without_every_eval_ever(recorded),
+        without_every_eval_ever(results_and_reports(world)) == without_every_eval_ever(recorded),
         "made from nothing"
     );
+}
 
-    // Simulate a rounding difference of another machine.
+/// Simulates a rounding difference of another machine.
+fn check_different_run(world: &World) {
     let path = world.path("results/mini/tiny/numbers.json");
     let mut numbers = common::json(&path);
     let value = &mut numbers["numbers"]["cells"][1]["values"][0]["value"];
     *value = (value.as_f64().unwrap() * (1.0 + 1e-9)).into();
     fs::write(&path, numbers.to_string()).unwrap();
-    let recorded = results_and_reports(&world);
-    let log = made(&world, &["reproduce", "mini"]);
+    let recorded = results_and_reports(world);
+    let log = made(world, &["reproduce", "mini"]);
     assert!(
         log.contains(
             "mini: differs from the recorded run in results/mini/tiny: 1 of 11 numbers, most by 1.00e-9 of its"
@@ -108,16 +119,11 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
         "{log}"
     );
     assert!(log.contains("page of all artifacts: reports/here/index.html"), "{log}");
-    let now = results_and_reports(&world);
+    let now = results_and_reports(world);
     assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was touched");
     assert!(now.contains_key("results/mini/tiny+here/mini.csv"));
-    let compared = made(&world, &["compare", "results/mini/tiny", "results/mini/tiny+here"]);
+    let compared = made(world, &["compare", "results/mini/tiny", "results/mini/tiny+here"]);
     assert!(compared.contains("mini"), "{compared}");
-
-    // Only artifacts without overrides can be recorded.
-    let output = world.ghostlab(&["reproduce", "mini", "--record", "--dtype", "bf16"]);
-    assert_eq!(output.status.code(), Some(2), "{}", both(&output));
-    assert!(both(&output).contains("only an artifact with its default settings can be recorded"), "{}", both(&output));
 }
 
 fn results_and_reports(world: &World) -> std::collections::BTreeMap<String, Vec<u8>> {

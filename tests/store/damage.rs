@@ -8,29 +8,8 @@ fn pipes_and_folders_in_a_store_are_damage_and_never_a_hang() {
     world.runs(&[]);
     let tables = world.tables();
     let store = world.path("data/store");
-    let artifacts = ["scores-v", "operator-v", "selection-v"].map(|kind| {
-        let names = fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().path());
-        let mut found = names.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(kind));
-        let group = fs::read_dir(found.next().unwrap()).unwrap().next().unwrap().unwrap().path();
-        fs::read_dir(group).unwrap().next().unwrap().unwrap().path()
-    });
-    let hash = "a".repeat(64);
-    let files = [
-        store.join(format!("processes/{FAR}.json")),
-        store.join("claims/tokenising"),
-        store.join(format!("claims/{hash}-0")),
-        store.join(format!("uses/{FAR}")),
-        store.join("index/abc.json"),
-        store.join("runs/000000000000-5-0123456789ab-0.json"),
-        store.join("plans/abc.json"),
-        store.join(format!("attempts/{hash}/5-0123456789ab.5.0.json")),
-        store.join(format!("attempts/{hash}b")),
-        store.join(format!("journals/{hash}")),
-        store.join(format!("journals/{hash}b/{FAR}.0.jsonl")),
-        store.join("submissions/abc/submission.json"),
-        store.join("submissions/abc/jobs.json"),
-        store.join("submissions/def"),
-    ];
+    let artifacts = ["scores-v", "operator-v", "selection-v"].map(|kind| first_artifact(&store, kind));
+    let files = store_files(&store);
     type Make<'a> = (&'a str, &'a dyn Fn(&Path));
     let makes: [Make<'_>; 2] = [("a pipe", &pipe), ("a folder", &|path: &Path| fs::create_dir_all(path).unwrap())];
     for (what, make) in makes {
@@ -42,21 +21,7 @@ fn pipes_and_folders_in_a_store_are_damage_and_never_a_hang() {
             }
             make(path);
         }
-        for words in READING.iter().filter(|words| words[0] != "run") {
-            let (code, log) = ghostlab(&world, words);
-            assert!([Some(0), Some(5)].contains(&code), "{what} {words:?}: {log}");
-        }
-        let (code, report) = ghostlab(&world, &["cache", "verify"]);
-        assert_eq!(code, Some(5), "{what}: {report}");
-        for path in files.iter().filter(|path| !path.starts_with(store.join("submissions"))) {
-            let is_ours = what == "a folder"
-                && ["attempts", "journals"].iter().any(|name| path.parent() == Some(&store.join(name)));
-            assert!(
-                is_ours || report.contains(path.strip_prefix(world.folder.path()).unwrap().to_str().unwrap()),
-                "{what}: {} is not named: {report}",
-                path.display()
-            );
-        }
+        assert_damage_is_reported(&world, what, &files);
         let log = world.runs(&[]);
         assert!(world.tables() == tables, "{what}: {log}");
         let (code, log) = ghostlab(&world, &["cache", "verify", "--repair"]);
@@ -71,6 +36,55 @@ fn pipes_and_folders_in_a_store_are_damage_and_never_a_hang() {
     let (code, log) = ghostlab(&world, &["cache", "verify", "--repair"]);
     assert!(code == Some(5) && log.contains("move it away"), "{log}");
     assert!(store.join("plans/abc.json/letter").exists());
+}
+
+/// Returns the folder of an artifact of this kind.
+fn first_artifact(store: &Path, kind: &str) -> PathBuf {
+    let names = fs::read_dir(store).unwrap().map(|entry| entry.unwrap().path());
+    let mut found = names.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(kind));
+    let group = fs::read_dir(found.next().unwrap()).unwrap().next().unwrap().unwrap().path();
+    fs::read_dir(group).unwrap().next().unwrap().unwrap().path()
+}
+
+/// Returns paths of all kinds of files in a store, except artifacts.
+fn store_files(store: &Path) -> [PathBuf; 14] {
+    let hash = "a".repeat(64);
+    [
+        store.join(format!("processes/{FAR}.json")),
+        store.join("claims/tokenising"),
+        store.join(format!("claims/{hash}-0")),
+        store.join(format!("uses/{FAR}")),
+        store.join("index/abc.json"),
+        store.join("runs/000000000000-5-0123456789ab-0.json"),
+        store.join("plans/abc.json"),
+        store.join(format!("attempts/{hash}/5-0123456789ab.5.0.json")),
+        store.join(format!("attempts/{hash}b")),
+        store.join(format!("journals/{hash}")),
+        store.join(format!("journals/{hash}b/{FAR}.0.jsonl")),
+        store.join("submissions/abc/submission.json"),
+        store.join("submissions/abc/jobs.json"),
+        store.join("submissions/def"),
+    ]
+}
+
+/// Checks that no command hangs on damaged files, and that `cache verify` names them.
+fn assert_damage_is_reported(world: &World, what: &str, files: &[PathBuf]) {
+    let store = world.path("data/store");
+    for words in READING.iter().filter(|words| words[0] != "run") {
+        let (code, log) = ghostlab(world, words);
+        assert!([Some(0), Some(5)].contains(&code), "{what} {words:?}: {log}");
+    }
+    let (code, report) = ghostlab(world, &["cache", "verify"]);
+    assert_eq!(code, Some(5), "{what}: {report}");
+    for path in files.iter().filter(|path| !path.starts_with(store.join("submissions"))) {
+        let is_ours =
+            what == "a folder" && ["attempts", "journals"].iter().any(|name| path.parent() == Some(&store.join(name)));
+        assert!(
+            is_ours || report.contains(path.strip_prefix(world.folder.path()).unwrap().to_str().unwrap()),
+            "{what}: {} is not named: {report}",
+            path.display()
+        );
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![allow(clippy::panic, reason = "a test stops at what it does not know")]
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -74,69 +75,92 @@ fn name(tensor: &str, olmo: bool) -> String {
     format!("blk.{layer}.{part}.{kind}")
 }
 
+/// Returns the name of a class in GGUF files.
+fn architecture_name(class: &str) -> &'static str {
+    match class {
+        "LlamaForCausalLM" | "MistralForCausalLM" => "llama",
+        "Qwen2ForCausalLM" => "qwen2",
+        "Qwen3ForCausalLM" => "qwen3",
+        "Olmo2ForCausalLM" => "olmo2",
+        other => panic!("{other}"),
+    }
+}
+
 /// Writes a folder's backbone as a GGUF file, quantized to `dtype` where rows are a multiple of the block size. Also
 /// writes the resulting weights as a folder.
 fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> PathBuf {
     let config = Config::read(from).unwrap();
-    let class = config.architecture.class;
-    let arch = match class {
-        "LlamaForCausalLM" | "MistralForCausalLM" => "llama",
-        "Qwen2ForCausalLM" => "qwen2",
-        "Qwen3ForCausalLM" => "qwen3",
-        other => {
-            if other == "Olmo2ForCausalLM" {
-                "olmo2"
-            } else {
-                panic!("{other}")
-            }
-        }
-    };
-    let cpu = Device::Cpu;
-    let mut rounded = std::collections::HashMap::new();
+    let arch = architecture_name(config.architecture.class);
+    let mut rounded = HashMap::new();
     let mut written = Vec::new();
     for (tensor, values) in tensors(&from.join("model.safetensors")) {
         let values = values.to_dtype(DType::F32).unwrap();
-        let matrix = values.dims().len() == 2 && values.dim(1).unwrap() % dtype.block_size() == 0;
         let turned = ["q_proj", "k_proj"].iter().any(|projection| tensor.contains(projection)) && arch == "llama";
-        let tensor_values = if turned { permuted(&values, config.head_dim) } else { values };
-        // Rows that are not a multiple of the block size become F16, as in llama.cpp.
-        let narrower = tensor_values.dims().len() == 2 && dtype.block_size() > 1;
-        let other = if narrower { GgmlDType::F16 } else { GgmlDType::F32 };
-        let quantised = QTensor::quantize(&tensor_values, if matrix { dtype } else { other }).unwrap();
-        let back = quantised.dequantize(&cpu).unwrap();
-        // Invert the permutation: rows (heads, D/2, 2) to (heads, 2, D/2).
-        let back = match turned {
-            true => {
-                let rows = back.dim(0).unwrap();
-                let rest = back.elem_count() / back.dim(0).unwrap();
-                let pairs = back.reshape((rows / config.head_dim, config.head_dim / 2, 2, rest)).unwrap();
-                pairs.transpose(1, 2).unwrap().contiguous().unwrap().reshape(back.shape()).unwrap()
-            }
-            false => back,
-        };
-        rounded.insert(tensor.clone(), back);
+        let values = if turned { permuted(&values, config.head_dim) } else { values };
+        let quantised = quantise(&values, dtype);
+        let back = quantised.dequantize(&Device::Cpu).unwrap();
+        rounded.insert(tensor.clone(), if turned { unpermuted(&back, config.head_dim) } else { back });
         written.push((name(&tensor, arch == "olmo2"), quantised));
     }
-    if let Some(Scaling::Llama3(scaling)) = &config.rope.scaling {
-        // Follows conversion/llama.py.
-        let factors = (0..config.head_dim / 2).map(|i| {
-            let frequency = config.rope.theta.powf(-2.0 * i as f64 / config.head_dim as f64);
-            let wavelength = std::f64::consts::TAU / frequency;
-            let low = scaling.low_freq_factor;
-            let high = scaling.high_freq_factor;
-            let context = scaling.original_max_position_embeddings;
-            if wavelength < context / high {
-                1.0
-            } else if wavelength > context / low {
-                scaling.factor as f32
-            } else {
-                let smooth = (context / wavelength - low) / (high - low);
-                (1.0 / ((1.0 - smooth) / scaling.factor + smooth)) as f32
-            }
-        });
-        let factors = Tensor::from_vec(factors.collect::<Vec<_>>(), config.head_dim / 2, &cpu).unwrap();
+    if let Some(factors) = rope_factors(&config) {
         written.push(("rope_freqs.weight".to_owned(), QTensor::quantize(&factors, GgmlDType::F32).unwrap()));
     }
+    let mut entries = entries(&config, arch);
+    entries.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+    let entries: Vec<(&str, &Value)> = entries.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    let written: Vec<(&str, &QTensor)> = written.iter().map(|(name, projection)| (name.as_str(), projection)).collect();
+    let path = to.join("model.gguf");
+    gguf_file::write(&mut fs::File::create(&path).unwrap(), &entries, &written).unwrap();
+    write_folder(&to.join("rounded"), from, &config, &rounded);
+    path
+}
+
+/// Inverts [`permuted`]: reorders rows `(heads, D/2, 2)` to `(heads, 2, D/2)`.
+fn unpermuted(x: &Tensor, head_dim: usize) -> Tensor {
+    let rows = x.dim(0).unwrap();
+    let rest = x.elem_count() / rows;
+    let pairs = x.reshape((rows / head_dim, head_dim / 2, 2, rest)).unwrap();
+    pairs.transpose(1, 2).unwrap().contiguous().unwrap().reshape(x.shape()).unwrap()
+}
+
+/// Quantizes a matrix to `dtype`. Rows that are not a multiple of the block size become F16, as in llama.cpp. Vectors
+/// become F32.
+fn quantise(values: &Tensor, dtype: GgmlDType) -> QTensor {
+    let is_matrix = values.dims().len() == 2;
+    let dtype = if is_matrix && values.dim(1).unwrap().is_multiple_of(dtype.block_size()) {
+        dtype
+    } else if is_matrix && dtype.block_size() > 1 {
+        GgmlDType::F16
+    } else {
+        GgmlDType::F32
+    };
+    QTensor::quantize(values, dtype).unwrap()
+}
+
+/// Returns the divisors of the rotary frequencies, like conversion/llama.py.
+fn rope_factors(config: &Config) -> Option<Tensor> {
+    let Some(Scaling::Llama3(scaling)) = &config.rope.scaling else { return None };
+    let head_dim = config.head_dim;
+    let factors = (0..head_dim / 2).map(|i| {
+        let frequency = config.rope.theta.powf(-2.0 * i as f64 / head_dim as f64);
+        let wavelength = std::f64::consts::TAU / frequency;
+        let low = scaling.low_freq_factor;
+        let high = scaling.high_freq_factor;
+        let context = scaling.original_max_position_embeddings;
+        if wavelength < context / high {
+            1.0
+        } else if wavelength > context / low {
+            scaling.factor as f32
+        } else {
+            let smooth = (context / wavelength - low) / (high - low);
+            (1.0 / ((1.0 - smooth) / scaling.factor + smooth)) as f32
+        }
+    });
+    Some(Tensor::from_vec(factors.collect::<Vec<_>>(), head_dim / 2, &Device::Cpu).unwrap())
+}
+
+/// Returns the metadata of a file.
+fn entries(config: &Config, arch: &str) -> Vec<(String, Value)> {
     let mut entries: Vec<(String, Value)> = [
         ("block_count", count_value(config.layers)),
         ("context_length", count_value(config.max_positions.unwrap())),
@@ -152,22 +176,20 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
     .map(|(key, value)| (format!("{arch}.{key}"), value))
     .collect();
     entries.push(("general.architecture".to_owned(), Value::String(arch.to_owned())));
-    entries.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
-    let entries: Vec<(&str, &Value)> = entries.iter().map(|(key, value)| (key.as_str(), value)).collect();
-    let written: Vec<(&str, &QTensor)> = written.iter().map(|(name, projection)| (name.as_str(), projection)).collect();
-    let path = to.join("model.gguf");
-    gguf_file::write(&mut fs::File::create(&path).unwrap(), &entries, &written).unwrap();
-    let rounded_folder = to.join("rounded");
-    fs::create_dir_all(&rounded_folder).unwrap();
+    entries
+}
+
+/// Writes a folder with these weights and the config of `from`.
+fn write_folder(folder: &Path, from: &Path, config: &Config, weights: &HashMap<String, Tensor>) {
+    fs::create_dir_all(folder).unwrap();
     // llama.cpp does not support windows for these architectures, so the file has none.
     let mut config_entries = common::json(&from.join("config.json"));
     if !config.windows.iter().all(Option::is_none) {
         config_entries["use_sliding_window"] = false.into();
         config_entries["layer_types"] = serde_json::Value::Null;
     }
-    fs::write(rounded_folder.join("config.json"), config_entries.to_string()).unwrap();
-    candle_core::safetensors::save(&rounded, rounded_folder.join("model.safetensors")).unwrap();
-    path
+    fs::write(folder.join("config.json"), config_entries.to_string()).unwrap();
+    candle_core::safetensors::save(weights, folder.join("model.safetensors")).unwrap();
 }
 
 fn count_value(n: usize) -> Value {

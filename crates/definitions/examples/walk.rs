@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use ghostlab_definitions::library::Entry;
+use ghostlab_definitions::yaml::Node;
 use ghostlab_definitions::{Definition, Library};
 
 fn main() -> ExitCode {
@@ -21,63 +22,77 @@ fn main() -> ExitCode {
             return ExitCode::from(error.exit_code());
         }
     };
-    let mut tasks = 0;
-    let mut groups = 0;
-    let mut tags = 0;
-    let mut classes = 0;
-    let mut plain = 0;
-    let mut taken = 0;
-    let mut hooked = 0;
-    let mut by_ours = 0;
-    let mut reasons: BTreeMap<String, (usize, String)> = BTreeMap::new();
-    for (name, entry) in library.entries() {
-        let node = match entry {
-            Entry::Group(_) => {
-                groups += 1;
-                continue;
-            }
-            Entry::Tag(_) => {
-                tags += 1;
-                continue;
-            }
-            Entry::Task(node) => node,
-        };
-        if node.get("class").is_some() {
-            classes += 1;
-            continue;
-        }
-        tasks += 1;
-        let read = Definition::read(node);
-        if node.hook().is_some() {
-            hooked += 1;
-            by_ours += usize::from(read.is_ok());
-            continue;
-        }
-        plain += 1;
-        match read {
-            Ok(_) => taken += 1,
-            Err(error) => {
-                let reason = error.parts().what.clone();
-                let found = reasons.entry(reason).or_insert((0, format!("{name}: {}", error.one_line())));
-                found.0 += 1;
-            }
-        }
-    }
-    let mut selected = 0;
+    let survey = Survey::of(&library);
     let names: Vec<&str> =
         library.entries().filter(|(_, entry)| matches!(entry, Entry::Group(_))).map(|(name, _)| name).collect();
-    for name in &names {
-        selected += usize::from(library.select(&[name]).is_ok());
-    }
-    println!("tasks {tasks}, classes of Python {classes}, groups {groups}, tags {tags}");
-    println!("without hooks {plain}, taken {taken} ({:.2} %)", 100.0 * f64::from(taken) / f64::from(plain.max(1)));
-    println!("with hooks {hooked}, taken by declarative keys {by_ours}");
+    let selected = names.iter().filter(|name| library.select(&[name]).is_ok()).count();
+    survey.print();
     println!("groups of which every task is taken {selected}");
     for file in library.unread() {
         println!("not read: {file}");
     }
-    for (reason, (count, example)) in &reasons {
+    for (reason, (count, example)) in &survey.reasons {
         println!("{count:6}  {reason}\n        {example}");
     }
     ExitCode::SUCCESS
+}
+
+/// Counts of a library's entries.
+#[derive(Default)]
+struct Survey {
+    tasks: u32,
+    groups: u32,
+    tags: u32,
+    /// Tasks that are Python classes.
+    classes: u32,
+    /// Tasks without hooks, and how many of them are read.
+    plain: u32,
+    taken: u32,
+    /// Tasks with hooks, and how many of them are read.
+    hooked: u32,
+    by_ours: u32,
+    /// Reasons of failures, with the number of tasks and one example.
+    reasons: BTreeMap<String, (usize, String)>,
+}
+
+impl Survey {
+    fn of(library: &Library) -> Self {
+        let mut survey = Self::default();
+        for (name, entry) in library.entries() {
+            match entry {
+                Entry::Group(_) => survey.groups += 1,
+                Entry::Tag(_) => survey.tags += 1,
+                Entry::Task(node) if node.get("class").is_some() => survey.classes += 1,
+                Entry::Task(node) => survey.add_task(name, node),
+            }
+        }
+        survey
+    }
+
+    fn add_task(&mut self, name: &str, node: &Node) {
+        self.tasks += 1;
+        let read = Definition::read(node);
+        if node.hook().is_some() {
+            self.hooked += 1;
+            self.by_ours += u32::from(read.is_ok());
+            return;
+        }
+        self.plain += 1;
+        match read {
+            Ok(_) => self.taken += 1,
+            Err(error) => {
+                let reason = error.parts().what.clone();
+                let found = self.reasons.entry(reason).or_insert((0, format!("{name}: {}", error.one_line())));
+                found.0 += 1;
+            }
+        }
+    }
+
+    fn print(&self) {
+        let Self { tasks, groups, tags, classes, plain, taken, hooked, by_ours, .. } = self;
+        println!("tasks {tasks}, classes of Python {classes}, groups {groups}, tags {tags}");
+        let percent = 100.0 * f64::from(*taken) / f64::from((*plain).max(1));
+        println!("without hooks {plain}, taken {taken} ({percent:.2} %)");
+        println!("with hooks {hooked}, taken by declarative keys {by_ours}");
+    }
 }

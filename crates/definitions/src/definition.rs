@@ -279,55 +279,20 @@ impl KeyReader<'_> {
 
     fn definition(&self, name: String) -> Result<Definition> {
         self.known_keys()?;
-        let output = match self.node.get("output_type") {
-            None => Output::Generate,
-            Some(node) => {
-                let known = Output::ALL.into_iter().find(|output| node.text() == Some(output.name()));
-                let all = "loglikelihood, loglikelihood_rolling, multiple_choice or generate_until";
-                known.ok_or_else(|| wrong("output_type", all, node))?
-            }
-        };
-        let path = self.text("dataset_path")?.ok_or_else(|| self.absent("dataset_path"))?;
-        let options = match self.get("dataset_kwargs")? {
-            Some(node) if matches!(node.tree, Tree::Map(_)) => {
-                if let Some((key, odd)) = node.pairs().iter().find(|(key, _)| !LOADING.contains(&&*key.text())) {
-                    let bad = Error::bad_input(format!("`dataset_kwargs.{}` is not supported", key.text()));
-                    return Err(bad.at(&odd.place).expected(LOADING.join(", ")).found(odd.kind()));
-                }
-                node.plain()?
-            }
-            Some(node) => return Err(wrong("dataset_kwargs", "a mapping", node)),
-            None => Value::Map(Vec::new()),
-        };
-        let fields = self.get("columns")?.map(row::columns).transpose()?.unwrap_or_default();
-        let data = Data { path, name: self.text("dataset_name")?, options, fields };
+        let output = self.output()?;
+        let data = self.data()?;
         let text = self.field("doc_to_text")?.ok_or_else(|| self.absent("doc_to_text"))?;
         let target = self.field("doc_to_target")?.ok_or_else(|| self.absent("doc_to_target"))?;
         let choices = self.get("doc_to_choice")?.map(|node| choices("doc_to_choice", node)).transpose()?;
         if output == Output::MultipleChoice && choices.is_none() {
             return Err(self.absent("doc_to_choice"));
         }
-        let test = self.text("test_split")?;
-        let validation = self.text("validation_split")?;
-        if test.is_none() && validation.is_none() {
-            return Err(self.absent("test_split").expected("`test_split` or `validation_split`"));
-        }
+        let EvaluatedSplits { test, validation } = self.evaluated_splits()?;
         let fewshot_delimiter = self.joined("fewshot_delimiter", "\n\n")?;
         let target_delimiter = self.joined("target_delimiter", " ")?;
         let prefix = self.field("gen_prefix")?;
-        let shots = match self.get("num_fewshot")? {
-            None => None,
-            Some(node) => Some(whole(node).ok_or_else(|| wrong("num_fewshot", "a whole number, 0 or more", node))?),
-        };
-        let repeats = match self.get("repeats")? {
-            None => 1,
-            Some(node) => {
-                let expected = format!("a number from 1 to {MAX_REPEATS}");
-                whole(node)
-                    .filter(|times| (1..=MAX_REPEATS).contains(times))
-                    .ok_or_else(|| wrong("repeats", &expected, node))?
-            }
-        };
+        let shots = self.shots()?;
+        let repeats = self.repeats()?;
         let version = self.node.get("metadata").and_then(|node| node.get("version"));
         let keep_rows = self.keep_rows()?;
         let mut definition = Definition {
@@ -342,9 +307,7 @@ impl KeyReader<'_> {
             keep_rows,
             prepare: self.prepare()?,
             output,
-            description: self
-                .field("description")?
-                .filter(|field| !matches!(field, Field::Text(_, text) if text.is_empty())),
+            description: self.field("description")?.filter(|field| !is_empty_text(field)),
             target_delimiter: target_delimiter.clone(),
             shots,
             generation: self.generation(output, &fewshot_delimiter)?,
@@ -373,6 +336,53 @@ impl KeyReader<'_> {
             examples(node, &mut definition.examples)?;
         }
         Ok(definition)
+    }
+
+    fn output(&self) -> Result<Output> {
+        let Some(node) = self.node.get("output_type") else { return Ok(Output::Generate) };
+        let known = Output::ALL.into_iter().find(|output| node.text() == Some(output.name()));
+        let all = "loglikelihood, loglikelihood_rolling, multiple_choice or generate_until";
+        known.ok_or_else(|| wrong("output_type", all, node))
+    }
+
+    /// Reads the data set and its loading options.
+    fn data(&self) -> Result<Data> {
+        let path = self.text("dataset_path")?.ok_or_else(|| self.absent("dataset_path"))?;
+        let options = match self.get("dataset_kwargs")? {
+            Some(node) if matches!(node.tree, Tree::Map(_)) => {
+                if let Some((key, odd)) = node.pairs().iter().find(|(key, _)| !LOADING.contains(&&*key.text())) {
+                    let bad = Error::bad_input(format!("`dataset_kwargs.{}` is not supported", key.text()));
+                    return Err(bad.at(&odd.place).expected(LOADING.join(", ")).found(odd.kind()));
+                }
+                node.plain()?
+            }
+            Some(node) => return Err(wrong("dataset_kwargs", "a mapping", node)),
+            None => Value::Map(Vec::new()),
+        };
+        let fields = self.get("columns")?.map(row::columns).transpose()?.unwrap_or_default();
+        Ok(Data { path, name: self.text("dataset_name")?, options, fields })
+    }
+
+    /// Reads the names of the splits that are evaluated, of which one is required.
+    fn evaluated_splits(&self) -> Result<EvaluatedSplits> {
+        let test = self.text("test_split")?;
+        let validation = self.text("validation_split")?;
+        if test.is_none() && validation.is_none() {
+            return Err(self.absent("test_split").expected("`test_split` or `validation_split`"));
+        }
+        Ok(EvaluatedSplits { test, validation })
+    }
+
+    /// Reads the number of examples.
+    fn shots(&self) -> Result<Option<usize>> {
+        let Some(node) = self.get("num_fewshot")? else { return Ok(None) };
+        whole(node).map(Some).ok_or_else(|| wrong("num_fewshot", "a whole number, 0 or more", node))
+    }
+
+    fn repeats(&self) -> Result<usize> {
+        let Some(node) = self.get("repeats")? else { return Ok(1) };
+        let expected = format!("a number from 1 to {MAX_REPEATS}");
+        whole(node).filter(|times| (1..=MAX_REPEATS).contains(times)).ok_or_else(|| wrong("repeats", &expected, node))
     }
 
     fn prepare(&self) -> Result<Option<Prepare>> {
@@ -477,6 +487,15 @@ impl KeyReader<'_> {
         }
         Ok(metrics)
     }
+}
+
+struct EvaluatedSplits {
+    test: Option<String>,
+    validation: Option<String>,
+}
+
+fn is_empty_text(field: &Field) -> bool {
+    matches!(field, Field::Text(_, text) if text.is_empty())
 }
 
 fn whole(node: &Node) -> Option<usize> {

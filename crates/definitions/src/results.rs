@@ -238,54 +238,86 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
     let count = texts.len();
     let pairs =
         pairs.filter(|pairs| pairs.len() == count || pairs.len() == 2 * count).ok_or_else(|| unlike(answers))?;
-    let all: Vec<f64> = pairs[..count].iter().map(|pair| pair.0).collect();
-    let shortest_by = |lengths: &dyn Fn(&str) -> usize| {
-        largest(&all.iter().zip(&texts).map(|(number, text)| number / lengths(text) as f64).collect::<Vec<_>>())
-    };
     let gold = task.gold(document)?;
-    let golds: Vec<i64> = match (&gold, task.several_targets) {
-        (Value::List(items), true) => {
-            items.iter().map(|item| choice_number(task, &texts, item)).collect::<Result<_>>()?
-        }
-        (_, true) => {
-            return Err(Error::bad_input("the first document has a list of right answers, but this one does not")
-                .found(gold.repr()));
-        }
-        (gold, false) => vec![choice_number(task, &texts, gold)?],
+    let scored = ScoredChoices {
+        task,
+        likelihoods: pairs[..count].iter().map(|pair| pair.0).collect(),
+        bare: pairs.get(count..2 * count),
+        greedy: pairs.iter().map(|pair| Value::Bool(pair.1)).collect(),
+        golds: gold_numbers(task, &texts, &gold)?,
+        texts: &texts,
+        gold: &gold,
+        answers,
     };
-    let greedy: Vec<Value> = pairs.iter().map(|pair| Value::Bool(pair.1)).collect();
-    let one = || match golds[..] {
-        [gold] if !task.several_targets => Ok(gold),
-        _ => Err(Error::bad_input("this metric requires exactly one right answer").found(gold.repr())),
-    };
-    definition
-        .metrics
-        .iter()
-        .map(|metric| {
-            Ok(match metric.kind {
-                Kind::AccNorm => hit_of(shortest_by(&|text| text.chars().count()), &golds),
-                Kind::AccBytes => hit_of(shortest_by(&str::len), &golds),
-                Kind::AccMutualInfo => {
-                    let bare = pairs.get(count..2 * count).ok_or_else(|| unlike(answers))?;
-                    hit_of(largest(&all.iter().zip(bare).map(|(with, bare)| with - bare.0).collect::<Vec<_>>()), &golds)
-                }
-                Kind::ExactMatch => {
-                    let hit =
-                        golds.iter().any(|gold| *gold != -100 && choice(&greedy, *gold) == Some(&Value::Bool(true)));
-                    Item::hit(hit)
-                }
-                Kind::F1 | Kind::Mcc => Item::Labels(Value::Int(one()?), i64::try_from(largest(&all)).unwrap_or(-100)),
-                Kind::Brier => {
-                    let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                    let powers: Vec<f64> = all.iter().map(|number| (number - most).exp()).collect();
-                    let sum: f64 = powers.iter().sum();
-                    let gold = usize::try_from(one()?).unwrap_or(usize::MAX);
-                    Item::Probabilities(gold, powers.iter().map(|power| power / sum).collect())
-                }
-                _ => hit_of(largest(&all), &golds),
-            })
+    definition.metrics.iter().map(|metric| scored.item(metric.kind)).collect()
+}
+
+/// Returns the numbers of the right choices.
+fn gold_numbers(task: &Task, texts: &[&str], gold: &Value) -> Result<Vec<i64>> {
+    match (gold, task.several_targets) {
+        (Value::List(items), true) => items.iter().map(|item| choice_number(task, texts, item)).collect(),
+        (_, true) => Err(Error::bad_input("the first document has a list of right answers, but this one does not")
+            .found(gold.repr())),
+        (gold, false) => Ok(vec![choice_number(task, texts, gold)?]),
+    }
+}
+
+/// Choices of a document with their log-likelihoods.
+struct ScoredChoices<'a> {
+    task: &'a Task,
+    texts: &'a [&'a str],
+    likelihoods: Vec<f64>,
+    /// Answers for the choices without context, if they were requested.
+    bare: Option<&'a [(f64, bool)]>,
+    /// Whether each answer is the likeliest text.
+    greedy: Vec<Value>,
+    gold: &'a Value,
+    /// Numbers of the right choices.
+    golds: Vec<i64>,
+    answers: &'a [Answer],
+}
+
+impl ScoredChoices<'_> {
+    fn item(&self, kind: Kind) -> Result<Item> {
+        let all = &self.likelihoods;
+        let golds = &self.golds;
+        Ok(match kind {
+            Kind::AccNorm => hit_of(self.likeliest_per_unit(|text| text.chars().count()), golds),
+            Kind::AccBytes => hit_of(self.likeliest_per_unit(str::len), golds),
+            Kind::AccMutualInfo => {
+                let bare = self.bare.ok_or_else(|| unlike(self.answers))?;
+                hit_of(largest(&all.iter().zip(bare).map(|(with, bare)| with - bare.0).collect::<Vec<_>>()), golds)
+            }
+            Kind::ExactMatch => {
+                let greedy = Some(&Value::Bool(true));
+                Item::hit(golds.iter().any(|gold| *gold != -100 && choice(&self.greedy, *gold) == greedy))
+            }
+            Kind::F1 | Kind::Mcc => {
+                Item::Labels(Value::Int(self.only_gold()?), i64::try_from(largest(all)).unwrap_or(-100))
+            }
+            Kind::Brier => {
+                let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let powers: Vec<f64> = all.iter().map(|number| (number - most).exp()).collect();
+                let sum: f64 = powers.iter().sum();
+                let gold = usize::try_from(self.only_gold()?).unwrap_or(usize::MAX);
+                Item::Probabilities(gold, powers.iter().map(|power| power / sum).collect())
+            }
+            _ => hit_of(largest(all), golds),
         })
-        .collect()
+    }
+
+    /// Returns the choice with the largest log-likelihood divided by its length.
+    fn likeliest_per_unit(&self, length: fn(&str) -> usize) -> usize {
+        let texts = self.likelihoods.iter().zip(self.texts);
+        largest(&texts.map(|(number, text)| number / length(text) as f64).collect::<Vec<_>>())
+    }
+
+    fn only_gold(&self) -> Result<i64> {
+        match self.golds[..] {
+            [gold] if !self.task.several_targets => Ok(gold),
+            _ => Err(Error::bad_input("this metric requires exactly one right answer").found(self.gold.repr())),
+        }
+    }
 }
 
 /// Returns the index of the gold choice, or -100 if it is not among the choices, which is scored as wrong.

@@ -191,49 +191,14 @@ impl Hub {
             }
             reply => reply?,
         };
-        // Leading bytes of the response that are already present.
-        let mut known = match fits(&reply, from, stream) {
-            Ok(()) => 0,
-            Err(Unfit::WholeFile) => from,
-            Err(Unfit::Useless(why)) if reply.response.status() == StatusCode::OK => {
-                return Err(self.doubt(stream, from, why, watch));
-            }
-            Err(Unfit::Useless(why)) => return Err(self.anew(stream, why, watch)),
-        };
+        let mut known = self.known_bytes(&reply, from, stream, watch)?;
         if !reply.at_hub {
             let strong = reply.response.headers().get(ETAG).and_then(|etag| etag.to_str().ok());
             stream.request.elsewhere = strong.filter(|etag| !etag.starts_with("W/")).map(str::to_owned);
         }
         let stall = self.settings.patience.stall;
         while let Some(chunk) = brought(reply.response.chunk(), stall, "it stalled", watch).await? {
-            let (same, chunk) = chunk.split_at(chunk.len().min(usize::try_from(known).unwrap_or(usize::MAX)));
-            if !stream
-                .part
-                .has(from - known, same)
-                .map_err(|error| RequestFailure::Final(refused("read", stream.part.path(), &error)))?
-            {
-                return Err(self.doubt(
-                    stream,
-                    from,
-                    "its first bytes differ from the received ones".to_owned(),
-                    watch,
-                ));
-            }
-            known -= same.len() as u64;
-            if chunk.is_empty() {
-                continue;
-            }
-            let all = stream.part.bytes() + chunk.len() as u64;
-            if let Some(bytes) = stream.expected.bytes.filter(|bytes| all > *bytes) {
-                return Err(self.anew(stream, format!("received more than its {bytes} bytes"), watch));
-            }
-            stream.doubted = false;
-            stream
-                .part
-                .write(chunk)
-                .map_err(|error| RequestFailure::Final(refused("write", stream.part.path(), &error)))?;
-            *came += chunk.len() as u64;
-            watch.reporter.event(Event::FetchAdvanced { file: stream.file.to_owned(), bytes: chunk.len() as u64 });
+            *came += self.take_chunk(stream, &chunk, &mut known, watch)?;
         }
         match stream.expected.bytes {
             _ if known > 0 => Err(RequestFailure::again(format!("it ended before byte {from}"))),
@@ -242,6 +207,56 @@ impl Hub {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Returns the number of leading bytes of the response that are already present.
+    fn known_bytes(
+        &self,
+        reply: &Reply,
+        from: u64,
+        stream: &mut Transfer<'_>,
+        watch: Watch<'_>,
+    ) -> Result<u64, RequestFailure> {
+        match fits(reply, from, stream) {
+            Ok(()) => Ok(0),
+            Err(Unfit::WholeFile) => Ok(from),
+            Err(Unfit::Useless(why)) if reply.response.status() == StatusCode::OK => {
+                Err(self.doubt(stream, from, why, watch))
+            }
+            Err(Unfit::Useless(why)) => Err(self.anew(stream, why, watch)),
+        }
+    }
+
+    /// Compares the first `known` bytes of a chunk with the partial file, and appends the others. Returns the number of
+    /// appended bytes.
+    fn take_chunk(
+        &self,
+        stream: &mut Transfer<'_>,
+        chunk: &[u8],
+        known: &mut u64,
+        watch: Watch<'_>,
+    ) -> Result<u64, RequestFailure> {
+        let (same, chunk) = chunk.split_at(chunk.len().min(usize::try_from(*known).unwrap_or(usize::MAX)));
+        let from = stream.request.from;
+        let is_same = stream.part.has(from - *known, same);
+        if !is_same.map_err(|error| RequestFailure::Final(refused("read", stream.part.path(), &error)))? {
+            return Err(self.doubt(stream, from, "its first bytes differ from the received ones".to_owned(), watch));
+        }
+        *known -= same.len() as u64;
+        if chunk.is_empty() {
+            return Ok(0);
+        }
+        let all = stream.part.bytes() + chunk.len() as u64;
+        if let Some(bytes) = stream.expected.bytes.filter(|bytes| all > *bytes) {
+            return Err(self.anew(stream, format!("received more than its {bytes} bytes"), watch));
+        }
+        stream.doubted = false;
+        stream
+            .part
+            .write(chunk)
+            .map_err(|error| RequestFailure::Final(refused("write", stream.part.path(), &error)))?;
+        watch.reporter.event(Event::FetchAdvanced { file: stream.file.to_owned(), bytes: chunk.len() as u64 });
+        Ok(chunk.len() as u64)
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use ghostlab_core::error::{Error, ErrorKind, Result};
 use ghostlab_core::files::disk;
+use tokio::runtime::Runtime;
 
 use crate::client::{Hub, Watch, shown};
 use crate::event::{Event, Reporter};
@@ -70,41 +71,18 @@ impl Hub {
         missing.sort_by_key(|(_, file)| file.bytes);
 
         let runtime = &self.connection()?.runtime;
-        let next = AtomicUsize::new(0);
-        let closed = || self.closed.lock().unwrap_or_else(PoisonError::into_inner);
-        closed().clear();
-        let outcome = Mutex::new(fetched);
-        let work = || {
-            while !stop.load(Relaxed) {
-                let Some((repo, file)) = missing.get(next.fetch_add(1, Relaxed)) else { return };
-                if closed().contains(&repo.source) {
-                    continue;
-                }
-                let brought = runtime.block_on(self.bring(repo, file, watch));
-                let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
-                match brought {
-                    Ok((_, bytes)) => {
-                        outcome.brought += 1;
-                        outcome.bytes += bytes;
-                    }
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(error) => {
-                        let file = shown(&repo.source, &file.name).to_string();
-                        reporter.event(Event::FetchFailed { file: file.clone(), why: error.one_line() });
-                        outcome.failures.push((file, error));
-                    }
-                }
-            }
-        };
+        self.closed.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let downloads =
+            Downloads { hub: self, runtime, missing, next: AtomicUsize::new(0), watch, outcome: Mutex::new(fetched) };
         std::thread::scope(|scope| {
-            for _ in 0..self.settings.parallel.clamp(1, missing.len()) {
-                scope.spawn(work);
+            for _ in 0..self.settings.parallel.clamp(1, downloads.missing.len()) {
+                scope.spawn(|| downloads.work());
             }
         });
         if stop.load(Relaxed) {
             return Err(crate::client::stopped());
         }
-        Ok(outcome.into_inner().unwrap_or_else(PoisonError::into_inner))
+        Ok(downloads.outcome.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns whether a file is cached and, if `hash` is given, intact.
@@ -184,6 +162,43 @@ impl Hub {
         let (sha256, bytes) =
             ghostlab_core::files::sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?;
         Ok(LockedFile { bytes, sha256: ContentHash::new(&sha256)? })
+    }
+}
+
+/// Queue of files that several threads download.
+struct Downloads<'a> {
+    hub: &'a Hub,
+    runtime: &'a Runtime,
+    missing: Vec<(&'a PlannedRepo, PlannedFile)>,
+    /// Index of the next file.
+    next: AtomicUsize,
+    watch: Watch<'a>,
+    outcome: Mutex<Fetched>,
+}
+
+impl Downloads<'_> {
+    /// Downloads files until none is left or the fetch is stopped.
+    fn work(&self) {
+        while !self.watch.stop.load(Relaxed) {
+            let Some((repo, file)) = self.missing.get(self.next.fetch_add(1, Relaxed)) else { return };
+            if self.hub.closed.lock().unwrap_or_else(PoisonError::into_inner).contains(&repo.source) {
+                continue;
+            }
+            let brought = self.runtime.block_on(self.hub.bring(repo, file, self.watch));
+            let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+            match brought {
+                Ok((_, bytes)) => {
+                    outcome.brought += 1;
+                    outcome.bytes += bytes;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    let file = shown(&repo.source, &file.name).to_string();
+                    self.watch.reporter.event(Event::FetchFailed { file: file.clone(), why: error.one_line() });
+                    outcome.failures.push((file, error));
+                }
+            }
+        }
     }
 }
 

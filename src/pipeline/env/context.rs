@@ -39,8 +39,8 @@ pub(crate) struct RunContext<'a> {
     pub(crate) inputs: &'a Inputs,
     pub(crate) conditions: RunEnv<'a>,
     pub(crate) store_cache: StoreCache,
-    /// Hashes of the scores that this process stored.
-    scores: Mutex<BTreeSet<String>>,
+    /// Scores that this process stored and has not reported yet, by key hash. `None` for generated answers.
+    fresh_scores: Mutex<BTreeMap<String, Option<Vec<f64>>>>,
     idle: Mutex<Idle>,
     /// Reasons of failed cells, by cell index.
     failures: Mutex<BTreeMap<usize, String>>,
@@ -79,7 +79,7 @@ impl<'a> RunContext<'a> {
             inputs,
             conditions,
             store_cache,
-            scores: Mutex::default(),
+            fresh_scores: Mutex::default(),
             idle: Mutex::new(Idle { since: conditions.store.now(), pause: Pause::default(), left: false }),
             failures: Mutex::default(),
             complete: Mutex::default(),
@@ -140,14 +140,26 @@ impl<'a> RunContext<'a> {
         lock(&self.complete).len()
     }
 
-    pub(crate) fn stored_scores(&self, key: &Key) {
+    /// Records stored scores, with their values unless they are generated answers.
+    pub(crate) fn stored_scores(&self, key: &Key, values: Option<Vec<f64>>) {
         self.store_cache.found(key);
-        lock(&self.scores).insert(key.hash().to_owned());
+        lock(&self.fresh_scores).insert(key.hash().to_owned(), values);
     }
 
     /// Returns whether to report a new score. A worker reports only scores that it computed.
-    pub(crate) fn is_reported(&self, key: &Key) -> bool {
-        self.worker_limits.is_none() || lock(&self.scores).contains(key.hash())
+    pub(crate) fn reports_score(&self, key: &Key) -> bool {
+        self.worker_limits.is_none() || lock(&self.fresh_scores).contains_key(key.hash())
+    }
+
+    /// Returns scores that this process stored and that are not reported yet.
+    pub(crate) fn fresh_scores(&self, key: &Key) -> Option<Vec<f64>> {
+        lock(&self.fresh_scores).get(key.hash())?.clone()
+    }
+
+    /// Drops the values of reported scores.
+    pub(crate) fn forget_scores<'k>(&self, keys: impl Iterator<Item = &'k Arc<Key>>) {
+        let mut fresh_scores = lock(&self.fresh_scores);
+        keys.for_each(|key| drop(fresh_scores.remove(key.hash())));
     }
 
     /// Reports the start of a job, and returns its id.

@@ -156,18 +156,27 @@ impl ChunkRun<'_> {
     fn put(&self, mut candidates: Vec<&mut ScoredVariant>) -> Result<()> {
         let store = self.run.store;
         let mut packed = Vec::new();
+        let mut fresh_scores = Vec::new();
         for ScoredVariant { key, chunks, seconds, .. } in candidates.iter_mut().map(|candidate| &mut **candidate) {
             let chunks: Vec<Vec<f64>> = chunks.iter_mut().map(|chunk| chunk.take().unwrap_or_default()).collect();
             let values = self.eval_set.assemble(&chunks);
             match self.eval_set.generations(&values)? {
-                None => packed.push(store.packing(key, *seconds, &[(scores::VALUES, &scores::bytes(&values))])),
-                Some(answers) => generations::store(store, key, *seconds, &answers)?,
+                None => {
+                    packed.push(store.packing(key, *seconds, &[(scores::VALUES, &scores::bytes(&values))]));
+                    fresh_scores.push(Some(values));
+                }
+                Some(answers) => {
+                    generations::store(store, key, *seconds, &answers)?;
+                    fresh_scores.push(None);
+                }
             }
         }
         if !packed.is_empty() {
             store.put_all(packed)?;
         }
-        candidates.iter().for_each(|candidate| self.run.stored_scores(&candidate.key));
+        for (candidate, values) in candidates.iter().zip(fresh_scores) {
+            self.run.stored_scores(&candidate.key, values);
+        }
         Ok(())
     }
 

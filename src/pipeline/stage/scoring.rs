@@ -8,13 +8,14 @@ use super::group::{Group, JobContext, Order, Programs, ResumeState};
 use super::operator;
 use super::scores::{self, KIND, VALUES, answered, bytes, read, scale};
 use super::tokens::{self, AnswerKey};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::metric::Metric;
 use crate::model::{CPU, Program};
-use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, ScoredExtent, Variant};
+use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, ScoredExtent, Variant};
 use crate::pipeline::env::context::RunContext;
 use crate::pipeline::env::event::{Event, WorkKind};
 use crate::pipeline::env::progress::JobStatus;
+use ghostlab_definitions::metric::Output;
 use ghostlab_store::{Key, Lookup};
 
 /// Group of scoring jobs. Each scores all variants on one text or task, in one trie.
@@ -124,7 +125,7 @@ fn take_over(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, varian
     run.store.put_all(
         known.iter().map(|(key, values)| run.store.packing(key, 0.0, &[(VALUES, &bytes(values))])).collect(),
     )?;
-    known.iter().for_each(|(key, _)| run.stored_scores(key));
+    known.into_iter().for_each(|(key, values)| run.stored_scores(&key, Some(values)));
     Ok(true)
 }
 
@@ -132,35 +133,52 @@ fn take_over(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, varian
 /// damage is reported when the results are read.
 fn report_scores(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) {
     let evaluation = &backbone.evaluations[index];
-    let values = || -> Result<Vec<(usize, f64)>> {
-        let answer_key = AnswerKey::read(evaluation, run.store)?;
-        let mut values = Vec::new();
-        for (cell, key) in variants.iter().map(|variant| (variant.cell, &variant.scores[index])) {
-            let is_reported = !run.failed(cell) && run.is_reported(key);
-            let Some(Lookup::Whole(object)) = is_reported.then(|| run.store.look(key)) else { continue };
-            let value = match (&evaluation.target, &answer_key) {
-                (EvalTarget::Windows(text), _) => scores::window_scores(read(&object)?, text)?.0.perplexity(),
-                (EvalTarget::Task(_), None) => continue,
-                (EvalTarget::Task(_), Some(AnswerKey::Native(solutions))) => {
-                    100.0 * answered(&read(&object)?, solutions)?.result.column().value
-                }
-                (EvalTarget::Task(task), Some(AnswerKey::Defined(documents))) => {
-                    let definition = run.grid.task(task).definition()?;
-                    let (answers, _) = documents.answered(definition, &object)?;
-                    let judged = documents.judge(definition, &answers, &|_, _| Ok(None))?;
-                    let Some(first) = judged.first() else { continue };
-                    first.score.score * scale(&Metric::defined("", &first.score.metric, &first.score.filter))
-                }
-            };
-            values.push((cell, value));
+    if let Ok(answer_key) = AnswerKey::read(evaluation, run.store) {
+        for variant in variants {
+            let key = &variant.scores[index];
+            if run.failed(variant.cell) || !run.reports_score(key) {
+                continue;
+            }
+            if let Ok(Some(value)) = reported_value(run, evaluation, answer_key.as_ref(), key) {
+                let cell = run.grid.cells[variant.cell].to_string();
+                run.reporter.event(Event::Scored { cell, on: evaluation.target.to_string(), value });
+            }
         }
-        Ok(values)
-    };
-    for (cell, value) in values().unwrap_or_default() {
-        let cell = run.grid.cells[cell].to_string();
-        let on = evaluation.target.to_string();
-        run.reporter.event(Event::Scored { cell, on, value });
     }
+    run.forget_scores(variants.iter().map(|variant| &variant.scores[index]));
+}
+
+/// Computes the value of a score that progress shows. Reads the score from the store only if another process stored it
+/// or if it consists of generated answers.
+fn reported_value(
+    run: &RunContext<'_>,
+    evaluation: &Evaluation,
+    answer_key: Option<&AnswerKey>,
+    key: &Key,
+) -> Result<Option<f64>> {
+    let stored = || match run.store.look(key) {
+        Lookup::Whole(object) => Ok(object),
+        _ => Err(Error::job("the scores are not in the store")),
+    };
+    let values = || run.fresh_scores(key).map_or_else(|| read(&stored()?), Ok);
+    let value = match (&evaluation.target, answer_key) {
+        (EvalTarget::Windows(text), _) => scores::window_scores(values()?, text)?.0.perplexity(),
+        (EvalTarget::Task(_), None) => return Ok(None),
+        (EvalTarget::Task(_), Some(AnswerKey::Native(solutions))) => {
+            100.0 * answered(&values()?, solutions)?.result.column().value
+        }
+        (EvalTarget::Task(task), Some(AnswerKey::Defined(documents))) => {
+            let definition = run.grid.task(task).definition()?;
+            let answers = match definition.output {
+                Output::Generate => documents.answered(definition, &stored()?)?.0,
+                output => documents.answers(output, &values()?)?,
+            };
+            let judged = documents.judge(definition, &answers, &|_, _| Ok(None))?;
+            let Some(first) = judged.first() else { return Ok(None) };
+            first.score.score * scale(&Metric::defined("", &first.score.metric, &first.score.filter))
+        }
+    };
+    Ok(Some(value))
 }
 
 /// Returns the program of the variant with a given score key, or records the failure of its cell.

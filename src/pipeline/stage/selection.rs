@@ -346,6 +346,8 @@ fn scored(run: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
     let missing: Vec<_> = keys.iter().filter(|key| !stored(key)).cloned().collect();
     if !missing.is_empty() {
         run.finish(&mut run.begin(missing)?)?;
+        // Trials are not reported.
+        run.run.forget_scores(keys.iter());
     }
     keys.iter()
         .map(|key| {

@@ -192,50 +192,59 @@ mod tests {
     type Case<'a> = (&'a str, LogitsProcessors, &'a [u32], &'a [u32], [f32; 6]);
 
     fn applied(processors: &LogitsProcessors, prompt: &[u32], new: &[u32]) -> Vec<f32> {
-        let mut logits = vec![1.0, -2.0, 3.0, 0.5, -1.0, 2.0];
+        let mut logits = PLAIN.to_vec();
         processors.apply(&mut logits, Generated { prompt, new, max_new_tokens: 4 });
         logits
     }
 
-    /// Expected logits: the processors of that name in transformers 5.24 on the same logits and ids, in f32.
-    #[test]
-    fn processors_change_logits_as_transformers_does() {
-        let none = LogitsProcessors::default;
-        let ends = || LogitsProcessors { end_of_text: vec![5], ..none() };
-        let plain = [1.0, -2.0, 3.0, 0.5, -1.0, 2.0];
-        let cases: Vec<Case<'_>> = vec![
-            ("nothing", ends(), &[1, 2], &[3], plain),
+    /// Logits before any processor.
+    const PLAIN: [f32; 6] = [1.0, -2.0, 3.0, 0.5, -1.0, 2.0];
+
+    fn with_end() -> LogitsProcessors {
+        LogitsProcessors { end_of_text: vec![5], ..LogitsProcessors::default() }
+    }
+
+    /// Returns the cases of repeated tokens.
+    fn repetitions() -> Vec<Case<'static>> {
+        vec![
+            ("nothing", with_end(), &[1, 2], &[3], PLAIN),
             (
                 "repetition_penalty",
-                LogitsProcessors { repetition_penalty: Some(2.0), ..none() },
+                LogitsProcessors { repetition_penalty: Some(2.0), ..LogitsProcessors::default() },
                 &[1, 2, 2],
                 &[3],
                 [1.0, -4.0, 1.5, 0.25, -1.0, 2.0],
             ),
             (
                 "no_repeat_ngram_size 2",
-                LogitsProcessors { no_repeat_ngram_size: Some(2), ..none() },
+                LogitsProcessors { no_repeat_ngram_size: Some(2), ..LogitsProcessors::default() },
                 &[1, 2, 1, 3],
                 &[1],
                 [1.0, -2.0, INF, INF, -1.0, 2.0],
             ),
             (
                 "no_repeat_ngram_size 1",
-                LogitsProcessors { no_repeat_ngram_size: Some(1), ..none() },
+                LogitsProcessors { no_repeat_ngram_size: Some(1), ..LogitsProcessors::default() },
                 &[4],
                 &[2],
                 [1.0, -2.0, INF, 0.5, INF, 2.0],
             ),
             (
                 "no_repeat_ngram_size beyond the ids",
-                LogitsProcessors { no_repeat_ngram_size: Some(3), ..none() },
+                LogitsProcessors { no_repeat_ngram_size: Some(3), ..LogitsProcessors::default() },
                 &[1],
                 &[1],
-                plain,
+                PLAIN,
             ),
+        ]
+    }
+
+    /// Returns the cases of suppressed and biased tokens.
+    fn biases() -> Vec<Case<'static>> {
+        vec![
             (
                 "bad_words_ids",
-                LogitsProcessors { bad_words_ids: vec![vec![2], vec![1, 3, 0], vec![4, 4], vec![5]], ..ends() },
+                LogitsProcessors { bad_words_ids: vec![vec![2], vec![1, 3, 0], vec![4, 4], vec![5]], ..with_end() },
                 &[1],
                 &[3],
                 [INF, -2.0, INF, 0.5, -1.0, 2.0],
@@ -244,71 +253,86 @@ mod tests {
                 "sequence_bias",
                 LogitsProcessors {
                     sequence_bias: vec![(vec![0], -3.0), (vec![3, 0], 0.5), (vec![1, 2], 9.0)],
-                    ..none()
+                    ..LogitsProcessors::default()
                 },
                 &[1],
                 &[3],
                 [-1.5, -2.0, 3.0, 0.5, -1.0, 2.0],
             ),
             (
-                "min_length",
-                LogitsProcessors { min_length: Some(3), ..ends() },
-                &[1],
-                &[3],
-                [1.0, -2.0, 3.0, 0.5, -1.0, INF],
-            ),
-            ("min_length reached", LogitsProcessors { min_length: Some(2), ..ends() }, &[1], &[3], plain),
-            (
-                "min_new_tokens",
-                LogitsProcessors { min_new_tokens: Some(2), min_length: Some(1), ..ends() },
-                &[1, 1, 1],
-                &[3],
-                [1.0, -2.0, 3.0, 0.5, -1.0, INF],
-            ),
-            (
-                "forced_bos_token_id",
-                LogitsProcessors { forced_bos_token_id: Some(4), begin_suppress_tokens: vec![4], ..none() },
-                &[1],
-                &[],
-                [INF, INF, INF, INF, 0.0, INF],
-            ),
-            (
-                "forced_eos_token_id",
-                LogitsProcessors { forced_eos_token_id: vec![3, 5], ..none() },
-                &[1],
-                &[3, 3, 3],
-                [INF, INF, INF, 0.0, INF, 0.0],
-            ),
-            (
-                "exponential_decay_length_penalty",
-                LogitsProcessors { exponential_decay_length_penalty: Some((1, 1.5)), ..ends() },
-                &[1],
-                &[3, 3, 3],
-                [1.0, -2.0, 3.0, 0.5, -1.0, 4.5],
-            ),
-            (
                 "suppress_tokens",
-                LogitsProcessors { suppress_tokens: vec![2, 77], ..none() },
+                LogitsProcessors { suppress_tokens: vec![2, 77], ..LogitsProcessors::default() },
                 &[1],
                 &[3],
                 [1.0, -2.0, INF, 0.5, -1.0, 2.0],
             ),
             (
                 "begin_suppress_tokens",
-                LogitsProcessors { begin_suppress_tokens: vec![2], ..none() },
+                LogitsProcessors { begin_suppress_tokens: vec![2], ..LogitsProcessors::default() },
                 &[1, 1],
                 &[],
                 [1.0, -2.0, INF, 0.5, -1.0, 2.0],
             ),
             (
                 "begin_suppress_tokens later",
-                LogitsProcessors { begin_suppress_tokens: vec![2], ..none() },
+                LogitsProcessors { begin_suppress_tokens: vec![2], ..LogitsProcessors::default() },
                 &[1, 1],
                 &[0],
-                plain,
+                PLAIN,
             ),
-        ];
-        for (name, processors, prompt, new, expected) in cases {
+        ]
+    }
+
+    /// Returns the cases of lengths and forced tokens.
+    fn lengths() -> Vec<Case<'static>> {
+        vec![
+            (
+                "min_length",
+                LogitsProcessors { min_length: Some(3), ..with_end() },
+                &[1],
+                &[3],
+                [1.0, -2.0, 3.0, 0.5, -1.0, INF],
+            ),
+            ("min_length reached", LogitsProcessors { min_length: Some(2), ..with_end() }, &[1], &[3], PLAIN),
+            (
+                "min_new_tokens",
+                LogitsProcessors { min_new_tokens: Some(2), min_length: Some(1), ..with_end() },
+                &[1, 1, 1],
+                &[3],
+                [1.0, -2.0, 3.0, 0.5, -1.0, INF],
+            ),
+            (
+                "forced_bos_token_id",
+                LogitsProcessors {
+                    forced_bos_token_id: Some(4),
+                    begin_suppress_tokens: vec![4],
+                    ..LogitsProcessors::default()
+                },
+                &[1],
+                &[],
+                [INF, INF, INF, INF, 0.0, INF],
+            ),
+            (
+                "forced_eos_token_id",
+                LogitsProcessors { forced_eos_token_id: vec![3, 5], ..LogitsProcessors::default() },
+                &[1],
+                &[3, 3, 3],
+                [INF, INF, INF, 0.0, INF, 0.0],
+            ),
+            (
+                "exponential_decay_length_penalty",
+                LogitsProcessors { exponential_decay_length_penalty: Some((1, 1.5)), ..with_end() },
+                &[1],
+                &[3, 3, 3],
+                [1.0, -2.0, 3.0, 0.5, -1.0, 4.5],
+            ),
+        ]
+    }
+
+    /// Expected logits: the processors of that name in transformers 5.24 on the same logits and ids, in f32.
+    #[test]
+    fn processors_change_logits_as_transformers_does() {
+        for (name, processors, prompt, new, expected) in [repetitions(), biases(), lengths()].into_iter().flatten() {
             assert_eq!(applied(&processors, prompt, new), expected, "{name}");
             assert_eq!(processors.is_empty(), name == "nothing", "{name}");
         }

@@ -205,43 +205,12 @@ impl Config {
         let layers = entries.count("num_hidden_layers", MAX_LAYERS)?;
         refuse_unsupported(entries, architecture)?;
         let hidden = entries.count("hidden_size", MAX_CHANNELS)?;
-        let heads = entries.count("num_attention_heads", MAX_HEADS)?;
-        let kv_heads = entries.optional_count("num_key_value_heads", MAX_HEADS)?.unwrap_or(heads);
-        if heads % kv_heads != 0 {
-            return Err(Error::bad_input(
-                "the number of query heads is not a multiple of the number of key/value heads",
-            )
-            .at("num_key_value_heads")
-            .expected(format!("a divisor of num_attention_heads = {heads}"))
-            .found(kv_heads));
-        }
-        let head_dim = match entries.optional_count("head_dim", MAX_CHANNELS)? {
-            Some(head_dim) => head_dim,
-            None if hidden % heads == 0 => hidden / heads,
-            None => {
-                return Err(Error::bad_input(
-                    "the config has no head_dim, and num_attention_heads does not divide hidden_size",
-                )
-                .expected("head_dim, or a hidden_size divisible by num_attention_heads")
-                .found(format!("hidden_size {hidden}, num_attention_heads {heads}")));
-            }
-        };
-        if head_dim % 2 != 0 {
-            return Err(Error::bad_input("the rotary embedding needs an even head_dim").found(head_dim));
-        }
-        let attention = flag_if(architecture.attention_bias == AttentionBias::Asked, "attention_bias", entries)?;
-        let biases = Biases {
-            inputs: attention || architecture.attention_bias == AttentionBias::Inputs,
-            output: attention,
-            mlp: flag_if(architecture.mlp_bias, "mlp_bias", entries)?,
-        };
+        let AttentionShape { heads, kv_heads, head_dim } = AttentionShape::read(entries, hidden)?;
+        let biases = Biases::read(entries, architecture)?;
         let ropes = rope_config::of(entries, architecture, layers, head_dim, &mut notes)?;
         let windows = window::of(entries, architecture, layers, &ropes.rotated, &mut notes)?;
         let scale = architecture.scale.map_or(Ok(None), |key| entries.optional_number(key, 1e-6..=1e9))?;
-        let [score_cap, logit_cap] = architecture.caps.map(|key| -> Result<Option<f32>> {
-            let cap = key.map_or(Ok(None), |key| entries.optional_number(key, 1e-3..=1e9))?;
-            Ok(cap.map(|cap| cap as f32))
-        });
+        let [score_cap, logit_cap] = architecture.caps.map(|key| read_cap(entries, key));
         let (experts, mut sparse) = experts::of(entries, architecture, layers)?;
         let ExportEntries { attachments, dropped } = if ours {
             side_operators::export_entries(entries, architecture, layers)?
@@ -282,6 +251,60 @@ impl Config {
             notes,
         })
     }
+}
+
+impl Biases {
+    fn read(entries: &Entries<'_>, architecture: &Architecture) -> Result<Self> {
+        let attention = flag_if(architecture.attention_bias == AttentionBias::Asked, "attention_bias", entries)?;
+        Ok(Self {
+            inputs: attention || architecture.attention_bias == AttentionBias::Inputs,
+            output: attention,
+            mlp: flag_if(architecture.mlp_bias, "mlp_bias", entries)?,
+        })
+    }
+}
+
+/// Numbers of heads, and their width.
+struct AttentionShape {
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+}
+
+impl AttentionShape {
+    fn read(entries: &Entries<'_>, hidden: usize) -> Result<Self> {
+        let heads = entries.count("num_attention_heads", MAX_HEADS)?;
+        let kv_heads = entries.optional_count("num_key_value_heads", MAX_HEADS)?.unwrap_or(heads);
+        if heads % kv_heads != 0 {
+            return Err(Error::bad_input(
+                "the number of query heads is not a multiple of the number of key/value heads",
+            )
+            .at("num_key_value_heads")
+            .expected(format!("a divisor of num_attention_heads = {heads}"))
+            .found(kv_heads));
+        }
+        let head_dim = match entries.optional_count("head_dim", MAX_CHANNELS)? {
+            Some(head_dim) => head_dim,
+            None if hidden.is_multiple_of(heads) => hidden / heads,
+            None => {
+                return Err(Error::bad_input(
+                    "the config has no head_dim, and num_attention_heads does not divide hidden_size",
+                )
+                .expected("head_dim, or a hidden_size divisible by num_attention_heads")
+                .found(format!("hidden_size {hidden}, num_attention_heads {heads}")));
+            }
+        };
+        if head_dim % 2 != 0 {
+            return Err(Error::bad_input("the rotary embedding needs an even head_dim").found(head_dim));
+        }
+        Ok(Self { heads, kv_heads, head_dim })
+    }
+}
+
+/// Reads a soft cap. `None` if the architecture has none.
+fn read_cap(entries: &Entries<'_>, key: Option<&str>) -> Result<Option<f32>> {
+    let cap = key.map_or(Ok(None), |key| entries.optional_number(key, 1e-3..=1e9))?;
+    Ok(cap.map(|cap| cap as f32))
 }
 
 fn flag_if(has_bias: bool, key: &str, entries: &Entries<'_>) -> Result<bool> {

@@ -102,68 +102,53 @@ fn canonical(config: &Config) -> Value {
         intermediate,
         vocab,
         norm_eps,
-        biases: Biases { inputs, output, mlp },
+        biases: Biases { inputs, output: _, mlp: _ },
         rope: Rope { theta, scaling },
-        window_rope,
-        rotary_width,
-        rotated,
-        activation,
-        scale,
-        score_cap,
-        logit_cap,
-        experts,
-        sparse,
         tied_embeddings,
         windows,
+        // Added by [`later_properties`].
+        window_rope: _,
+        rotary_width: _,
+        rotated: _,
+        activation: _,
+        scale: _,
+        score_cap: _,
+        logit_cap: _,
+        experts: _,
+        sparse: _,
+        dropped: _,
         // The training context length does not affect the computation.
         max_positions: _,
         attachments,
-        dropped,
         // Quantisation is a separate part of keys.
         rounded: _,
         notes: _,
     } = config;
-    let &Architecture {
-        norms,
-        norms_add_one,
-        query_key_norm,
-        scaled_embedding,
-        // Names and parsing rules do not affect the computation.
-        class: _,
-        model_type: _,
-        python: _,
-        attention_bias: _,
-        mlp_bias: _,
-        window: _,
-        rope: _,
-        activation: _,
-        fused: _,
-        experts: _,
-        scale: _,
-        caps: _,
-        defaults: _,
-        gguf: _,
-    } = *architecture;
-    let query_key_norm = match query_key_norm {
-        QueryKeyNorm::None => "none",
-        QueryKeyNorm::PerHead => "per head",
-        QueryKeyNorm::WholeProjection => "whole projection",
-    };
+    let ArchitectureValues { norms, query_key_norm, .. } = ArchitectureValues::new(architecture);
     let mut value = json!({
         "norms": norms, "query_key_norm": query_key_norm, "projection_bias": inputs, "layers": layers,
         "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "intermediate": intermediate,
         "vocab": vocab, "norm_eps": norm_eps, "rope_theta": theta, "rope_scaling": scaling.as_ref().map(scaled), "tied": tied_embeddings,
         "windows": windows, "attachments": attachments.iter().map(attached_operator).collect::<Vec<_>>(),
     });
-    // Properties that the first five architectures do not have are omitted unless set, so that existing keys stay
-    // valid.
+    if let Value::Object(map) = &mut value {
+        map.extend(later_properties(config).filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    }
+    value
+}
+
+/// Returns properties that the first five architectures do not have. They are omitted unless set, so that existing keys
+/// stay valid.
+fn later_properties(config: &Config) -> impl Iterator<Item = (&'static str, Option<Value>)> {
+    let ArchitectureValues { norms_add_one, scaled_embedding, .. } = ArchitectureValues::new(config.architecture);
+    let Config { head_dim, biases, window_rope, rotary_width, rotated, scale, experts, sparse, dropped, .. } = config;
     let experts = experts.map(|Experts { count, used, width, normalised }| {
         json!({"count": count, "used": used, "width": width, "normalised": normalised, "layers": sparse})
     });
-    let gelu = *activation == Activation::Gelu;
-    let further = [
-        ("output_bias", output.then(|| json!(true))),
-        ("mlp_bias", mlp.then(|| json!(true))),
+    let gelu = config.activation == Activation::Gelu;
+    [
+        ("output_bias", biases.output.then_some(Value::Bool(true))),
+        ("mlp_bias", biases.mlp.then_some(Value::Bool(true))),
         ("norms_add_one", norms_add_one.then_some(Value::Bool(true))),
         ("scaled_embedding", scaled_embedding.then_some(Value::Bool(true))),
         ("activation", gelu.then(|| json!("gelu tanh"))),
@@ -174,17 +159,54 @@ fn canonical(config: &Config) -> Value {
         ("rotary_width", (rotary_width != head_dim).then(|| json!(rotary_width))),
         ("rotated", rotated.contains(&false).then(|| json!(rotated))),
         ("scale", (*scale != 1.0 / (*head_dim as f32).sqrt()).then(|| json!(scale))),
-        ("score_cap", score_cap.map(|cap| json!(cap))),
-        ("logit_cap", logit_cap.map(|cap| json!(cap))),
+        ("score_cap", config.score_cap.map(|cap| json!(cap))),
+        ("logit_cap", config.logit_cap.map(|cap| json!(cap))),
         ("experts", experts),
         ("dropped", (!dropped.is_empty()).then(|| json!(dropped))),
         // Marks backbones whose results changed when sequences with different RoPE length regimes were separated.
         ("lengths", config.has_length_regimes().then(|| json!("apart"))),
-    ];
-    if let Value::Object(map) = &mut value {
-        map.extend(further.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    ]
+    .into_iter()
+}
+
+/// Properties of an architecture that affect the computation.
+struct ArchitectureValues {
+    norms: [Option<&'static str>; 4],
+    query_key_norm: &'static str,
+    norms_add_one: bool,
+    scaled_embedding: bool,
+}
+
+impl ArchitectureValues {
+    fn new(architecture: &Architecture) -> Self {
+        let &Architecture {
+            norms,
+            norms_add_one,
+            query_key_norm,
+            scaled_embedding,
+            // Names and parsing rules do not affect the computation.
+            class: _,
+            model_type: _,
+            python: _,
+            attention_bias: _,
+            mlp_bias: _,
+            window: _,
+            rope: _,
+            activation: _,
+            fused: _,
+            experts: _,
+            scale: _,
+            caps: _,
+            defaults: _,
+            gguf: _,
+        } = architecture;
+        let query_key_norm = match query_key_norm {
+            QueryKeyNorm::None => "none",
+            QueryKeyNorm::PerHead => "per head",
+            QueryKeyNorm::WholeProjection => "whole projection",
+        };
+        Self { norms, query_key_norm, norms_add_one, scaled_embedding }
     }
-    value
 }
 
 /// Describes an operator next to the weights. Only forms other than the first two are named, so that existing keys stay

@@ -15,7 +15,7 @@ use super::deci::{self, DECI, DeciLayers, FolderName};
 use super::resident_weights::{Held, TensorInfo};
 use super::tensor_name::{EMBEDDING, FINAL_NORM, HEAD};
 use crate::error::{Error, Result};
-use crate::files::gguf::Gguf;
+use crate::files::gguf::{Gguf, GgufTensor};
 
 /// Name of the divisors of the rotary frequencies (`llama3`), the only tensor that belongs to the config.
 pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
@@ -207,101 +207,162 @@ fn head_dim(file: &Gguf, form: GgufForm, deci: Option<&DeciLayers>) -> Result<u6
 /// Fails if an entry is missing, mistyped, or requires an unsupported computation.
 pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
     let (architecture, form) = architecture(file)?;
-    // Collect the entries that are read, to check afterwards that all others have no effect.
-    let read = RefCell::new(BTreeSet::from(["attention.key_length".to_owned()]));
-    let key = |name: &str| {
-        read.borrow_mut().insert(name.to_owned());
-        format!("{}.{name}", form.name)
-    };
+    let reader = EntryReader { file, form, read: RefCell::new(BTreeSet::from(["attention.key_length".to_owned()])) };
     let deci = deci_layers(file, form)?;
-    let head_keys = ["attention.head_count", "attention.head_count_kv", "feed_forward_length"].map(key);
-    let [heads, kv_heads, intermediate] = match &deci {
-        Some(layers) => [layers.heads, layers.kv_heads, layers.intermediate],
-        None => {
-            let heads = count(file, &head_keys[0])?;
-            [heads, file.count(&head_keys[1])?.unwrap_or(heads), count(file, &head_keys[2])?]
-        }
-    };
-    let head_dim = head_dim(file, form, deci.as_ref())?;
-    // Values must have the width of keys, and RoPE must rotate the whole head except in Phi-3.
-    let turning = file.count(&key("rope.dimension_count"))?.unwrap_or(head_dim);
-    let in_part = architecture.rope == RopeEntries::Partial && turning <= head_dim;
-    for (name, width) in [("attention.value_length", None), ("rope.dimension_count", in_part.then_some(turning))] {
-        if file.count(&key(name))?.is_some_and(|found| found != width.unwrap_or(head_dim)) {
-            return Err(unsupported(file, &key(name), &head_dim.to_string()));
-        }
-    }
-    let embedding = file.tensors.get("token_embd.weight").filter(|tensor| tensor.shape.len() == 2);
-    let embedding = embedding.ok_or_else(|| {
-        Error::bad_input("a GGUF file has no embedding")
-            .at(file.path.display())
-            .expected("a matrix token_embd.weight")
-            .found(format!("{} other tensors", file.tensors.len()))
-    })?;
-    let epsilon = key("attention.layer_norm_rms_epsilon");
+    let shape = LayerShape::read(&reader, deci.as_ref())?;
+    let head_dim = shape.head_dim;
+    let is_partial = architecture.rope == RopeEntries::Partial;
+    let rotary_width = reader.rotary_width(head_dim, is_partial)?;
+    let embedding = embedding(file)?;
+    let epsilon = reader.key("attention.layer_norm_rms_epsilon");
     let found = file.number(&epsilon)?;
     let mut config = Map::new();
     let mut say = |key: &str, value: Value| config.insert(key.to_owned(), value);
     say("architectures", json!([architecture.class]));
     say("model_type", architecture.model_type.into());
-    say("num_hidden_layers", count(file, &key("block_count"))?.into());
-    say("hidden_size", count(file, &key("embedding_length"))?.into());
-    say("intermediate_size", intermediate.into());
-    say("num_attention_heads", heads.into());
-    say("num_key_value_heads", kv_heads.into());
+    say("num_hidden_layers", reader.count("block_count")?.into());
+    say("hidden_size", reader.count("embedding_length")?.into());
+    say("intermediate_size", shape.intermediate.into());
+    say("num_attention_heads", shape.heads.into());
+    say("num_key_value_heads", shape.kv_heads.into());
     say("head_dim", head_dim.into());
     say("vocab_size", embedding.shape[0].into());
     say("rms_norm_eps", json!(single(found.ok_or_else(|| lacking(file, &epsilon, "a number"))?)));
-    say("max_position_embeddings", file.count(&key("context_length"))?.into());
-    say("rope_theta", json!(file.number(&key("rope.freq_base"))?.map_or(10_000.0, single)));
+    say("max_position_embeddings", file.count(&reader.key("context_length"))?.into());
+    say("rope_theta", json!(file.number(&reader.key("rope.freq_base"))?.map_or(10_000.0, single)));
     say("tie_word_embeddings", (!file.tensors.contains_key("output.weight")).into());
     say("bos_token_id", file.count("tokenizer.ggml.bos_token_id")?.into());
     say("eos_token_id", end_tokens(file)?);
-    if in_part && turning < head_dim {
-        say("partial_rotary_factor", json!(turning as f64 / head_dim as f64));
+    if is_partial && rotary_width < head_dim {
+        say("partial_rotary_factor", json!(rotary_width as f64 / head_dim as f64));
     }
-    match form.places {
-        // llama.cpp does not apply windows in these architectures.
-        GgufPlaces::Alike | GgufPlaces::Unrotated(_) => _ = say("sliding_window", Value::Null),
-        GgufPlaces::Windows(every) => {
-            say("sliding_window", count(file, &key("attention.sliding_window"))?.into());
-            let pattern = key("attention.sliding_window_pattern");
-            if file.count(&pattern)?.is_some_and(|found| found != every as u64) {
-                return Err(unsupported(file, &pattern, &every.to_string()));
-            }
-            let layers = count(file, &key("block_count"))?;
-            let hidden = count(file, &key("embedding_length"))?;
-            let [layers, hidden, heads, width] = [layers, hidden, heads, head_dim].map(|count| count as usize);
-            let scale = scale_in_gguf(form, layers, hidden, heads, width);
-            say("query_pre_attn_scalar", ((1.0 / (scale * scale)).round() as u64).into());
-        }
-    }
+    reader.read_windows(&shape, &mut config)?;
     for (cap, name) in architecture.caps.iter().zip(["attn_logit_softcapping", "final_logit_softcapping"]) {
         if let Some(cap) = cap
-            && let Some(value) = file.number(&key(name))?
+            && let Some(value) = file.number(&reader.key(name))?
         {
-            say(cap, json!(single(value)));
+            config.insert((*cap).to_owned(), json!(single(value)));
         }
     }
     if architecture.rope == RopeEntries::ByWindow {
-        say("rope_local_base_freq", json!(file.number(&key("rope.freq_base_swa"))?.map_or(10_000.0, single)));
+        let theta = file.number(&reader.key("rope.freq_base_swa"))?.map_or(10_000.0, single);
+        config.insert("rope_local_base_freq".to_owned(), json!(theta));
     }
-    if let Some(scaling) = scaling(file, head_dim, &key)? {
-        say("rope_scaling", scaling);
+    if let Some(scaling) = scaling(file, head_dim, &|name| reader.key(name))? {
+        config.insert("rope_scaling".to_owned(), scaling);
     }
     config.extend(deci.map(|layers| layers.entries(architecture)).unwrap_or_default());
-    for key in file.keys() {
-        let Some(name) = key.strip_prefix(form.name).and_then(|rest| rest.strip_prefix('.')) else { continue };
-        if read.borrow().contains(name) {
-            continue;
-        }
-        match NEUTRAL.iter().find(|(known, _)| *known == name) {
-            Some((_, values)) if values.is_empty() || values.contains(&file.shown(key).as_str()) => {}
-            Some((_, values)) => return Err(unsupported(file, key, &values.join(" or "))),
-            None => return Err(unsupported(file, key, "no such entry")),
-        }
-    }
+    reader.check_unread()?;
     Ok(config)
+}
+
+/// Returns the embedding matrix.
+fn embedding(file: &Gguf) -> Result<&GgufTensor> {
+    let embedding = file.tensors.get("token_embd.weight").filter(|tensor| tensor.shape.len() == 2);
+    embedding.ok_or_else(|| {
+        Error::bad_input("a GGUF file has no embedding")
+            .at(file.path.display())
+            .expected("a matrix token_embd.weight")
+            .found(format!("{} other tensors", file.tensors.len()))
+    })
+}
+
+/// Heads and widths of all layers.
+struct LayerShape {
+    heads: u64,
+    kv_heads: u64,
+    intermediate: u64,
+    head_dim: u64,
+}
+
+impl LayerShape {
+    fn read(reader: &EntryReader<'_>, deci: Option<&DeciLayers>) -> Result<Self> {
+        let file = reader.file;
+        let keys = ["attention.head_count", "attention.head_count_kv", "feed_forward_length"];
+        let keys = keys.map(|name| reader.key(name));
+        let [heads, kv_heads, intermediate] = match deci {
+            Some(layers) => [layers.heads, layers.kv_heads, layers.intermediate],
+            None => {
+                let heads = count(file, &keys[0])?;
+                [heads, file.count(&keys[1])?.unwrap_or(heads), count(file, &keys[2])?]
+            }
+        };
+        Ok(Self { heads, kv_heads, intermediate, head_dim: head_dim(file, reader.form, deci)? })
+    }
+}
+
+/// Reads entries of an architecture, and collects the names that are read.
+struct EntryReader<'a> {
+    file: &'a Gguf,
+    form: GgufForm,
+    read: RefCell<BTreeSet<String>>,
+}
+
+impl EntryReader<'_> {
+    /// Returns the key of an entry, which counts as read.
+    fn key(&self, name: &str) -> String {
+        self.read.borrow_mut().insert(name.to_owned());
+        format!("{}.{name}", self.form.name)
+    }
+
+    /// Reads a required integer.
+    fn count(&self, name: &str) -> Result<u64> {
+        count(self.file, &self.key(name))
+    }
+
+    /// Returns the number of channels of a head that RoPE rotates. Values must have the width of keys, and RoPE must
+    /// rotate the whole head unless `is_partial` (Phi-3).
+    fn rotary_width(&self, head_dim: u64, is_partial: bool) -> Result<u64> {
+        let file = self.file;
+        let rotated = file.count(&self.key("rope.dimension_count"))?.unwrap_or(head_dim);
+        let rotary_width = if is_partial && rotated <= head_dim { rotated } else { head_dim };
+        for (name, width) in [("attention.value_length", head_dim), ("rope.dimension_count", rotary_width)] {
+            if file.count(&self.key(name))?.is_some_and(|found| found != width) {
+                return Err(unsupported(file, &self.key(name), &head_dim.to_string()));
+            }
+        }
+        Ok(rotary_width)
+    }
+
+    /// Adds the config entries of sliding windows.
+    fn read_windows(&self, shape: &LayerShape, config: &mut Map<String, Value>) -> Result<()> {
+        let every = match self.form.places {
+            // llama.cpp does not apply windows in these architectures.
+            GgufPlaces::Alike | GgufPlaces::Unrotated(_) => {
+                config.insert("sliding_window".to_owned(), Value::Null);
+                return Ok(());
+            }
+            GgufPlaces::Windows(every) => every,
+        };
+        config.insert("sliding_window".to_owned(), self.count("attention.sliding_window")?.into());
+        let pattern = self.key("attention.sliding_window_pattern");
+        if self.file.count(&pattern)?.is_some_and(|found| found != every as u64) {
+            return Err(unsupported(self.file, &pattern, &every.to_string()));
+        }
+        let layers = self.count("block_count")?;
+        let hidden = self.count("embedding_length")?;
+        let [layers, hidden, heads, width] = [layers, hidden, shape.heads, shape.head_dim].map(|count| count as usize);
+        let scale = scale_in_gguf(self.form, layers, hidden, heads, width);
+        let scalar = (1.0 / (scale * scale)).round() as u64;
+        config.insert("query_pre_attn_scalar".to_owned(), scalar.into());
+        Ok(())
+    }
+
+    /// Rejects entries that were not read, except those without effect.
+    fn check_unread(&self) -> Result<()> {
+        for key in self.file.keys() {
+            let Some(name) = key.strip_prefix(self.form.name).and_then(|rest| rest.strip_prefix('.')) else { continue };
+            if self.read.borrow().contains(name) {
+                continue;
+            }
+            match NEUTRAL.iter().find(|(known, _)| *known == name) {
+                Some((_, values)) if values.is_empty() || values.contains(&self.file.shown(key).as_str()) => {}
+                Some((_, values)) => return Err(unsupported(self.file, key, &values.join(" or "))),
+                None => return Err(unsupported(self.file, key, "no such entry")),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Returns the ids of the tokens that end a text, turn or message, as in `config.json`: one id, or a list that starts

@@ -50,31 +50,7 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     weights.check(EMBEDDING, &[vocab, c])?;
     for layer in 0..config.layers {
         for part in stored(config, layer) {
-            let tensor = name(layer, &part.name);
-            let placed = part
-                .stacked
-                .map(|(stored_name, shape, first)| (format!("model.layers.{layer}.{stored_name}"), shape, first));
-            match placed.filter(|(stored_name, ..)| !weights.holds(&tensor) && weights.holds(stored_name)) {
-                None => weights.check(&tensor, &part.shape)?,
-                // transformers may save all experts of a layer as one stacked tensor.
-                Some((stored_name, shape, first)) => {
-                    weights.call_rows(&stored_name, &shape, first, &tensor);
-                    weights.call_rows(&stored_name, &shape, first, &name(layer, &part.holds[0].0));
-                    weights.check(&tensor, &part.shape)?;
-                    continue;
-                }
-            }
-            match part.holds.as_slice() {
-                [(one, _)] if *one == part.name => (),
-                [(one, _)] => weights.call(&tensor, &name(layer, one)),
-                several => {
-                    let mut first = 0;
-                    for (one, rows) in several {
-                        weights.call_rows(&tensor, &part.shape, first, &name(layer, one));
-                        first += rows;
-                    }
-                }
-            }
+            check_part(layer, &part, &mut weights)?;
         }
     }
     weights.check(FINAL_NORM, &[c])?;
@@ -93,6 +69,33 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
         }
     }
     Ok(weights)
+}
+
+/// Checks a tensor of a layer, and registers the names of the parts that it holds.
+fn check_part(layer: usize, part: &StoredPart, weights: &mut Weights) -> Result<()> {
+    let tensor = name(layer, &part.name);
+    if let Some((stored_name, shape, first)) = &part.stacked {
+        let stacked = format!("model.layers.{layer}.{stored_name}");
+        // transformers may save all experts of a layer as one stacked tensor.
+        if !weights.holds(&tensor) && weights.holds(&stacked) {
+            weights.call_rows(&stacked, shape, *first, &tensor);
+            weights.call_rows(&stacked, shape, *first, &name(layer, &part.holds[0].0));
+            return weights.check(&tensor, &part.shape);
+        }
+    }
+    weights.check(&tensor, &part.shape)?;
+    match part.holds.as_slice() {
+        [(one, _)] if *one == part.name => (),
+        [(one, _)] => weights.call(&tensor, &name(layer, one)),
+        several => {
+            let mut first = 0;
+            for (one, rows) in several {
+                weights.call_rows(&tensor, &part.shape, first, &name(layer, one));
+                first += rows;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Name and shape of a layer part. Matrices are `[out, in]`.

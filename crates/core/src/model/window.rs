@@ -32,80 +32,105 @@ pub(super) fn of(
     rotated: &[bool],
     notes: &mut Vec<String>,
 ) -> Result<Vec<Option<usize>>> {
-    let kinds = kinds(entries, layers)?;
-    let switch = entries.flag(SWITCH)?;
-    let refused = |key: &str, found: &Value, expected: &str| Err(entries.unsupported(key, found, expected));
-    let alike = |window: Option<usize>, expected: &str| {
-        let other = kinds.iter().flatten().find(|kind| is_sliding(kind) == window.is_none());
-        other.map_or_else(|| Ok(vec![window; layers]), |found| refused(LAYERS, found, expected))
-    };
-    let by_kind = |kinds: &[&Value], width: Option<usize>, expected: &str| {
-        let lost = kinds.iter().find(|kind| width.is_none() && is_sliding(kind));
-        lost.map_or_else(
-            || Ok(kinds.iter().map(|kind| width.filter(|_| is_sliding(kind))).collect()),
-            |found| refused(LAYERS, found, expected),
-        )
-    };
+    let fields = WindowFields { entries, layers, kinds: kinds(entries, layers)?, switch: entries.flag(SWITCH)? };
     match architecture.window {
-        SlidingWindow::Never => {
-            if switch == Some(true) {
-                return refused(SWITCH, &Value::from(true), "false: this architecture has no windows");
-            }
-            if let Some(found) = entries.get(KEY).filter(|_| switch.is_none()) {
-                return refused(KEY, found, "null: attention to all earlier tokens");
-            }
-            alike(None, &format!("{FULL} in every layer"))
-        }
-        SlidingWindow::Always => {
-            let window = width(entries, notes)?;
-            // transformers ignores the other entries here, so reject a config that sets them.
-            if let Some(found) = entries.get(SWITCH).filter(|_| switch != Some(window.is_some())) {
-                return refused(SWITCH, found, &format!("the value of `{KEY}`: null means no window"));
-            }
-            alike(window, &format!("the same in every layer, according to `{KEY}`"))
-        }
-        SlidingWindow::Switched => {
-            if switch != Some(true) {
-                return alike(None, &format!("{FULL}, or `{SWITCH}: true`"));
-            }
-            let width = width(entries, notes)?;
-            if let Some(kinds) = &kinds {
-                return by_kind(kinds, width, &format!("a `{KEY}` next to it"));
-            }
-            // `count` rejects 0, which is a valid number of layers here.
-            let first = match entries.get(FIRST) {
-                Some(zero) if zero.as_u64() == Some(0) => 0,
-                Some(_) => entries.count(FIRST, MAX_TOKENS)?,
-                None => taken(FIRST, FIRST_LAYER, notes),
-            };
-            Ok((0..layers).map(|layer| width.filter(|_| layer >= first)).collect())
-        }
+        SlidingWindow::Never => fields.never(),
+        SlidingWindow::Always => fields.always(notes),
+        SlidingWindow::Switched => fields.switched(notes),
         SlidingWindow::SwitchedWhole => {
-            let window = if switch == Some(true) { width(entries, notes)? } else { None };
-            alike(window, &format!("the same in every layer, according to `{SWITCH}`"))
+            let window = if fields.switch == Some(true) { width(entries, notes)? } else { None };
+            fields.uniform(window, &format!("the same in every layer, according to `{SWITCH}`"))
         }
-        SlidingWindow::Patterned { every, key } => {
-            // transformers builds the window masks unconditionally, so null is not allowed here.
-            let width = entries.count(KEY, MAX_TOKENS)?;
-            let named = key.and_then(|key| Some(key).filter(|key| entries.get(key).is_some()));
-            let every = named.map_or(Ok(every), |key| entries.count(key, MAX_TOKENS))?;
-            Ok((0..layers)
-                .map(|layer| {
-                    (match &kinds {
-                        Some(kinds) => is_sliding(kinds[layer]),
-                        None => !(layer + 1).is_multiple_of(every),
-                    })
-                    .then_some(width)
-                })
-                .collect())
+        SlidingWindow::Patterned { every, key } => fields.patterned(every, key),
+        SlidingWindow::Unrotated => fields.unrotated(rotated),
+    }
+}
+
+/// Entries of a config about windows.
+struct WindowFields<'a> {
+    entries: &'a Entries<'a>,
+    layers: usize,
+    /// Value of `layer_types`.
+    kinds: Option<Vec<&'a Value>>,
+    /// Value of `use_sliding_window`.
+    switch: Option<bool>,
+}
+
+impl WindowFields<'_> {
+    fn never(&self) -> Result<Vec<Option<usize>>> {
+        if self.switch == Some(true) {
+            return self.refuse(SWITCH, &Value::from(true), "false: this architecture has no windows");
         }
-        SlidingWindow::Unrotated => {
-            let width = entries.optional_count(KEY, MAX_TOKENS)?.filter(|_| switch == Some(true));
-            match &kinds {
-                Some(kinds) => by_kind(kinds, width, &format!("{FULL}, or `{SWITCH}: true` and a `{KEY}`")),
-                None => Ok(rotated.iter().map(|rotated| width.filter(|_| !rotated)).collect()),
-            }
+        if let Some(found) = self.entries.get(KEY).filter(|_| self.switch.is_none()) {
+            return self.refuse(KEY, found, "null: attention to all earlier tokens");
         }
+        self.uniform(None, &format!("{FULL} in every layer"))
+    }
+
+    fn always(&self, notes: &mut Vec<String>) -> Result<Vec<Option<usize>>> {
+        let window = width(self.entries, notes)?;
+        // transformers ignores the other entries here, so reject a config that sets them.
+        if let Some(found) = self.entries.get(SWITCH).filter(|_| self.switch != Some(window.is_some())) {
+            return self.refuse(SWITCH, found, &format!("the value of `{KEY}`: null means no window"));
+        }
+        self.uniform(window, &format!("the same in every layer, according to `{KEY}`"))
+    }
+
+    fn switched(&self, notes: &mut Vec<String>) -> Result<Vec<Option<usize>>> {
+        if self.switch != Some(true) {
+            return self.uniform(None, &format!("{FULL}, or `{SWITCH}: true`"));
+        }
+        let width = width(self.entries, notes)?;
+        if let Some(kinds) = &self.kinds {
+            return self.by_kind(kinds, width, &format!("a `{KEY}` next to it"));
+        }
+        // `count` rejects 0, which is a valid number of layers here.
+        let first = match self.entries.get(FIRST) {
+            Some(zero) if zero.as_u64() == Some(0) => 0,
+            Some(_) => self.entries.count(FIRST, MAX_TOKENS)?,
+            None => taken(FIRST, FIRST_LAYER, notes),
+        };
+        Ok((0..self.layers).map(|layer| width.filter(|_| layer >= first)).collect())
+    }
+
+    /// Returns windows in all layers but each `every`-th, or by `layer_types`.
+    fn patterned(&self, every: usize, key: Option<&str>) -> Result<Vec<Option<usize>>> {
+        // transformers builds the window masks unconditionally, so null is not allowed here.
+        let width = self.entries.count(KEY, MAX_TOKENS)?;
+        let named = key.filter(|key| self.entries.get(key).is_some());
+        let every = named.map_or(Ok(every), |key| self.entries.count(key, MAX_TOKENS))?;
+        let has_window = |layer: usize| match &self.kinds {
+            Some(kinds) => is_sliding(kinds[layer]),
+            None => !(layer + 1).is_multiple_of(every),
+        };
+        Ok((0..self.layers).map(|layer| has_window(layer).then_some(width)).collect())
+    }
+
+    /// Returns windows in the layers without rotary embedding, or by `layer_types`.
+    fn unrotated(&self, rotated: &[bool]) -> Result<Vec<Option<usize>>> {
+        let width = self.entries.optional_count(KEY, MAX_TOKENS)?.filter(|_| self.switch == Some(true));
+        match &self.kinds {
+            Some(kinds) => self.by_kind(kinds, width, &format!("{FULL}, or `{SWITCH}: true` and a `{KEY}`")),
+            None => Ok(rotated.iter().map(|rotated| width.filter(|_| !rotated)).collect()),
+        }
+    }
+
+    /// Returns the same window for all layers. Fails if `layer_types` contradicts it.
+    fn uniform(&self, window: Option<usize>, expected: &str) -> Result<Vec<Option<usize>>> {
+        let other = self.kinds.iter().flatten().find(|kind| is_sliding(kind) == window.is_none());
+        other.map_or_else(|| Ok(vec![window; self.layers]), |found| self.refuse(LAYERS, found, expected))
+    }
+
+    /// Returns the window of each layer by `layer_types`. Fails if a layer requires a window and there is none.
+    fn by_kind(&self, kinds: &[&Value], width: Option<usize>, expected: &str) -> Result<Vec<Option<usize>>> {
+        if let Some(found) = kinds.iter().find(|kind| width.is_none() && is_sliding(kind)) {
+            return self.refuse(LAYERS, found, expected);
+        }
+        Ok(kinds.iter().map(|kind| width.filter(|_| is_sliding(kind))).collect())
+    }
+
+    fn refuse(&self, key: &str, found: &Value, expected: &str) -> Result<Vec<Option<usize>>> {
+        Err(self.entries.unsupported(key, found, expected))
     }
 }
 

@@ -45,88 +45,133 @@ impl Heads<'_> {
 /// # Shapes
 /// See [`super::attention`].
 pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segments<'_>) -> Scratch {
-    let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
-    let stride = q_width + 2 * k_width;
-    let rotated_stride = q_width + k_width;
-    let tokens = qkv.len() / stride;
+    let (q_width, k_width) = heads.widths();
+    let tokens = qkv.len() / (q_width + 2 * k_width);
+    let projections = Projections { qkv, rotated, heads };
     let mut out = scratch(tokens * q_width);
-    query_blocks(&mut out, q_width, segments, heads.window).into_par_iter().for_each(|block| {
-        let Block { out, first, prefix, starts } = block;
-        let rows = out.len() / q_width;
-        let start = starts[0].own;
-        // Visible keys are the prefix, and the keys from the first one visible to the first query up to the last query
-        // of the block. All others are masked for the whole block and never computed.
-        let before = prefix.len();
-        let visible = first + rows - start;
-        let seen = before + visible;
-        let mut scores = scratch(rows * seen);
-        let mut sums = [0.0; QUERY_ROWS];
-        for head in 0..heads.queries {
-            let kv = head * heads.keys / heads.queries;
-            let queries = &rotated[first * rotated_stride + head * head_dim..];
-            let queries = MatrixView::strided(queries, rows, head_dim, rotated_stride);
-            let keys = |row: usize, count: usize| {
-                MatrixView::strided(
-                    &rotated[row * rotated_stride + q_width + kv * head_dim..],
-                    count,
-                    head_dim,
-                    rotated_stride,
-                )
-            };
-            let values = |row: usize, count: usize| {
-                MatrixView::strided(&qkv[row * stride + q_width + k_width + kv * head_dim..], count, head_dim, stride)
-            };
-            // [rows, before] and [rows, own], concatenated along the columns.
-            if before > 0 {
-                let scores = MatrixViewMut::strided(&mut scores, rows, before, seen);
-                gemm(scores, Update::Replace, queries, keys(prefix.start, before).t());
-            }
-            gemm(
-                MatrixViewMut::strided(&mut scores[before..], rows, visible, seen),
-                Update::Replace,
-                queries,
-                keys(start, visible).t(),
-            );
-            simd::in_widest!({
-                for (row, (scores, sum)) in scores.chunks_exact_mut(seen).zip(&mut sums).enumerate() {
-                    let (visible, masked) = scores.split_at_mut(seen - rows + row + 1);
-                    if let Some(cap) = heads.cap {
-                        simd::soft_cap(visible, cap);
-                    }
-                    // Masked keys: the part of the prefix outside the window, and the part of the block's segment that
-                    // precedes this query's segment or lies outside its window.
-                    let unseen = [0..starts[row].prefix, before..before + starts[row].own - start];
-                    unseen.iter().for_each(|keys| visible[keys.clone()].fill(f32::NEG_INFINITY));
-                    *sum = simd::numerators(visible);
-                    unseen.into_iter().for_each(|keys| visible[keys].fill(0.0));
-                    masked.fill(0.0);
-                }
-            });
-            let mut into = Update::Replace;
-            if before > 0 {
-                gemm(
-                    MatrixViewMut::strided(&mut out[head * head_dim..], rows, head_dim, q_width),
-                    into,
-                    MatrixView::strided(&scores, rows, before, seen),
-                    values(prefix.start, before),
-                );
-                into = Update::Add;
-            }
+    let blocks = query_blocks(&mut out, q_width, segments, heads.window);
+    blocks.into_par_iter().for_each(|block| attend(&projections, block));
+    out
+}
+
+/// Queries, keys and values of a batch, by head.
+///
+/// # Shapes
+/// `qkv [tokens, (H + 2K)·D]`, `rotated [tokens, (H + K)·D]`.
+struct Projections<'a> {
+    qkv: &'a [f32],
+    rotated: &'a [f32],
+    heads: &'a Heads<'a>,
+}
+
+impl<'a> Projections<'a> {
+    /// Returns the queries of a head in these rows, `[rows, D]`.
+    fn queries(&self, head: usize, rows: Range<usize>) -> MatrixView<'a, f32> {
+        self.rotated_columns(head * self.heads.head_dim, rows)
+    }
+
+    /// Returns the keys of a key head in these rows, `[rows, D]`.
+    fn keys(&self, head: usize, rows: Range<usize>) -> MatrixView<'a, f32> {
+        let (q_width, _) = self.heads.widths();
+        self.rotated_columns(q_width + head * self.heads.head_dim, rows)
+    }
+
+    /// Returns the values of a key head in these rows, `[rows, D]`.
+    fn values(&self, head: usize, rows: Range<usize>) -> MatrixView<'a, f32> {
+        let (q_width, k_width) = self.heads.widths();
+        let stride = q_width + 2 * k_width;
+        let start = rows.start * stride + q_width + k_width + head * self.heads.head_dim;
+        MatrixView::strided(&self.qkv[start..], rows.len(), self.heads.head_dim, stride)
+    }
+
+    fn rotated_columns(&self, column: usize, rows: Range<usize>) -> MatrixView<'a, f32> {
+        let (q_width, k_width) = self.heads.widths();
+        let stride = q_width + k_width;
+        let start = rows.start * stride + column;
+        MatrixView::strided(&self.rotated[start..], rows.len(), self.heads.head_dim, stride)
+    }
+}
+
+/// Computes attention of one block of queries.
+///
+/// Visible keys are the prefix, and the keys from the first one visible to the first query up to the last query of the
+/// block. All others are masked for the whole block and never computed.
+fn attend(projections: &Projections<'_>, block: Block<'_>) {
+    let heads = projections.heads;
+    let head_dim = heads.head_dim;
+    let (q_width, _) = heads.widths();
+    let Block { out, first, prefix, starts } = block;
+    let rows = out.len() / q_width;
+    let before = prefix.len();
+    let visible_rows = starts[0].own..first + rows;
+    let visible = visible_rows.len();
+    let seen = before + visible;
+    let mut scores = scratch(rows * seen);
+    let mut sums = [0.0; QUERY_ROWS];
+    for head in 0..heads.queries {
+        let kv = head * heads.keys / heads.queries;
+        let queries = projections.queries(head, first..first + rows);
+        // [rows, before] and [rows, own], concatenated along the columns.
+        if before > 0 {
+            let scores = MatrixViewMut::strided(&mut scores, rows, before, seen);
+            gemm(scores, Update::Replace, queries, projections.keys(kv, prefix.clone()).t());
+        }
+        gemm(
+            MatrixViewMut::strided(&mut scores[before..], rows, visible, seen),
+            Update::Replace,
+            queries,
+            projections.keys(kv, visible_rows.clone()).t(),
+        );
+        masked_numerators(&mut scores, &mut sums, before, &starts, heads.cap);
+        let mut into = Update::Replace;
+        if before > 0 {
             gemm(
                 MatrixViewMut::strided(&mut out[head * head_dim..], rows, head_dim, q_width),
                 into,
-                MatrixView::strided(&scores[before..], rows, visible, seen),
-                values(start, visible),
+                MatrixView::strided(&scores, rows, before, seen),
+                projections.values(kv, prefix.clone()),
             );
-            simd::in_widest!({
-                for (row, sum) in out.chunks_exact_mut(q_width).zip(sums) {
-                    let scale = 1.0 / sum;
-                    row[head * head_dim..(head + 1) * head_dim].iter_mut().for_each(|x| *x *= scale);
-                }
-            });
+            into = Update::Add;
+        }
+        gemm(
+            MatrixViewMut::strided(&mut out[head * head_dim..], rows, head_dim, q_width),
+            into,
+            MatrixView::strided(&scores[before..], rows, visible, seen),
+            projections.values(kv, visible_rows.clone()),
+        );
+        simd::in_widest!({
+            for (row, sum) in out.chunks_exact_mut(q_width).zip(sums) {
+                let scale = 1.0 / sum;
+                row[head * head_dim..(head + 1) * head_dim].iter_mut().for_each(|x| *x *= scale);
+            }
+        });
+    }
+}
+
+/// Replaces scores by softmax numerators and masked scores by 0, and writes the sum of each row.
+///
+/// # Shapes
+/// `scores [rows, before + visible]`, where the first `before` columns are the prefix.
+#[inline]
+fn masked_numerators(scores: &mut [f32], sums: &mut [f32], before: usize, starts: &[Start], cap: Option<f32>) {
+    let rows = starts.len();
+    let seen = scores.len() / rows;
+    let start = starts[0].own;
+    simd::in_widest!({
+        for (row, (scores, sum)) in scores.chunks_exact_mut(seen).zip(sums).enumerate() {
+            let (visible, masked) = scores.split_at_mut(seen - rows + row + 1);
+            if let Some(cap) = cap {
+                simd::soft_cap(visible, cap);
+            }
+            // Masked keys: the part of the prefix outside the window, and the part of the block's segment that
+            // precedes this query's segment or lies outside its window.
+            let unseen = [0..starts[row].prefix, before..before + starts[row].own - start];
+            unseen.iter().for_each(|keys| visible[keys.clone()].fill(f32::NEG_INFINITY));
+            *sum = simd::numerators(visible);
+            unseen.into_iter().for_each(|keys| visible[keys].fill(0.0));
+            masked.fill(0.0);
         }
     });
-    out
 }
 
 /// Queries that share a prefix, with their part of the output.

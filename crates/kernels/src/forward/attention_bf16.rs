@@ -9,7 +9,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::Segments;
-use super::attention::{Block, Heads, QUERY_ROWS, query_blocks};
+use super::attention::{Block, Heads, QUERY_ROWS, Start, query_blocks};
 use super::scratch::{Scratch, scratch};
 use crate::linalg::bf16::{Bf16, Bf16Kernels, PairPanels, RowWords, pair};
 use crate::linalg::gemm::profile;
@@ -161,11 +161,24 @@ pub(super) fn paired_attention(
     heads: &Heads<'_>,
     segments: Segments<'_>,
 ) -> Scratch {
-    let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
+    let (q_width, k_width) = heads.widths();
+    let stride = q_width + 2 * k_width;
+    let laid = lay_segments(qkv, rotated, heads, segments);
+    let batch = LaidBatch { kernels, rotated, heads, segments, laid: &laid };
+    let mut out = scratch(qkv.len() / stride * q_width);
+    let blocks = query_blocks(&mut out, q_width, segments, heads.window);
+    blocks.into_par_iter().for_each(|block| batch.attend(block));
+    out
+}
+
+/// Packs the keys and values of all segments and key heads, as `[segment, head]`.
+fn lay_segments(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segments<'_>) -> Vec<LaidSegment> {
+    let head_dim = heads.head_dim;
+    let (q_width, k_width) = heads.widths();
     let stride = q_width + 2 * k_width;
     let rotated_stride = q_width + k_width;
-    let laid: Vec<LaidSegment> = (0..segments.rows.len() * heads.keys)
-        .into_par_iter()
+    let pairs = (0..segments.rows.len() * heads.keys).into_par_iter();
+    pairs
         .map(|pair| {
             let rows = segments.rows[pair / heads.keys].clone();
             let channel = pair % heads.keys * head_dim;
@@ -176,41 +189,33 @@ pub(super) fn paired_attention(
             let values = &qkv[rows.start * stride + q_width + k_width + channel..];
             LaidSegment::new([keys, values], [rotated_stride, stride], rows.len(), head_dim)
         })
-        .collect();
-    let laid = |segment: usize| &laid[segment * heads.keys..(segment + 1) * heads.keys];
-    let depth = head_dim.div_ceil(2);
-    let wide = head_dim.next_multiple_of(LANES);
-    let tokens = qkv.len() / stride;
-    let mut out = scratch(tokens * q_width);
-    query_blocks(&mut out, q_width, segments, heads.window).into_par_iter().for_each(|block| {
+        .collect()
+}
+
+/// A batch with packed keys and values.
+struct LaidBatch<'a> {
+    kernels: Bf16Kernels,
+    /// Rotated queries and keys `[tokens, (H + K)·D]`.
+    rotated: &'a [f32],
+    heads: &'a Heads<'a>,
+    segments: Segments<'a>,
+    /// Packed keys and values as `[segment, head]`.
+    laid: &'a [LaidSegment],
+}
+
+impl<'a> LaidBatch<'a> {
+    /// Computes attention of one block of queries.
+    fn attend(&self, block: Block<'_>) {
+        let Self { kernels, heads, .. } = *self;
+        let head_dim = heads.head_dim;
+        let (q_width, _) = heads.widths();
         let Block { out, first, starts, .. } = block;
         let rows = out.len() / q_width;
-        let segment = segments.rows.partition_point(|segment| segment.end <= first);
-        let mut seen = Vec::new();
-        if let Some(parent) = segments.parents[segment] {
-            let from = starts.iter().map(|start| start.prefix / LANES).min().unwrap_or_default();
-            let first_end = segments.rows[parent].len();
-            // Skip a prefix outside the window.
-            if from * LANES < first_end {
-                let laid = laid(parent);
-                let rows = 0..rows;
-                seen.push(SeenKeys { kernels, laid, rows, first_end, more: 0, from, column: 0 });
-            }
-        }
-        let column = seen.first().map_or(0, |prefix| prefix.width(0));
-        let overlapping = segments
-            .rows
-            .iter()
-            .enumerate()
-            .skip(segment)
-            .take_while(|(_, rows_of_segment)| rows_of_segment.start < first + rows);
-        for (segment, rows_of_segment) in overlapping.filter(|(_, rows_of_segment)| !rows_of_segment.is_empty()) {
-            let rows = rows_of_segment.start.max(first) - first..rows_of_segment.end.min(first + rows) - first;
-            let from = (starts[rows.start].own - rows_of_segment.start) / LANES;
-            let first_end = first + rows.start + 1 - rows_of_segment.start;
-            seen.push(SeenKeys { kernels, laid: laid(segment), rows, first_end, more: 1, from, column });
-        }
+        let seen = self.seen_keys(first..first + rows, &starts);
         let stride = seen.iter().map(|run| run.column + run.width(run.rows.end - 1)).max().unwrap_or_default();
+        let mask = BlockMask { seen: &seen, starts: &starts, first, cap: heads.cap };
+        let depth = head_dim.div_ceil(2);
+        let wide = head_dim.next_multiple_of(LANES);
         let mut scores = scratch(rows * stride);
         let mut sums = scratch(rows * wide);
         let row_words = kernels.row_words(head_dim);
@@ -219,41 +224,16 @@ pub(super) fn paired_attention(
         let mut parts = [0.0; QUERY_ROWS];
         for head in 0..heads.queries {
             let kv = head * heads.keys / heads.queries;
-            queries.clear();
-            simd::in_widest!({
-                for row in first..first + rows {
-                    kernels.push_row(&rotated[row * rotated_stride + head * head_dim..][..head_dim], &mut queries);
-                }
-            });
+            self.push_queries(head, first..first + rows, &mut queries);
             let started = profile::start();
             seen.iter().for_each(|run| run.score(kv, (&queries, row_words), depth, (&mut scores, stride)));
             profile::stop(started, 1);
             for run in seen.iter().filter(|run| run.more > 0) {
-                simd::in_widest!({
-                    for row in run.rows.clone() {
-                        let scores = &mut scores[row * stride..(row + 1) * stride];
-                        let end = run.column + run.end(row) - run.from * LANES;
-                        let (visible, masked) = scores.split_at_mut(end);
-                        if let Some(cap) = heads.cap {
-                            simd::soft_cap(visible, cap);
-                        }
-                        if let Some(prefix) = seen.first().filter(|_| column > 0) {
-                            let [start, end] =
-                                [starts[row].prefix, prefix.end(row)].map(|key| key - prefix.from * LANES);
-                            visible[..start].fill(f32::NEG_INFINITY);
-                            visible[end..column].fill(f32::NEG_INFINITY);
-                        }
-                        let count = first + row + 1 - starts[row].own; // visible keys of its own segment
-                        let hidden = run.end(row) - count - run.from * LANES;
-                        visible[column..column + hidden].fill(f32::NEG_INFINITY);
-                        parts[row] = simd::numerators(visible);
-                        masked.fill(0.0);
-                    }
-                });
+                mask.replace_by_numerators(run, (&mut scores, stride), &mut parts);
             }
             let started = profile::start();
             for (index, run) in seen.iter().enumerate() {
-                let adds = index > 0 && column > 0;
+                let adds = index > 0 && mask.prefix().is_some();
                 run.sum(kv, (&scores, stride), (&mut sums, wide), adds, &mut words);
             }
             profile::stop(started, 1);
@@ -265,6 +245,105 @@ pub(super) fn paired_attention(
                 }
             });
         }
-    });
-    out
+    }
+
+    /// Returns the keys that a block of queries attends to: those of its prefix first, then those of its segments.
+    fn seen_keys(&self, block: Range<usize>, starts: &[Start]) -> Vec<SeenKeys<'a>> {
+        let Self { kernels, segments, .. } = *self;
+        let first = block.start;
+        let segment = segments.rows.partition_point(|segment| segment.end <= first);
+        let mut seen = Vec::new();
+        if let Some(parent) = segments.parents[segment] {
+            let from = starts.iter().map(|start| start.prefix / LANES).min().unwrap_or_default();
+            let first_end = segments.rows[parent].len();
+            // Skip a prefix outside the window.
+            if from * LANES < first_end {
+                let laid = self.laid(parent);
+                seen.push(SeenKeys { kernels, laid, rows: 0..block.len(), first_end, more: 0, from, column: 0 });
+            }
+        }
+        let column = seen.first().map_or(0, |prefix| prefix.width(0));
+        let later = segments.rows.iter().enumerate().skip(segment);
+        let overlapping = later.take_while(|(_, rows_of_segment)| rows_of_segment.start < block.end);
+        for (segment, rows_of_segment) in overlapping.filter(|(_, rows_of_segment)| !rows_of_segment.is_empty()) {
+            let rows = rows_of_segment.start.max(first) - first..rows_of_segment.end.min(block.end) - first;
+            let from = (starts[rows.start].own - rows_of_segment.start) / LANES;
+            let first_end = first + rows.start + 1 - rows_of_segment.start;
+            seen.push(SeenKeys { kernels, laid: self.laid(segment), rows, first_end, more: 1, from, column });
+        }
+        seen
+    }
+
+    /// Returns the packed keys and values of a segment, by key head.
+    fn laid(&self, segment: usize) -> &'a [LaidSegment] {
+        &self.laid[segment * self.heads.keys..(segment + 1) * self.heads.keys]
+    }
+
+    /// Replaces `queries` by the packed queries of a head in these rows.
+    #[inline]
+    fn push_queries(&self, head: usize, rows: Range<usize>, queries: &mut Vec<u32>) {
+        let head_dim = self.heads.head_dim;
+        let (q_width, k_width) = self.heads.widths();
+        let stride = q_width + k_width;
+        queries.clear();
+        simd::in_widest!({
+            for row in rows {
+                self.kernels.push_row(&self.rotated[row * stride + head * head_dim..][..head_dim], queries);
+            }
+        });
+    }
+}
+
+/// Mask of the scores of a block of queries.
+struct BlockMask<'a> {
+    seen: &'a [SeenKeys<'a>],
+    /// First visible keys of each query.
+    starts: &'a [Start],
+    /// Row of the first query in the batch.
+    first: usize,
+    /// Soft cap of the scores.
+    cap: Option<f32>,
+}
+
+impl BlockMask<'_> {
+    /// Returns the keys of the prefix, if the block sees any.
+    fn prefix(&self) -> Option<&SeenKeys<'_>> {
+        self.seen.first().filter(|run| run.more == 0)
+    }
+
+    /// Replaces the scores of a segment's rows by softmax numerators, and writes the sum of each row to `parts`.
+    ///
+    /// # Shapes
+    /// `scores [rows, stride]`.
+    #[inline]
+    fn replace_by_numerators(
+        &self,
+        run: &SeenKeys<'_>,
+        (scores, stride): (&mut [f32], usize),
+        parts: &mut [f32; QUERY_ROWS],
+    ) {
+        let Self { starts, first, cap, .. } = *self;
+        let prefix = self.prefix();
+        let column = run.column;
+        simd::in_widest!({
+            for row in run.rows.clone() {
+                let scores = &mut scores[row * stride..(row + 1) * stride];
+                let end = column + run.end(row) - run.from * LANES;
+                let (visible, masked) = scores.split_at_mut(end);
+                if let Some(cap) = cap {
+                    simd::soft_cap(visible, cap);
+                }
+                if let Some(prefix) = prefix {
+                    let [start, end] = [starts[row].prefix, prefix.end(row)].map(|key| key - prefix.from * LANES);
+                    visible[..start].fill(f32::NEG_INFINITY);
+                    visible[end..column].fill(f32::NEG_INFINITY);
+                }
+                let count = first + row + 1 - starts[row].own; // visible keys of its own segment
+                let hidden = run.end(row) - count - run.from * LANES;
+                visible[column..column + hidden].fill(f32::NEG_INFINITY);
+                parts[row] = simd::numerators(visible);
+                masked.fill(0.0);
+            }
+        });
+    }
 }

@@ -101,51 +101,11 @@ fn llama(config: &LlamaConfig, weights: VarBuilder<'_>) -> Candle<(Llama, Cache)
 
 /// Converts the config to the form that candle-transformers' structs expect. Rejects settings that they would ignore.
 fn entries(config: &Config) -> Result<Map<String, Value>> {
-    let class = config.architecture.class;
     let Config { heads, head_dim, hidden, layers, rope, biases, .. } = config;
-    let gemma = class == "Gemma2ForCausalLM";
-    let of_inputs = Biases { inputs: true, ..Biases::default() };
-    let biased = match class {
-        "Qwen2ForCausalLM" => *biases == of_inputs,
-        "LlamaForCausalLM" | "MistralForCausalLM" | "Phi3ForCausalLM" => *biases == Biases::default(),
-        _ => !biases.mlp && biases.inputs == biases.output,
-    };
-    let scaled = match &rope.scaling {
-        None => json!(null),
-        Some(Scaling::Llama3(scaling)) if class == "LlamaForCausalLM" => json!({
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_freq_factor,
-            "high_freq_factor": scaling.high_freq_factor,
-            "original_max_position_embeddings": scaling.original_max_position_embeddings as usize,
-        }),
-        Some(scaling) => return Err(lacks(&format!("rope of type {} for {class}", scaling.name()))),
-    };
-    let own_heads =
-        ["Llama", "Qwen2", "Olmo2", "Phi3", "Mixtral", "SmolLM3"].map(|scaling| format!("{scaling}ForCausalLM"));
-    if heads * head_dim != *hidden && own_heads.iter().any(|scaling| scaling == class) {
-        return Err(lacks(&format!("heads of {head_dim} channels for {class}: they are hidden_size / heads there")));
-    }
-    if (f64::from(config.scale) * (*head_dim as f64).sqrt() - 1.0).abs() > 1e-6 {
-        return Err(lacks(&format!("scale of scores other than that of heads' width for {class}")));
-    }
-    if !biased {
-        return Err(lacks(&format!("these biases for {class}")));
-    }
-    let one_table = config.tied_embeddings;
-    if gemma && !one_table || ["MistralForCausalLM", "MixtralForCausalLM"].contains(&class) && one_table {
-        let found = if one_table { "the embedding as the head" } else { "a head of its own" };
-        return Err(lacks(&format!("{class} with {found}")));
-    }
-    if config.rotary_width != *head_dim && class != "Phi3ForCausalLM" {
-        return Err(lacks(&format!("partial rotary embedding for {class}")));
-    }
+    let scaled = rope_scaling(config)?;
+    refuse_unsupported(config)?;
+    let gemma = config.architecture.class == "Gemma2ForCausalLM";
     let experts = config.experts;
-    if experts.is_some_and(|scaling| class == "MixtralForCausalLM" && !scaling.normalised)
-        || config.sparse.contains(&false) && experts.is_some()
-    {
-        return Err(lacks("experts in some layers only, or whose weights are not made to sum to 1"));
-    }
     let scalar = (1.0 / f64::from(config.scale).powi(2)).round();
     let activation = if gemma { "gelu_pytorch_tanh" } else { "silu" };
     let all = json!({
@@ -168,6 +128,60 @@ fn entries(config: &Config) -> Result<Map<String, Value>> {
         Value::Object(map) => Ok(map),
         _ => Err(Error::job("a config that is not an object")),
     }
+}
+
+/// Converts the scaling of the rotary embedding.
+fn rope_scaling(config: &Config) -> Result<Value> {
+    let class = config.architecture.class;
+    match &config.rope.scaling {
+        None => Ok(json!(null)),
+        Some(Scaling::Llama3(scaling)) if class == "LlamaForCausalLM" => Ok(json!({
+            "rope_type": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low_freq_factor,
+            "high_freq_factor": scaling.high_freq_factor,
+            "original_max_position_embeddings": scaling.original_max_position_embeddings as usize,
+        })),
+        Some(scaling) => Err(lacks(&format!("rope of type {} for {class}", scaling.name()))),
+    }
+}
+
+/// Rejects settings that candle-transformers' structs have no entry for.
+fn refuse_unsupported(config: &Config) -> Result<()> {
+    let class = config.architecture.class;
+    let Config { heads, head_dim, hidden, biases, .. } = config;
+    let of_inputs = Biases { inputs: true, ..Biases::default() };
+    let biased = match class {
+        "Qwen2ForCausalLM" => *biases == of_inputs,
+        "LlamaForCausalLM" | "MistralForCausalLM" | "Phi3ForCausalLM" => *biases == Biases::default(),
+        _ => !biases.mlp && biases.inputs == biases.output,
+    };
+    let own_heads = ["Llama", "Qwen2", "Olmo2", "Phi3", "Mixtral", "SmolLM3"].map(|name| format!("{name}ForCausalLM"));
+    if heads * head_dim != *hidden && own_heads.iter().any(|name| name == class) {
+        return Err(lacks(&format!("heads of {head_dim} channels for {class}: they are hidden_size / heads there")));
+    }
+    if (f64::from(config.scale) * (*head_dim as f64).sqrt() - 1.0).abs() > 1e-6 {
+        return Err(lacks(&format!("scale of scores other than that of heads' width for {class}")));
+    }
+    if !biased {
+        return Err(lacks(&format!("these biases for {class}")));
+    }
+    let one_table = config.tied_embeddings;
+    let gemma = class == "Gemma2ForCausalLM";
+    if gemma && !one_table || ["MistralForCausalLM", "MixtralForCausalLM"].contains(&class) && one_table {
+        let found = if one_table { "the embedding as the head" } else { "a head of its own" };
+        return Err(lacks(&format!("{class} with {found}")));
+    }
+    if config.rotary_width != *head_dim && class != "Phi3ForCausalLM" {
+        return Err(lacks(&format!("partial rotary embedding for {class}")));
+    }
+    let experts = config.experts;
+    if experts.is_some_and(|experts| class == "MixtralForCausalLM" && !experts.normalised)
+        || config.sparse.contains(&false) && experts.is_some()
+    {
+        return Err(lacks("experts in some layers only, or whose weights are not made to sum to 1"));
+    }
+    Ok(())
 }
 
 fn lacks(what: &str) -> Error {

@@ -1,0 +1,24 @@
+//! Pairs of timings.
+
+use super::{Pair, between, pair};
+
+/// Returns pairs of timings.
+pub(super) fn latencies() -> Vec<Pair> {
+    vec![
+        pair("longer prompts", &["measure.prefill.length"], |setting| {
+            setting.grid("latency: {length: 16}", "latency: {length: 8}");
+        }),
+        pair("more prompts at a time", &["measure.prefill.batch"], |setting| {
+            setting.grid("latency: {length: 16}", "latency: {length: 16, batch: 2}");
+        }),
+        pair("tokens decoded behind a prompt", &["measure.prefill.decode"], |setting| {
+            setting.grid("latency: {length: 16}", "latency: {length: 16, decode: 3}");
+        }),
+        between(
+            "other neighbours of a time",
+            &["measure.prefill.among"],
+            |setting| setting.grid("recovery: ghosted", "recovery: [none, ghosted]"),
+            |setting| setting.grid("recovery: ghosted", "recovery: [affine, ghosted]"),
+        ),
+    ]
+}
