@@ -232,6 +232,25 @@ fn git(folder: &Path, arguments: &[&str]) -> String {
 }
 
 #[test]
+fn overridden_table_is_verified_against_its_numbers() {
+    let world = experiments("mine");
+    made(&world, &["reproduce", "mini", "--set", "depth=2"]);
+    let mut folders = fs::read_dir(world.path("results/mini")).unwrap().map(|item| item.unwrap().path());
+    let folder = folders.next().unwrap();
+    assert!(!folder.join("page.json").exists());
+    let (code, _, tables, log) = verified(&world, folder.to_str().unwrap());
+    assert_eq!(code, Some(0), "{log}");
+    let path = folder.join("mini.md");
+    let text = fs::read_to_string(&path).unwrap();
+    let line = text.lines().find(|line| line.contains("| Dense |")).unwrap();
+    let altered = format!("{}7 |", line.strip_suffix(" |").unwrap());
+    fs::write(&path, text.replace(line, &altered)).unwrap();
+    let (code, _, changed, log) = verified(&world, folder.to_str().unwrap());
+    assert_eq!((code, changed["differs"].as_array().unwrap().len()), (Some(4), 1), "{log}");
+    assert_eq!(changed["agreed"].as_u64().unwrap() + 1, tables["agreed"].as_u64().unwrap(), "{log}");
+}
+
+#[test]
 fn altered_verdict_and_figure_value_are_detected() {
     let world = experiments("mine");
     made(&world, &["reproduce", "figure1", "--record"]);
