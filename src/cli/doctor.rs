@@ -98,14 +98,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let settings = HubSettings::from_env();
     match &settings {
         Ok(settings) => {
-            let token = settings.token.is_some();
             lines.extend(hub_lines(settings, &needs));
-            lines.push(match token {
-                true => CheckItem::good("token", "set; access to gated models is not checked"),
-                false => {
-                    CheckItem::note("token", "none", "set HF_TOKEN, or run `hf auth login`, to download gated models")
-                }
-            });
+            lines.push(token_line(settings));
         }
         Err(error) => lines.push(CheckItem::lacks("hub environment variables", error)),
     }
@@ -132,6 +126,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     );
     Ok(ExitCode::from(3))
+}
+
+fn token_line(settings: &HubSettings) -> CheckItem {
+    match settings.token {
+        Some(_) => CheckItem::good("token", "set; access to gated models is not checked"),
+        None => CheckItem::note("token", "none", "set HF_TOKEN, or run `hf auth login`, to download gated models"),
+    }
 }
 
 fn print_item(CheckItem { mark, what, found, todo }: &CheckItem) {

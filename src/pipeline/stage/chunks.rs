@@ -1,23 +1,19 @@
 //! Scores variants on a text or a task in chunks. The results of each chunk are stored immediately, so that an
 //! interrupted run can resume and several processes can share the work.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::generations;
 use super::scores::{self, ScoredVariant};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::evaluate::EvalSet;
-use crate::model::{Program, Trie};
+use crate::model::Program;
 use crate::pipeline::env::backbone::BackbonePlan;
 use crate::pipeline::env::context::{LeaseGuard, RunContext};
 use crate::pipeline::env::models::Models;
-use crate::pipeline::env::progress::{JobStatus, caught};
-use ghostlab_store::{Journal, JournalRecord, Key, Lease, LeaseResult, fault};
-
-/// Maximum time between flushes, which bounds the work lost when a run is killed.
-const FLUSH_EVERY: Duration = Duration::from_millis(250);
+use crate::pipeline::env::progress::JobStatus;
+use ghostlab_store::{Journal, Key};
 
 /// Scoring of a backbone's variants on one text or task.
 pub(crate) struct ChunkRun<'a> {
@@ -63,7 +59,7 @@ impl ChunkRun<'_> {
 
     /// Loads the programs and reports the start of the job before the first chunk is computed here. Returns the number
     /// of the job.
-    fn started(&self, job: &mut Option<usize>, candidates: &mut [ScoredVariant]) -> Result<usize> {
+    pub(super) fn started(&self, job: &mut Option<usize>, candidates: &mut [ScoredVariant]) -> Result<usize> {
         if let Some(job) = *job {
             return Ok(job);
         }
@@ -180,209 +176,9 @@ impl ChunkRun<'_> {
         Ok(())
     }
 
-    /// Visits the remaining chunks once and computes those without a lease. Returns `Done` if there were any, and
-    /// `Contended` if other processes hold all of them.
-    fn pass(&self, scoring: &mut ChunkState) -> Result<JobStatus> {
-        let ChunkState { job, journal, candidates, left, caught_up } = scoring;
-        let before = left.len();
-        let Some(journal) = journal else { return Ok(JobStatus::Contended) };
-        // Most chunks without a lease are finished. Reading the journal once is cheaper than leasing each of them.
-        let free = |leases: &BTreeSet<String>| left.iter().any(|chunk| !leases.contains(&self.lease_name(*chunk)));
-        if !std::mem::take(caught_up) && self.run.store.with_leases(free)? {
-            self.catch_up(journal, candidates);
-        }
-        let mut sweep = Sweep::default();
-        // Workers that start together begin at different chunks, to avoid contention.
-        let first = if self.run.worker_limits.is_some() { self.run.store.start_offset(left.len()) } else { 0 };
-        left.rotate_left(first);
-        for chunk in std::mem::take(left) {
-            let (mut members, lease) = match self.lease(*job, chunk, journal, candidates)? {
-                ChunkLease::Mine(members, lease) => (members, lease),
-                ChunkLease::Done => continue,
-                ChunkLease::Others => {
-                    sweep.others.push(chunk);
-                    continue;
-                }
-                ChunkLease::GivenUp(reason) => {
-                    self.flush(&mut sweep, journal)?;
-                    return Ok(JobStatus::Abandoned(reason));
-                }
-            };
-            let job = self.started(job, candidates)?;
-            members.retain(|&index| candidates[index].lacks(chunk));
-            if members.is_empty() {
-                continue;
-            }
-            let tokens = self.eval_set.tokens(chunk);
-            // Load the backbone only when the first chunk has to be computed.
-            let most = self.eval_set.pass_tokens(&*self.models.get(self.backbone)?, members.len());
-            if members != sweep.group.members || sweep.group.tokens + tokens > most {
-                self.compute(job, journal, candidates, &mut sweep)?;
-            }
-            sweep.group.members = members;
-            sweep.group.chunks.push(chunk);
-            sweep.group.leases.push(lease);
-            sweep.group.tokens += tokens;
-            // Compute without leasing more chunks if one chunk fills a batch.
-            if sweep.group.tokens >= most {
-                self.compute(job, journal, candidates, &mut sweep)?;
-            }
-        }
-        if let Some(job) = *job {
-            self.compute(job, journal, candidates, &mut sweep)?;
-        }
-        self.flush(&mut sweep, journal)?;
-        sweep.others.sort_unstable();
-        *left = sweep.others;
-        Ok(if left.len() < before { JobStatus::Done } else { JobStatus::Contended })
-    }
-
-    fn lease_name(&self, chunk: usize) -> String {
-        format!("{}-{chunk}", self.journal)
-    }
-
-    /// Acquires the lease of a chunk that is missing from some candidates.
-    fn lease(
-        &self,
-        job: Option<usize>,
-        chunk: usize,
-        journal: &mut Journal,
-        candidates: &mut [ScoredVariant],
-    ) -> Result<ChunkLease> {
-        if candidates.iter().any(|candidate| candidate.lacks(chunk)) {
-            let name = self.lease_name(chunk);
-            if self.run.store.seems_theirs(&name) {
-                return Ok(ChunkLease::Others);
-            }
-            let LeaseResult::Mine(lease) = self.run.store.lease(&name)? else { return Ok(ChunkLease::Others) };
-            // The previous holder wrote its records before releasing the lease.
-            self.catch_up(journal, candidates);
-            let members: Vec<usize> = (0..candidates.len()).filter(|&index| candidates[index].lacks(chunk)).collect();
-            if !members.is_empty() {
-                return Ok(match self.run.given_up(&name) {
-                    Some(reason) => ChunkLease::GivenUp(reason),
-                    None => ChunkLease::Mine(members, lease),
-                });
-            }
-        }
-        if let Some(job) = job {
-            self.run.advance_elsewhere(job, self.eval_set.tokens(chunk));
-        }
-        Ok(ChunkLease::Done)
-    }
-
-    /// Computes a group of chunks, if it is not empty, and flushes their records if the last flush is long enough ago.
-    /// Chunks whose leases were lost meanwhile are left to other processes.
-    fn compute(
-        &self,
-        job: usize,
-        journal: &mut Journal,
-        candidates: &mut [ScoredVariant],
-        sweep: &mut Sweep,
-    ) -> Result<()> {
-        let group = std::mem::take(&mut sweep.group);
-        if group.chunks.is_empty() {
-            return Ok(());
-        }
-        self.run.wait_while_timed()?;
-        // Record failures while the leases are held, so that no other process repeats work that is known to fail.
-        let result = caught(|| self.record(&group, journal, candidates, &mut sweep.trie));
-        if let Err(error) = &result
-            && error.kind() == ErrorKind::Job
-        {
-            for chunk in &group.chunks {
-                self.run.store.note_attempt(&self.lease_name(*chunk), self.label, &error.one_line());
-            }
-        }
-        sweep.unwritten.extend(group.leases);
-        let least = FLUSH_EVERY.max(10 * sweep.looking);
-        if result.is_err() || sweep.since.is_none_or(|since| self.run.store.now() - since >= least) {
-            self.flush(sweep, journal)?;
-        }
-        let (lost, ran) = result?;
-        if !lost.is_empty() {
-            let label = self.label;
-            let count = lost.len();
-            self.run.note(format!("{label}: suspended too long; other workers took over {count} chunks"));
-        }
-        for chunk in group.chunks.into_iter().filter(|chunk| !lost.contains(chunk)) {
-            let ran = ran.get(&chunk).copied();
-            if let Err(stopped) = self.run.advance_running(job, self.eval_set.tokens(chunk), ran) {
-                self.flush(sweep, journal)?;
-                return Err(stopped);
-            }
-        }
-        sweep.others.extend(lost);
-        Ok(())
-    }
-
-    /// Computes a group of chunks for candidates that lack all of them, and records the results, except for chunks
-    /// whose leases were lost. Returns the lost chunks, and the numbers of processed tokens that differ from the
-    /// announced ones.
-    fn record(
-        &self,
-        group: &ChunkGroup,
-        journal: &mut Journal,
-        candidates: &mut [ScoredVariant],
-        known: &mut Option<(Vec<usize>, Trie)>,
-    ) -> Result<(Vec<usize>, HashMap<usize, usize>)> {
-        let ChunkGroup { chunks, members, leases, tokens } = group;
-        known.take_if(|(cached, _)| cached != members);
-        let (_, trie) = known.get_or_insert_with(|| {
-            let programs: Vec<Program> =
-                members.iter().filter_map(|&member| candidates[member].program.clone()).collect();
-            (members.clone(), self.eval_set.trie(&programs))
-        });
-        let mut seconds = vec![0.0; trie.len()];
-        fault::here("score");
-        let engine = self.models.get(self.backbone)?;
-        let results = self.eval_set.run(&*engine, trie, chunks, &mut seconds);
-        engine.notes().into_iter().for_each(|note| self.run.note(format!("{}: {note}", self.label)));
-        let results = results?;
-        let shares = trie.shares(&seconds);
-        let mut lost = Vec::new();
-        let mut ran = HashMap::new();
-        for ((&chunk, lease), results) in chunks.iter().zip(leases).zip(results) {
-            if !lease.holds() {
-                lost.push(chunk);
-                continue;
-            }
-            let values: Vec<&[f64]> = results.iter().map(Vec::as_slice).collect();
-            ran.extend(self.eval_set.ran(chunk, &values).map(|tokens| (chunk, tokens)));
-            let part = self.eval_set.tokens(chunk) as f64 / (*tokens).max(1) as f64;
-            for ((&index, values), seconds) in members.iter().zip(results).zip(&shares) {
-                let candidate = &mut candidates[index];
-                let key = candidate.key.hash().to_string();
-                let record = JournalRecord { key, chunk, values, seconds: seconds * part };
-                journal.push(&record)?;
-                candidate.take(&record, self.eval_set);
-            }
-        }
-        Ok((lost, ran))
-    }
-
-    /// Writes the records to disk, if the backbone has not changed since hashing.
-    fn flush(&self, sweep: &mut Sweep, journal: &mut Journal) -> Result<()> {
-        let store = self.run.store;
-        let started = self.run.store.now();
-        self.models.unchanged(self.backbone)?;
-        let now = store.now();
-        let any = !sweep.unwritten.is_empty();
-        journal.flush()?;
-        sweep.unwritten.clear();
-        (sweep.since, sweep.looking) = (Some(now), now - started);
-        if any {
-            self.run.kept();
-            if let Some(within) = self.within {
-                within.gone_on();
-            }
-        }
-        Ok(())
-    }
-
     /// Reads the records of all processes, and checks which candidates have been stored. The scores of all variants are
     /// stored together, so one lookup suffices for hundreds of them.
-    fn catch_up(&self, journal: &mut Journal, candidates: &mut [ScoredVariant]) {
+    pub(super) fn catch_up(&self, journal: &mut Journal, candidates: &mut [ScoredVariant]) {
         let (records, damages) = journal.read();
         for error in damages {
             self.run.note(format!("{}: {}", self.label, error.one_line()));
@@ -406,49 +202,12 @@ impl ChunkRun<'_> {
 /// State of a scoring job, kept while other processes work on the rest.
 pub(crate) struct ChunkState {
     /// Number of the job; `None` until something is computed here.
-    job: Option<usize>,
+    pub(super) job: Option<usize>,
     /// Journal; `None` once the scores are stored.
-    journal: Option<Journal>,
-    candidates: Vec<ScoredVariant>,
+    pub(super) journal: Option<Journal>,
+    pub(super) candidates: Vec<ScoredVariant>,
     /// Chunks missing from some candidates.
-    left: Vec<usize>,
+    pub(super) left: Vec<usize>,
     /// Whether the other processes' results have just been read.
-    caught_up: bool,
-}
-
-/// Result of an attempt to lease a chunk.
-enum ChunkLease {
-    /// Lease acquired, with the candidates that lack the chunk.
-    Mine(Vec<usize>, Lease),
-    /// All candidates have the chunk.
-    Done,
-    Others,
-    GivenUp(String),
-}
-
-/// Chunks to compute together.
-#[derive(Default)]
-struct ChunkGroup {
-    chunks: Vec<usize>,
-    /// Candidates that lack the chunks.
-    members: Vec<usize>,
-    leases: Vec<Lease>,
-    tokens: usize,
-}
-
-/// State of one visit to all remaining chunks.
-#[derive(Default)]
-struct Sweep {
-    /// Next group of chunks to compute.
-    group: ChunkGroup,
-    /// Chunks leased by other processes.
-    others: Vec<usize>,
-    /// Trie of the candidates of the last group, reused if the next group has the same candidates.
-    trie: Option<(Vec<usize>, Trie)>,
-    /// Leases of chunks whose records are not on disk yet; released after the next flush.
-    unwritten: Vec<Lease>,
-    /// Time of the last flush; `None` before the first, which happens immediately.
-    since: Option<Duration>,
-    /// Time needed to check that the backbone is unchanged. It is long if the system does not report file changes.
-    looking: Duration,
+    pub(super) caught_up: bool,
 }

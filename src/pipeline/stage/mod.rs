@@ -3,6 +3,7 @@
 
 pub mod activations;
 pub mod calibration;
+mod chunk_sweep;
 pub(crate) mod chunks;
 pub mod distilled;
 pub mod generations;
