@@ -34,7 +34,7 @@ fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], bud
     of_programs
         .into_iter()
         .map(|values| {
-            let mut scores = ghostlab::evaluate::choices::scored(&values).into_iter();
+            let mut scores = ghostlab::evaluate::choices::scores_of_choices(&values).into_iter();
             documents.iter().map(|choices| scores.by_ref().take(choices.len()).collect()).collect()
         })
         .collect()

@@ -15,7 +15,7 @@ use crate::common::world::World;
 use crate::common::{checkout, fixture, relative_error};
 use crate::llama_cpp::{generated, python, small_tokenizer, success, theirs};
 use ghostlab::grid::Grid;
-use ghostlab::model::{Batch, Config, Decoder, Model, Program, Step, whole};
+use ghostlab::model::{Batch, Config, Decoder, Model, Program, Step, folder_program};
 use ghostlab::pipeline::exec::{RunSettings, stored_program};
 use ghostlab::pipeline::plan::Plan;
 use ghostlab::pipeline::stage;
@@ -79,7 +79,7 @@ fn compare(world: &World, python: &Path, dtypes: &[(&str, f64)]) -> usize {
                 let file = world.path(&format!("{cell}.{dtype}.gguf"));
                 let error = relative_error(&theirs(python, world, &file, &ids), &expected);
                 let config = Config::read_with_attachments(&file).unwrap();
-                let read = whole(&config, &file).unwrap();
+                let read = folder_program(&config, &file).unwrap();
                 let ours = logits(&Decoder::load_with(config, &file).unwrap(), &read, &ids);
                 let own_error = relative_error(&ours, &expected);
                 println!("{cell} {dtype}: {error:e} in llama.cpp, {own_error:e} here");

@@ -50,7 +50,7 @@ fn named(setting: &Setting) -> Vec<Named> {
     let measures = measures.chain(variant.prompts.iter().map(|prompt| (prompt, None)));
     let keys = variant.scores.iter().chain(&variant.latencies);
     let named = measures.zip(keys).map(|((measure, journal), key)| Named {
-        identity: variant.identity.measured(measure),
+        identity: variant.identity.with_measure(measure),
         key: key.hash().to_owned(),
         journal,
         calibrating: calibrating.clone(),
@@ -255,7 +255,7 @@ fn what_is_stored_says_what_it_is() {
     let mut kinds = BTreeSet::new();
     for entry in store.entries() {
         let ghostlab_store::Found::Whole(artifact) = &entry.found else { panic!("{entry:?}") };
-        let about = artifact.meta().about();
+        let about = artifact.meta().description();
         if about.is_null() {
             continue;
         }

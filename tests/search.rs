@@ -15,7 +15,7 @@ use crate::common::world::World;
 use crate::common::{checkout, json};
 use ghostlab::grid::Draw;
 use ghostlab::results::StoredResults;
-use ghostlab::search::{FIRST_DOCUMENTS, FIRST_WINDOWS, judged};
+use ghostlab::search::{FIRST_DOCUMENTS, FIRST_WINDOWS, held_out_items};
 use serde_json::Value;
 use simulation::{KnownObjective, KnownScores, candidates, simulate};
 
@@ -72,7 +72,7 @@ fn race_and_held_out_items_are_disjoint() {
     let candidates = found["candidates"].as_array().unwrap();
     let count = losses_of(&results, "tiny.dense").len();
     let order = Draw { seed: 0, from: 0, to: count }.of(count).unwrap();
-    let last = count - judged(count);
+    let last = count - held_out_items(count);
     assert_eq!(found["objectives"][0]["items"], last);
     for candidate in candidates {
         let seen = candidate["items"].as_u64().unwrap() as usize;

@@ -54,9 +54,14 @@ pub(super) fn definition(data: &[u8]) {
     };
     for task in tasks {
         let again: Definition = serde_json::from_value(serde_json::to_value(&task).unwrap()).unwrap();
-        assert_eq!((again.asks(), again.judges()), (task.asks(), task.judges()), "{}", task.name);
+        assert_eq!(
+            (again.request_keys(), again.scoring_keys()),
+            (task.request_keys(), task.scoring_keys()),
+            "{}",
+            task.name
+        );
         let splits = [Some(task.evaluated()), task.exampled()].into_iter().flatten().collect::<Vec<_>>();
-        let made = FileRows::below(folder.path(), &task.data, &splits).and_then(|rows| {
+        let made = FileRows::find_in(folder.path(), &task.data, &splits).and_then(|rows| {
             let task = Task::new(task.clone(), &rows)?;
             task.requests(&rows, &Setting { shots: Some(1), ..Setting::default() })
         });

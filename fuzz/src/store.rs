@@ -46,7 +46,7 @@ fn packed(folder: &Path) -> ([Key; 2], PathBuf) {
     let store = Store::open(folder, stage::WORDS).unwrap();
     let keys = [1, 2].map(|id| Key::new(stage::scores::KIND, json!({"of": id}), []));
     store.put_all(keys.iter().map(|key| store.packing(key, 0.5, &PAYLOADS)).collect()).unwrap();
-    let file = store.lies(&keys[0]);
+    let file = store.object_path(&keys[0]);
     (keys, file)
 }
 

@@ -30,7 +30,7 @@ pub const METADATA: &str = "ro-crate-metadata.json";
 pub const MANIFEST: &str = "manifest-sha256.txt";
 
 /// Reads hashes and names from a checksum file, if it exists.
-pub fn listed(path: &Path) -> Result<Option<Vec<(String, String)>>> {
+pub fn read_checksums(path: &Path) -> Result<Option<Vec<(String, String)>>> {
     if !path.is_file() {
         return Ok(None);
     }
@@ -45,7 +45,7 @@ pub fn listed(path: &Path) -> Result<Option<Vec<(String, String)>>> {
 /// Fails if the checksum file is missing or cannot be read.
 pub fn listed_in(folder: &Path) -> Result<Vec<(String, String)>> {
     let path = folder.join(Manifest::FILE);
-    listed(&path)?.ok_or_else(|| {
+    read_checksums(&path)?.ok_or_else(|| {
         Error::missing("the results folder has no file list")
             .at(path.display().to_string())
             .expected("the list of file hashes written by a run")

@@ -8,7 +8,7 @@ use std::path::Path;
 use zip::ZipArchive;
 use zip::result::ZipError;
 
-use super::{MANIFEST, is_inside, listed};
+use super::{MANIFEST, is_inside, read_checksums};
 use crate::error::{Error, Result};
 use crate::files::{caught, sha256};
 use crate::quantity::counted;
@@ -34,8 +34,8 @@ pub struct Altered {
 /// Fails if the archive is invalid, with the name of the entry.
 pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked> {
     // The zip reader may panic on damaged bytes.
-    let names = caught::catch(|| written(from, bytes, to)).map_err(|panic| broken(&panic))??;
-    let listed = listed(&to.join(MANIFEST))?.ok_or_else(|| {
+    let names = caught::catch(|| write_entries(from, bytes, to)).map_err(|panic| broken(&panic))??;
+    let listed = read_checksums(&to.join(MANIFEST))?.ok_or_else(|| {
         Error::bad_input("the file is not a packed record")
             .expected(format!("an archive with {MANIFEST}, as `ghostlab record pack` writes it"))
             .found(format!("{}, none with that name", counted(names.len(), "file")))
@@ -64,7 +64,7 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked>
 }
 
 /// Writes all entries and returns their names.
-fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<String>> {
+fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<String>> {
     let mut archive = ZipArchive::new(from).map_err(|error| of_zip(&error))?;
     let mut names = BTreeSet::new();
     let mut room = bytes;

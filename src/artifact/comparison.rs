@@ -28,7 +28,7 @@ pub(super) fn compare(ours: &Measurement, paper: &[Record], tolerance: &Toleranc
     let same: Vec<&Record> = paper.iter().filter(|theirs| theirs.metric == record.metric).collect();
     let exact = same.iter().find(|theirs| theirs.condition == record.condition);
     // The paper's tables need not state a size that they do not vary.
-    let found = exact.or_else(|| same.iter().find(|theirs| alike(&theirs.condition, &record.condition)))?;
+    let found = exact.or_else(|| same.iter().find(|theirs| conditions_match(&theirs.condition, &record.condition)))?;
     Some(paper_value(ours, found.value?, tolerance))
 }
 
@@ -49,7 +49,7 @@ fn paper_value(ours: &Measurement, paper: f64, tolerance: &Tolerance) -> PaperCo
 }
 
 /// Returns whether two conditions match: both dense, or only one of them states the number of sequences.
-fn alike(one: &Condition, other: &Condition) -> bool {
+fn conditions_match(one: &Condition, other: &Condition) -> bool {
     if one.criterion == DENSE || other.criterion == DENSE {
         return one.criterion == other.criterion && one.backbone == other.backbone;
     }
@@ -63,7 +63,7 @@ fn is_bare(condition: &Condition) -> Condition {
 
 /// Formats a table's comparison with the paper for a terminal.
 pub(super) fn beside_paper(table: &Table) -> String {
-    let compared: Vec<_> = table.shown().filter_map(|(_, shown)| Some((shown, shown.comparison.as_ref()?))).collect();
+    let compared: Vec<_> = table.numbers().filter_map(|(_, shown)| Some((shown, shown.comparison.as_ref()?))).collect();
     if compared.is_empty() {
         return String::new();
     }
@@ -204,7 +204,7 @@ pub(super) fn stopped_by(misses: &[GateFailure]) -> Option<Error> {
 }
 
 /// Inserts the cells that the gate stopped as failed cells.
-pub(super) fn with_stopped(outcome: GridOutcome, grid: &Grid, misses: &[GateFailure]) -> GridOutcome {
+pub(super) fn insert_gated_cells(outcome: GridOutcome, grid: &Grid, misses: &[GateFailure]) -> GridOutcome {
     if misses.is_empty() {
         return outcome;
     }
@@ -277,7 +277,7 @@ fn other_options(measurement: &Measurement, found: &mut Vec<String>) {
     let defaults = [Method::<dyn Criterion>::defaults, Method::<dyn Recovery>::defaults];
     for (axis, defaults) in ["criterion", "recovery"].into_iter().zip(defaults) {
         let Some(name) = variant.get(axis).and_then(Value::as_str) else { continue };
-        let usual = settings::below(axis, &defaults(name));
+        let usual = settings::flatten_below(axis, &defaults(name));
         let trained = format!("{axis}.{}.", recovery::FINETUNE);
         let options = variant.iter().filter(|(option, _)| option.starts_with(&format!("{axis}.")));
         for (option, value) in options

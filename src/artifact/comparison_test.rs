@@ -80,7 +80,7 @@ fn with(option: &str, value: &str) -> Arc<Settings> {
     let options = serde_json::Map::from_iter([(option.to_owned(), value.into())]);
     let options = crate::recovery::resolved("ghosted", &options).map(|resolved| resolved.1);
     let method = Settings::from([("recovery".to_owned(), "ghosted".into())]);
-    Arc::new(method.into_iter().chain(settings::below("recovery", &options.unwrap())).collect())
+    Arc::new(method.into_iter().chain(settings::flatten_below("recovery", &options.unwrap())).collect())
 }
 
 #[test]

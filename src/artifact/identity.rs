@@ -101,7 +101,7 @@ pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
         let of_paper = paper.iter().map(|entry| &entry.record.condition).find(|condition| condition.backbone == *name);
         let Some(&Condition { layers, .. }) = of_paper else { continue };
         if backbone.layers != layers {
-            return Err(unlike(name, &backbone.path, [layers, backbone.layers]));
+            return Err(wrong_layer_count(name, &backbone.path, [layers, backbone.layers]));
         }
         match backbone.hub.as_ref().and_then(|hub| lock.get(&hub.want.source)) {
             Some(pinned) => held_against(name, &backbone.path, pinned, hash)?,
@@ -171,7 +171,7 @@ pub fn examine(need: &InputRef, around: &InputResolver<'_>, hash: HashOf<'_>) ->
             .map(|entry| &entry.record.condition)
             .find(|condition| around.profile() == Some(PROFILE) && condition.backbone == need.name);
         if let Some(paper_model) = of_paper.filter(|condition| condition.layers != config.layers) {
-            return Err(unlike(&need.name, &path, [paper_model.layers, config.layers]));
+            return Err(wrong_layer_count(&need.name, &path, [paper_model.layers, config.layers]));
         }
         if let (Some(pinned), Some(_)) = (pinned, of_paper) {
             held_against(&need.name, &path, pinned, hash)?;
@@ -234,7 +234,7 @@ pub fn weight_bytes(folder: &Path) -> Option<u64> {
     Some(files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|about| about.len()).sum())
 }
 
-fn unlike(name: &str, path: &Path, layers: [usize; 2]) -> Error {
+fn wrong_layer_count(name: &str, path: &Path, layers: [usize; 2]) -> Error {
     let [expected, found] = layers.map(|count| format!("{count} layers"));
     another(name, path).expected(expected).found(found)
 }

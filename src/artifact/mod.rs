@@ -46,11 +46,11 @@ mod tradeoff_test;
 #[cfg(test)]
 mod views_test;
 
-pub use catalogue::{Artifact, PaperPlace, all, chosen, of_profile, printed};
+pub use catalogue::{Artifact, PaperPlace, all, of_profile, printed, select};
 pub use comparison::{Gate, GateFailure};
 pub use files::{TableShape, run_files, write_run};
 pub use finished::{UpToDateCheck, contents};
-pub use folder::{Published, ResultsFolder, here};
+pub use folder::{Published, ResultsFolder, run_folder};
 pub use identity::{ExaminedInput, examine, hold, identify, weight_bytes};
 pub use page_part::PagePart;
 pub use pipeline::{ArtifactOutcome, Executor, Gated, Runner, artifact_files, list, make, run_gate};

@@ -40,7 +40,7 @@ impl PagePart {
 
     /// Returns whether the page would look the same, ignoring who computed the parts and when.
     pub(super) fn shows_the_same(&self, other: &Self) -> bool {
-        fn shown(part: &PagePart) -> (PageArtifact, bool, BTreeMap<String, CellNote>) {
+        fn page_artifact(part: &PagePart) -> (PageArtifact, bool, BTreeMap<String, CellNote>) {
             let artifact = PageArtifact { provenance: Vec::new(), computed: Vec::new(), ..part.artifact.clone() };
             let mut cells = part.cells.clone();
             for note in cells.values_mut() {
@@ -50,7 +50,7 @@ impl PagePart {
             // Parts of earlier versions do not state who computed the numbers.
             (artifact, part.artifact.computed.is_empty(), cells)
         }
-        shown(self) == shown(other)
+        page_artifact(self) == page_artifact(other)
     }
 
     /// Writes the part.
@@ -158,7 +158,7 @@ pub(super) fn list_sheet(artifact: &Artifact, list: &NameList) -> PagePart {
         // A column with few distinct texts is offered as a filter.
         let texts: BTreeSet<&String> = list.rows.iter().map(|row| &row[at]).collect();
         let choice = 2 * texts.len() <= list.rows.len();
-        SavedColumn { label: at == list.label, choice, ..SavedColumn::named(head) }
+        SavedColumn { label: at == list.label, choice, ..SavedColumn::with_name(head) }
     });
     let view = SavedTable::of_words(columns.collect(), &list.rows);
     PagePart { artifact: PageArtifact { tables: vec![view], ..described(artifact) }, cells: BTreeMap::new() }
@@ -173,7 +173,7 @@ pub(super) fn raced_sheet(
     provenance: Vec<(String, String)>,
 ) -> PagePart {
     let (heads, rows) = table.split_first().map_or((&[][..], &[][..]), |(heads, rows)| (heads.as_slice(), rows));
-    let columns = heads.iter().map(SavedColumn::named).collect();
+    let columns = heads.iter().map(SavedColumn::with_name).collect();
     let view = SavedTable { notes, ..SavedTable::of_words(columns, rows) };
     let artifact = PageArtifact {
         profile: profile.to_owned(),

@@ -72,8 +72,8 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     let mut different = Vec::new();
     different.extend(numbers(our_numbers.unwrap_or_default(), their_numbers.unwrap_or_default()));
     let settings = settings_that_differ(&theirs["grid"], &ours["grid"]);
-    different.extend(listed("settings", settings.into_iter().map(|setting| setting.path)));
-    different.extend(listed("inputs", unequal(&ours["inputs"], &theirs["inputs"]).into_iter()));
+    different.extend(list_names("settings", settings.into_iter().map(|setting| setting.path)));
+    different.extend(list_names("inputs", unequal(&ours["inputs"], &theirs["inputs"]).into_iter()));
     let findings = FindingDifference::of(&findings(ours), &findings(theirs));
     let is_rounding =
         findings.structure.is_none() && findings.largest.as_ref().is_none_or(|(_, size)| *size <= ROUNDING);
@@ -84,7 +84,7 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     let mut files = unequal(&ours["files"], &theirs["files"]);
     files.remove(StoredResults::FILE);
     if our_numbers.is_none() && !files.is_empty() {
-        different.extend(listed("files", files.into_iter()));
+        different.extend(list_names("files", files.into_iter()));
     } else {
         rounding.extend(differing_files::explain(made, recorded, files.iter().map(String::as_str))?);
     }
@@ -209,7 +209,7 @@ fn relative_size((_, one, two): &&&(&(String, String, String), &ResultRow, &Resu
     Some((one - two).abs() / two.abs().max(f64::MIN_POSITIVE))
 }
 
-fn listed(head: &str, names: impl Iterator<Item = String>) -> Option<String> {
+fn list_names(head: &str, names: impl Iterator<Item = String>) -> Option<String> {
     let names: BTreeSet<String> = names.collect();
     let more = names.len().saturating_sub(NAMED);
     let shown: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();

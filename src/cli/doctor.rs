@@ -59,7 +59,7 @@ impl CheckItem {
         Self::new(Mark::Note, what, found, todo)
     }
 
-    pub(super) fn lacks(what: impl Into<String>, error: &Error) -> Self {
+    pub(super) fn missing(what: impl Into<String>, error: &Error) -> Self {
         Self::new(Mark::Lacks, what, error.one_line(), error.advice().unwrap_or_default())
     }
 
@@ -101,11 +101,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             lines.extend(hub_lines(settings, &needs));
             lines.push(token_line(settings));
         }
-        Err(error) => lines.push(CheckItem::lacks("hub environment variables", error)),
+        Err(error) => lines.push(CheckItem::missing("hub environment variables", error)),
     }
     lines.extend(machine_lines(&needs));
     lines.push(match &looked {
-        Err(error) if !no_store => CheckItem::lacks("store", error),
+        Err(error) if !no_store => CheckItem::missing("store", error),
         _ => store_line(store),
     });
 
@@ -152,7 +152,7 @@ fn input(need: &InputRef, list: &InputList, store: Option<&Store>) -> CheckItem 
     let what = format!("{} {}", need.kind.word(), need.name);
     let around = list.around();
     match artifact::examine(need, &around, &work::hash(store)) {
-        Err(error) => CheckItem::lacks(what, &error),
+        Err(error) => CheckItem::missing(what, &error),
         Ok(ExaminedInput { found, unpinned: None }) => CheckItem::good(what, found),
         Ok(ExaminedInput { found, unpinned: Some(source) }) => {
             CheckItem::note(what, found, format!("run `{} --lock` to pin {source}", around.command()))
@@ -252,7 +252,7 @@ fn store_line(store: Option<&Store>) -> CheckItem {
         format!("{}, on {}{free}", root.display(), system.map_or("an unknown file system", |system| system.name));
     let writable = tempfile::tempfile_in(folder).map_err(|error| Error::io("write", folder, &error));
     match (writable, system) {
-        (Err(error), _) => CheckItem::lacks("store", &error),
+        (Err(error), _) => CheckItem::missing("store", &error),
         (Ok(_), Some(system)) if system.shared => CheckItem::note(
             "store",
             found,

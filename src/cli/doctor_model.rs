@@ -13,7 +13,7 @@ use crate::files::parts;
 use crate::model::architecture::QueryKeyNorm;
 use crate::model::{
     Batch, CandlesOwn, Config, DeviceName, EngineChoice, FloatType, HostRows, Observer, Placement, Products, Program,
-    ResidualStream, Step, Sublayer, Trie, check_weights, deployed, whole,
+    ResidualStream, Step, Sublayer, Trie, check_weights, deployed, folder_program,
 };
 use crate::options::Options;
 use crate::{machine, recovery};
@@ -38,16 +38,16 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
     let mut lines =
         vec![CheckItem::good("architecture", shape(&config)), CheckItem::good("attention", attention(&config))];
     let millions = layout.parameters() as f64 / 1e6;
-    let stored = FloatType::stored(model)?.name();
+    let stored = FloatType::stored_in(model)?.name();
     lines.push(CheckItem::good("parameters", format!("{millions:.1} M, stored as {stored}")));
     lines.extend(config.notes.iter().map(|note| CheckItem::note("config", note.clone(), "")));
     lines.push(CheckItem::good("memory needed", memory(&config)));
     if check {
-        lines.extend(checks(&config, model).unwrap_or_else(|error| vec![CheckItem::lacks("check", &error)]));
+        lines.extend(checks(&config, model).unwrap_or_else(|error| vec![CheckItem::missing("check", &error)]));
     }
     lines.push(match Tokenizer::load(parts::tokenizer(model)) {
         Ok(tokenizer) => CheckItem::good("tokenizer", format!("ids below {}", tokenizer.vocab_size())),
-        Err(error) => CheckItem::lacks("tokenizer", &error),
+        Err(error) => CheckItem::missing("tokenizer", &error),
     });
     if !config.is_plain() {
         let found = format!("{}: can be scored, but not pruned", config.export_text());
@@ -103,7 +103,7 @@ fn exports(config: &Config, layout: &Layout, model: &Path) -> Vec<CheckItem> {
 
 /// Compares the logits of the built-in kernels, of the candle engine and of the model in candle-transformers.
 fn checks(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
-    let program = whole(config, model)?;
+    let program = folder_program(config, model)?;
     // Stay within the sliding window: in candle-transformers it is one token wider or missing.
     let length = config.windows.iter().flatten().min().map_or(CHECKED, |&width| CHECKED.min(width));
     let ids: Vec<u32> =

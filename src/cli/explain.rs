@@ -137,7 +137,7 @@ fn fields(object: &Value, indent: &str, lines: &mut Vec<String>) {
 /// Fails if no cell or several cells match.
 pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
     let cells: Vec<CellNames> = grid.cells.iter().map(CellNames::of).collect();
-    match like(&cells, text).as_slice() {
+    match find_cells(&cells, text).as_slice() {
         [only] => Ok(*only),
         [] => {
             let error = Error::bad_input("the grid has no cell with this name").found(format!("`{text}`"));
@@ -194,7 +194,7 @@ const AXES: [&str; 5] = ["backbone", "criterion", "depth", "recovery", "calibrat
 ///
 /// The rules are, in order: full name, suffix, parts in order, prefixes of parts. The same rules for old names follow,
 /// where an axis name selects a part (`depth/3`). Substrings come last.
-fn like(cells: &[CellNames], text: &str) -> Vec<usize> {
+fn find_cells(cells: &[CellNames], text: &str) -> Vec<usize> {
     let end = format!(".{text}");
     let words: Vec<(Option<usize>, &str)> = text.split('.').map(|word| (None, word)).collect();
     let former = former_words(text);
@@ -281,7 +281,7 @@ mod tests {
 
     fn found(text: &str) -> Vec<String> {
         let cells = cells();
-        like(&cells, text).into_iter().map(|index| cells[index].name["tiny-3.1.".len()..].to_owned()).collect()
+        find_cells(&cells, text).into_iter().map(|index| cells[index].name["tiny-3.1.".len()..].to_owned()).collect()
     }
 
     #[test]
@@ -301,7 +301,7 @@ mod tests {
     fn what_a_cell_was_called_before_means_it_still() {
         let cells = cells();
         for (at, cell) in cells.iter().enumerate() {
-            assert_eq!(like(&cells, &cell.former), [at], "{}", cell.former);
+            assert_eq!(find_cells(&cells, &cell.former), [at], "{}", cell.former);
         }
         assert_eq!(found("sleb/3/ghosted"), ["sleb-3.ghosted"]);
         assert_eq!(found("sleb/depth/3/ghosted"), ["sleb-3.ghosted"]);

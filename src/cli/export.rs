@@ -14,7 +14,7 @@ use super::{home, progress, stop};
 use crate::checkpoint::GgufType;
 use crate::error::{Error, Result};
 use crate::export::{self, Exported, Exporter, Form};
-use crate::files::output::apart;
+use crate::files::output::check_separate;
 use crate::grid::Grid;
 use crate::model::{EngineRequest, FloatType};
 use crate::quantity::Gigabytes;
@@ -53,14 +53,14 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.grid_args.work()?;
-    let chosen = chosen(&grids, arguments)?;
+    let chosen = selected_cells(&grids, arguments)?;
     let store = arguments.grid_args.store()?;
     // Check all targets before writing any.
     for (grid, _, folder) in &chosen {
         match arguments.gguf {
             Some(_) => export::check_gguf(folder, home::inputs(grid, &store))?,
             None => {
-                apart(folder, &home::inputs(grid, &store))?;
+                check_separate(folder, &home::inputs(grid, &store))?;
                 export::check(folder)?;
             }
         }
@@ -106,7 +106,7 @@ fn line(exported: &Exported) -> String {
 }
 
 /// Returns the selected cells with their output paths.
-fn chosen<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid, usize, PathBuf)>> {
+fn selected_cells<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid, usize, PathBuf)>> {
     // The grid of an artifact itself is the last one.
     let grid = grids.last().ok_or_else(|| Error::bad_input("the grid has no cells"))?;
     if let Some(text) = &arguments.cell {

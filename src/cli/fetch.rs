@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::answer::done::{Fetched, HubFile, Refused, shown};
+use super::answer::done::{Fetched, HubFile, Refused, display_path};
 use super::answer::{self, Answer};
 use super::fetch_request::{Request, needs_of_targets, requests_of};
 use super::home::StoreArgs;
@@ -88,7 +88,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let hub = Hub::new(HubSettings::from_env()?);
     let store = arguments.store.look_anyway(None).ok().filter(|store| store.root().join("store.json").is_file());
-    let fetched = Fetched { cache: shown(hub.cache().root()), ..Fetched::default() };
+    let fetched = Fetched { cache: display_path(hub.cache().root()), ..Fetched::default() };
     let mut run =
         FetchRun { arguments, hub: &hub, store: store.as_ref(), stop: &stop, fetched, code: ExitCode::SUCCESS };
     if !arguments.lock && !arguments.dry_run {
@@ -140,7 +140,7 @@ impl FetchRun<'_> {
             print_list(&plan, self.hub);
         } else {
             pin(self.hub, &plan, lock_file, &*reporter, self.stop)?;
-            self.fetched.locks.push(shown(lock_file));
+            self.fetched.locks.push(display_path(lock_file));
         }
         self.fetched.files.extend(hub_files(&plan));
         Ok(())
@@ -248,7 +248,7 @@ fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     adopt(&hub, &plan, file, &mut fetched)?;
     note_fetched(&fetched, &hub, None);
     let answer = Fetched {
-        cache: shown(hub.cache().root()),
+        cache: display_path(hub.cache().root()),
         files: hub_files(&plan),
         brought: fetched.brought,
         bytes: fetched.bytes,

@@ -199,7 +199,7 @@ impl GridArgs {
         }
         match Artifact::read(&self.grid)? {
             Some(artifact) if artifact.description.list.is_none() => {
-                let grids = artifact.runs(self.profile.as_deref(), &self.overrides)?;
+                let grids = artifact.grids_to_run(self.profile.as_deref(), &self.overrides)?;
                 grids.iter().for_each(detailed);
                 Ok((grids, Some(artifact)))
             }
@@ -215,7 +215,7 @@ impl GridArgs {
             .at(self.grid.display().to_string())
             .expected("a grid file")
             .found("nothing");
-        let more = home::below(None, "experiments", None).join(&self.grid).with_extension("yaml");
+        let more = home::default_directory(None, "experiments", None).join(&self.grid).with_extension("yaml");
         let otherwise = match more.is_file() {
             true => format!("did you mean `{}`?", more.display()),
             false => "check the path for typos".to_owned(),

@@ -53,7 +53,7 @@ fn checkout(near: Option<&Path>) -> Option<PathBuf> {
 }
 
 /// Returns the named directory, or a default below the checkout or the current directory.
-pub(super) fn below(named: Option<&PathBuf>, default: &str, near: Option<&Path>) -> PathBuf {
+pub(super) fn default_directory(named: Option<&PathBuf>, default: &str, near: Option<&Path>) -> PathBuf {
     named.cloned().unwrap_or_else(|| checkout(near).unwrap_or_default().join(default))
 }
 
@@ -70,7 +70,7 @@ pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     let found = checkout(None).map(|checkout| checkout.join("experiments")).filter(|folder| folder.is_dir());
     found.or_else(installed::experiments).ok_or_else(|| {
         Error::missing("no experiments found")
-            .at(here())
+            .at(current_directory())
             .expected("a folder `experiments` in this folder or one above it")
             .found("none")
             .hint(format!("run the command in a checkout, or set the folder with --experiments or {EXPERIMENTS}"))
@@ -113,7 +113,7 @@ pub(super) fn inputs(grid: &Grid, store: &Store) -> Vec<Input> {
     inputs
 }
 
-fn here() -> String {
+fn current_directory() -> String {
     std::env::current_dir().map_or(".".to_owned(), |folder| folder.display().to_string())
 }
 
@@ -123,13 +123,13 @@ impl StoreArgs {
         self.sought(None).ok()
     }
 
-    fn named(&self) -> Option<PathBuf> {
+    fn explicit_path(&self) -> Option<PathBuf> {
         self.store.clone().or_else(|| std::env::var_os(STORE).map(PathBuf::from))
     }
 
     fn path(&self, near: Option<&Path>) -> Result<PathBuf> {
         let path = self.sought(near)?;
-        let how = match (&self.store, self.named()) {
+        let how = match (&self.store, self.explicit_path()) {
             (Some(_), _) => "--store".to_owned(),
             (None, Some(_)) => STORE.to_owned(),
             (None, None) if checkout(near).is_none() => "user data directory; no checkout found".to_owned(),
@@ -141,12 +141,12 @@ impl StoreArgs {
 
     fn sought(&self, near: Option<&Path>) -> Result<PathBuf> {
         let found = self
-            .named()
+            .explicit_path()
             .or_else(|| checkout(near).map(|checkout| checkout.join("data/store")))
             .or_else(|| Some(installed::user_data()?.join("store")));
         found.ok_or_else(|| {
             Error::missing("no store found")
-                .at(here())
+                .at(current_directory())
                 .expected(match near {
                     Some(grid) => format!("a checkout that contains {} or the current folder", grid.display()),
                     None => "a checkout that contains the current folder".to_owned(),
@@ -159,7 +159,7 @@ impl StoreArgs {
     /// Opens the store for writing: the named one, or that of the checkout around `near`.
     pub(super) fn store(&self, near: Option<&Path>) -> Result<Store> {
         let path = self.path(near)?;
-        if self.named().is_none() && checkout(near).is_none() && !path.exists() {
+        if self.explicit_path().is_none() && checkout(near).is_none() && !path.exists() {
             note!("creating a store in {} (set --store or {STORE} to use another one)", path.display());
         }
         Ok(Store::open(&path, stage::WORDS)?.rehashing(self.rehash).signed(machine::signature))
@@ -167,7 +167,7 @@ impl StoreArgs {
 
     /// Opens the store for reading. An explicitly named store must exist.
     pub(super) fn look(&self) -> Result<Store> {
-        match self.named() {
+        match self.explicit_path() {
             // Check only that the marker exists. Reading it later reports an entry of the wrong type.
             Some(named) if named.join("store.json").symlink_metadata().is_err() => Err(no_store(&named)),
             _ => self.look_anyway(None),

@@ -243,7 +243,7 @@ fn table(ranked: &RankedLayers) -> String {
         let mut row = vec![layer.to_string()];
         row.extend(ranked.criteria.iter().map(|column| {
             let score = column.scores.iter().find(|score| score.layer == layer);
-            score.map_or("kept".to_owned(), |score| format!("{} ({})", shown(score.score), score.rank))
+            score.map_or("kept".to_owned(), |score| format!("{} ({})", format_score(score.score), score.rank))
         }));
         rows.push(row);
     }
@@ -252,7 +252,7 @@ fn table(ranked: &RankedLayers) -> String {
 }
 
 /// Formats a score with four decimals, or two if it is at least 10.
-fn shown(score: f64) -> String {
+fn format_score(score: f64) -> String {
     if score.abs() >= 10.0 { format!("{score:.2}") } else { format!("{score:.4}") }
 }
 

@@ -99,7 +99,7 @@ impl SharedEntries {
                 (Some(_), _) if Task::find(&task).is_err() => return Err(unknown_task(&task, self)),
                 (Some(file), _) => Some(json!({"path": absolute(file)?})),
                 (None, Some(entry)) => Some(entry.clone()),
-                (None, None) if known(EntryKind::Task, &task) => None,
+                (None, None) if is_known(EntryKind::Task, &task) => None,
                 (None, None) => Some(known_data(EntryKind::Task, &task).ok_or_else(|| unknown_task(&task, self))?),
             };
             let mut usage = json!({"name": task, "bos": bos});
@@ -136,7 +136,7 @@ impl SharedEntries {
                     entry.extend([("path".into(), json!(absolute(text)?)), ("rule".into(), json!(rule))]);
                 }
                 Some(Value::Object(shared)) => entry.extend(shared.clone()),
-                _ if known(EntryKind::Corpus, &corpus) => {}
+                _ if is_known(EntryKind::Corpus, &corpus) => {}
                 _ => match known_data(EntryKind::Corpus, &corpus) {
                     Some(Value::Object(of_hub)) => entry.extend(of_hub),
                     _ => return Err(unknown_text(&corpus, flag, self)),
@@ -184,7 +184,7 @@ fn canonical(path: &Path) -> Option<PathBuf> {
     std::fs::canonicalize(path).ok()
 }
 
-fn known(kind: EntryKind, name: &str) -> bool {
+fn is_known(kind: EntryKind, name: &str) -> bool {
     grid::names_around(Path::new(FILE), kind).iter().any(|known| known == name)
 }
 

@@ -26,7 +26,7 @@ thread_local! {
 }
 
 /// Runs a closure on this thread and captures its stdout and stderr.
-pub(super) fn kept<T>(run: impl FnOnce() -> T) -> (T, [String; 2]) {
+pub(super) fn capture<T>(run: impl FnOnce() -> T) -> (T, [String; 2]) {
     KEPT.set(Some(Default::default()));
     let made = run();
     (made, KEPT.take().unwrap_or_default())

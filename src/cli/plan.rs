@@ -15,7 +15,7 @@ use super::out::{bytes, cells, columns, flops, seconds};
 use super::{home, progress, work};
 use crate::artifact::{Artifact, TableShape, artifact_files, run_files};
 use crate::error::Result;
-use crate::files::output::apart;
+use crate::files::output::check_separate;
 use crate::grid::Grid;
 use crate::pipeline::exec::{self, Where, WorkKind};
 use crate::pipeline::plan::{Plan, Reason, warnings};
@@ -74,7 +74,7 @@ fn results_can_be_written(
     let results = arguments.results.as_ref();
     let (target, files) = match artifact {
         Some(artifact) => {
-            let results = home::below(results, "results", None);
+            let results = home::default_directory(results, "results", None);
             let target =
                 work::artifact_folder(artifact, grid, &grid_args.overrides, grid_args.engine.request(), &results)?;
             (target, artifact_files(artifact, grid))
@@ -84,7 +84,7 @@ fn results_can_be_written(
             (target, run_files(grid, &TableShape::Long))
         }
     };
-    apart(target.path(), &home::inputs(grid, store))?;
+    check_separate(target.path(), &home::inputs(grid, store))?;
     target.look(&files)
 }
 

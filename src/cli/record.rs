@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use tempfile::TempDir;
 
-use super::answer::done::{PackedRecord, shown};
+use super::answer::done::{PackedRecord, display_path};
 use super::answer::plan_cost::probe;
 use super::answer::{self, Answer};
 use super::out::bytes;
@@ -53,7 +53,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     file.check()?;
     let Packed { bytes: packed, folders, entries, left_out } = archive::pack(&all, license.as_deref())?;
     file.write(&packed)?;
-    let done = PackedRecord { file: shown(to), bytes: packed.len() as u64, folders, entries, left_out };
+    let done = PackedRecord { file: display_path(to), bytes: packed.len() as u64, folders, entries, left_out };
     answer::show(done, Answer::RecordPack, |done| {
         let left = if done.left_out > 0 {
             format!(", without {}", counted(done.left_out, "large file"))
@@ -105,7 +105,7 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 /// Formats the planned recomputation and its estimated duration.
-fn before(work: &Work) -> String {
+fn describe_plan(work: &Work) -> String {
     let Work { cells, backbones, calibrations, chunks, flop } = work;
     if *cells == 0 {
         return "nothing to recompute: the inputs of the sample are missing".to_owned();
@@ -151,7 +151,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     let reporter = progress::reporter(false);
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let current = std::env::current_dir().map_err(|error| Error::io("find", std::path::Path::new("."), &error))?;
-    let around = home::below(None, "", Some(&arguments.folder));
+    let around = home::default_directory(None, "", Some(&arguments.folder));
     let cache = hub::HubSettings::from_env().ok().map(|from_env| from_env.cache);
     let roots = arguments.inputs.iter().cloned().chain([current, around]).chain(installed::share()).chain(cache);
     let request = VerifyRequest {
@@ -166,7 +166,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     let prepared = verify::prepare(&folders, &request)?;
     let works = prepared.iter().map(|part| part.work(&request)).collect::<Result<Vec<_>>>()?;
     let work = works.into_iter().fold(Work::default(), Work::and);
-    note!("{}", before(&work));
+    note!("{}", describe_plan(&work));
     let mut checked = verify::finish(prepared, &request)?;
     if let Some((_, of_archive)) = unpacked.as_ref() {
         for (check, folder) in checked.iter_mut().zip(&folders) {

@@ -15,7 +15,7 @@ use super::{home, out, plan, progress, stop};
 use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
 use crate::cluster::Submission;
 use crate::error::Result;
-use crate::files::output::apart;
+use crate::files::output::check_separate;
 use crate::grid::{Grid, Over};
 use crate::pipeline::exec::{CellResult, GridOutcome, RunSettings};
 use crate::pipeline::plan::{Plan, Reasons, StoreState};
@@ -140,7 +140,7 @@ fn checked_target(
     store: &Store,
 ) -> Result<ResultsFolder> {
     let target = work::run_folder(&arguments.grid_args, grid, submission, arguments.results.as_ref())?;
-    apart(target.path(), &home::inputs(grid, store))?;
+    check_separate(target.path(), &home::inputs(grid, store))?;
     target.check(&artifact::run_files(grid, shape))?;
     if let Some(submission) = submission {
         work::not_over_a_later_one(arguments.grid_args.file(), submission, &target, grid)?;

@@ -225,7 +225,7 @@ fn in_options(error: Error) -> Error {
     let line = format!("{FILE}:");
     let Some(position) = error.parts().place.clone().filter(|position| position.contains(&line)) else { return error };
     let others: Vec<&str> = position.split(", ").filter(|part| !part.starts_with(&line)).collect();
-    error.placed(if others.is_empty() { "the options of `score`".to_owned() } else { others.join(", ") })
+    error.at_if_unplaced(if others.is_empty() { "the options of `score`".to_owned() } else { others.join(", ") })
 }
 
 /// Serializes the grid as JSON, which is valid YAML.

@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use clap::Args;
 
-use super::answer::done::{ExportedCell, MadeArtifact, Searched, all_shown, shown};
+use super::answer::done::{ExportedCell, MadeArtifact, Searched, all_shown, display_path};
 use super::answer::{self, Answer};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
@@ -19,12 +19,12 @@ use crate::artifact::{self, Artifact, Executor, Published, Raced, ResultsFolder,
 use crate::cluster;
 use crate::error::{Error, Result};
 use crate::export::{self, Exporter, Form};
-use crate::files::output::{OutputFolder, apart};
+use crate::files::output::{OutputFolder, check_separate};
 use crate::grid::{self, Grid, RacesEntry, Search};
 use crate::pipeline::exec::{self, DistinctNotes, GridOutcome};
 use crate::quantity::{Gigabytes, counted};
 use crate::results::{StoredResults, put};
-use crate::search::{Found, SearchEnv, parts, search, took};
+use crate::search::{Found, SearchEnv, mean_latency, search, split_searches};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -77,7 +77,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             .found("a grid with `evaluate`")
             .hint("use `ghostlab run` for a grid without `search`")
     })?;
-    let searches = parts(&grid);
+    let searches = split_searches(&grid);
     if arguments.export.is_some() && searches.len() != 1 {
         return Err(Error::bad_input("only one winner can be exported")
             .at("--export")
@@ -86,7 +86,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let near = Some(model).filter(|model| grid::is_yaml(model));
     let target = folder(arguments, &grid, &spec, near);
-    apart(target.path(), &home::inputs(&grid, &store))?;
+    check_separate(target.path(), &home::inputs(&grid, &store))?;
     target.look(&search_names(NAME))?;
     let run = |grid: &Grid| runner.run(grid, target.path());
     let lab = SearchEnv { store: &store, settings, reporter: &reporter, stop: &stop, run: &run, times: true };
@@ -121,9 +121,9 @@ fn search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> {
         fetch::fetch_missing(&[arguments.search_args.needs()?], runner.store, false, runner.stop)?;
     }
     arguments.search_args.grid(runner.settings.engine, &|dense: &Grid| -> Result<Option<f64>> {
-        let outcome = runner.run(dense, &home::below(arguments.results.as_ref(), "results", None))?;
+        let outcome = runner.run(dense, &home::default_directory(arguments.results.as_ref(), "results", None))?;
         let sample = outcome.cells.first().and_then(|cell| cell.prompt(&arguments.search_args.prompt)?.sample.as_ref());
-        Ok(sample.and_then(took).map(|(time, _)| time))
+        Ok(sample.and_then(mean_latency).map(|(time, _)| time))
     })
 }
 
@@ -154,7 +154,7 @@ fn of_file(arguments: &Arguments) -> Result<Grid> {
 
 /// Returns the output directory `results/NAME/search+BUDGET`. Each budget has its own.
 fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>) -> OutputFolder {
-    let results = home::below(arguments.results.as_ref(), "results", near);
+    let results = home::default_directory(arguments.results.as_ref(), "results", near);
     let budget = spec.budget.to_string().replace(", ", "+");
     let differs = arguments
         .overrides
@@ -227,7 +227,7 @@ pub(super) struct Race<'a> {
 pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact> {
     let Race { artifact, races, grid, target, results, quiet } = race;
     let started = SystemTime::now();
-    let searches = parts(grid);
+    let searches = split_searches(grid);
     if searches.is_empty() {
         return Err(Error::bad_input("the artifact has no `search`").at(artifact.file.display().to_string()));
     }
@@ -250,13 +250,13 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtif
     let table_results = StoredResults::read(&results.join(&races.table).join(&profile)).ok();
     let raced = Raced::new(grid, races, &found, table_results.as_ref());
     let dense = Grid { cells: grid.cells.iter().filter(|cell| cell.is_dense()).cloned().collect(), ..grid.clone() };
-    let dense = exec::stored(&dense, settings, store, &())?;
+    let dense = exec::read_stored(&dense, settings, store, &())?;
     let Published { files, recorded } = raced.publish(artifact, &dense, target, started)?;
     if !quiet {
         println!("{}\n\n{}", artifact.description.title, columns(&raced.table(), &[]));
         raced.notes().iter().for_each(|note| println!("{note}"));
     }
-    let folder = shown(target.path());
+    let folder = display_path(target.path());
     let outcome = recorded.clone().unwrap_or_else(|| format!("wrote {} to {folder}", counted(files.len(), "file")));
     note!("{}: {outcome}", artifact.name);
     Ok(MadeArtifact {

@@ -93,7 +93,7 @@ impl Signals {
         self.usr1.load(Relaxed)
     }
 
-    pub(super) fn kept(&self) -> bool {
+    pub(super) fn was_kept(&self) -> bool {
         self.kept.load(Relaxed)
     }
 }

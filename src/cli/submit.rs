@@ -207,7 +207,7 @@ impl SubmitCall<'_> {
         let Self { arguments, store, work, settings, submission, folder, .. } = self;
         let file = absolute(&folder.join(Submission::FILE))?;
         let near = Some(arguments.grid_args.file());
-        let results = absolute(&home::below(arguments.results.as_ref(), "results", near))?;
+        let results = absolute(&home::default_directory(arguments.results.as_ref(), "results", near))?;
         let mut words = vec![program.to_owned()];
         match &work.artifact {
             None => words.extend(["run".into(), file]),
@@ -215,7 +215,7 @@ impl SubmitCall<'_> {
                 let folder = artifact.file.parent().unwrap_or(Path::new("."));
                 words.extend(["reproduce".into(), artifact.name.clone(), "--frozen".into(), file]);
                 words.extend(["--experiments".into(), absolute(folder)?]);
-                words.extend(["--reports".into(), absolute(&home::below(None, "reports", near))?]);
+                words.extend(["--reports".into(), absolute(&home::default_directory(None, "reports", near))?]);
                 words.extend(submission.overrides.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
             }
         }
@@ -321,7 +321,7 @@ fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<Str
             array = array.or(job.id.split_once('_').map(|(array, _)| array.to_owned()));
         }
         // Jobs are in submission order; the report job follows its array.
-        let known = earlier.found(store, &queue)?.jobs;
+        let known = earlier.find_jobs(store, &queue)?.jobs;
         let last = known.last().filter(|(what, number)| what == SubmittedJobs::ARRAY && array.as_ref() == Some(number));
         if let Some((_, number)) = last.filter(|_| earlier.id == submission.id) {
             without_report = Some(number.clone());

@@ -113,7 +113,7 @@ pub(super) fn run_folder(
     submission: Option<&Submission>,
     results: Option<&PathBuf>,
 ) -> Result<ResultsFolder> {
-    let results = home::below(results, "results", Some(grid_args.file()));
+    let results = home::default_directory(results, "results", Some(grid_args.file()));
     let overrides = submission.map_or(&grid_args.overrides, |submission| &submission.overrides);
     let is_artifact = submission.is_none() && Artifact::read(grid_args.file())?.is_some();
     let overrides = effective(overrides, grid, || grid_args.plain())?;
@@ -140,7 +140,7 @@ pub(super) fn artifact_folder(
 
 /// Returns the differences between a run and the artifact's definition.
 pub(super) fn differs(target: &ResultsFolder) -> Vec<String> {
-    if target.as_described() { Vec::new() } else { target.description().parts() }
+    if target.as_described() { Vec::new() } else { target.description().name_parts() }
 }
 
 /// Fails if a submission would replace the results of a later run with other settings or inputs.
@@ -225,7 +225,7 @@ pub(super) fn of_target(
     }
     let all = artifact::all(&experiments()?)?;
     let names = [target.to_owned()];
-    let (chosen, _) = artifact::of_profile(artifact::chosen(&all, &names)?, &names, profile);
+    let (chosen, _) = artifact::of_profile(artifact::select(&all, &names)?, &names, profile);
     let needs = chosen.into_iter().map(|artifact| artifact.needs(profile, overrides));
     Ok(needs.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }

@@ -62,7 +62,7 @@ impl Queue {
                 let format = "JobID,JobName,State,Reason,Comment";
                 let arguments = ["-X", "-n", "-P", "-S", "now-30days", "-o", format];
                 let text = answer("sacct", &arguments, QUERY_TIMEOUT).map_err(|_| reason)?;
-                let jobs = text.lines().filter_map(parsed).filter(|job| !ended(&job.state)).collect();
+                let jobs = text.lines().filter_map(parsed).filter(|job| !is_final_state(&job.state)).collect();
                 Ok(Self { told_by: "sacct", jobs })
             }
         }
@@ -75,7 +75,7 @@ impl Queue {
     }
 }
 
-fn ended(state: &str) -> bool {
+fn is_final_state(state: &str) -> bool {
     let word = state.split_whitespace().next().unwrap_or_default();
     !["PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "CONFIGURING", "COMPLETING"].contains(&word)
 }
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!((&*job.id, &*job.state, &*job.comment), ("45_[2-3%2]", "PENDING", "ghostlab:p:s"));
         assert_eq!(parsed("46|b|RUNNING|None|(null)").unwrap().reason, "");
         assert!(parsed("slurm_load_jobs error").is_none());
-        assert!(ended("CANCELLED by 0") && !ended("PENDING"));
+        assert!(is_final_state("CANCELLED by 0") && !is_final_state("PENDING"));
     }
 
     #[cfg(unix)]

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::eval_task::{Asking, EvalTask, TaskData, TaskSource};
-use super::input::{Found, InputRef, InputResolver, from_here};
+use super::input::{Found, InputRef, InputResolver, resolve_path};
 use super::node::{At, Positioned};
 use super::validate;
 use crate::error::{Error, Result};
@@ -143,8 +143,8 @@ impl Meant {
             for definition in tasks {
                 check_supported(&definition)?;
                 let task_use = EvalTask { name: definition.name.clone(), how: how.clone(), defined: true };
-                validate::shown("task", &task_use.name, &at.position())?;
-                shown.push(at.placed(task_use.to_string()));
+                validate::check_printable("task", &task_use.name, &at.position())?;
+                shown.push(at.with_position(task_use.to_string()));
                 meant.uses.push(task_use);
                 let defined =
                     DefinedTask { origin: origin(at, entry, &definition)?, generated: entry.generated, definition };
@@ -156,7 +156,7 @@ impl Meant {
             }
             for group in groups.into_iter().filter(|group| !group.metrics.is_empty()) {
                 let group_use = GroupUse { group, how: how.clone() };
-                shown.push(at.placed(group_use.to_string()));
+                shown.push(at.with_position(group_use.to_string()));
                 meant.groups.push(group_use);
             }
         }
@@ -192,7 +192,7 @@ impl Meant {
     ///
     /// # Errors
     /// Fails if a split is missing.
-    pub(super) fn found(&self, around: &InputResolver<'_>) -> Result<BTreeMap<String, TaskData>> {
+    pub(super) fn locate_rows(&self, around: &InputResolver<'_>) -> Result<BTreeMap<String, TaskData>> {
         let found = self.tasks.iter().map(|(name, DefinedTask { definition, origin, generated })| {
             let splits = self.splits(name);
             let (rows, hub) = match origin {
@@ -204,7 +204,7 @@ impl Meant {
                     let rows = if path.is_file() {
                         single_split(path, &splits, &need.position())?
                     } else {
-                        FileRows::below(&path, &definition.data, &splits)?
+                        FileRows::find_in(&path, &definition.data, &splits)?
                     };
                     (rows, hub)
                 }
@@ -229,8 +229,8 @@ fn check_supported(definition: &Definition) -> Result<()> {
 /// Returns the tasks and groups of an entry: a file, all files of a directory, or a name in the given directory.
 fn select(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     let named = at.key("definition");
-    let path = from_here(Path::new(&entry.definition), &named).value;
-    let folder = entry.folder.as_ref().map(|folder| from_here(folder, &at.key("folder")).value);
+    let path = resolve_path(Path::new(&entry.definition), &named).value;
+    let folder = entry.folder.as_ref().map(|folder| resolve_path(folder, &at.key("folder")).value);
     let add_position =
         |error: Error| if error.parts().place.is_none() { error.at(named.position().to_string()) } else { error };
     let probe = Probe::Definitions { path: path.clone(), name: entry.definition.clone(), folder: folder.clone() };
@@ -256,7 +256,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
             return Ok(RowsOrigin::OneOrMore(splits, at.position().to_string()));
         }
         Some(DataEntry::Place(folder)) => {
-            let Positioned { value, position } = from_here(folder, &at);
+            let Positioned { value, position } = resolve_path(folder, &at);
             return Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, Some(value), None, position))));
         }
         None => {}
@@ -307,7 +307,7 @@ fn files_from_here(at: &At<'_>, entry: &OneOrMore) -> Vec<PathBuf> {
         OneOrMore::One(file) => std::slice::from_ref(file),
         OneOrMore::More(files) => files.as_slice(),
     };
-    files.iter().map(|file| from_here(file, at).value).collect()
+    files.iter().map(|file| resolve_path(file, at).value).collect()
 }
 
 /// Builders of `datasets` whose local files are supported.

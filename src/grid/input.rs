@@ -43,7 +43,7 @@ impl EntryKind {
     }
 
     /// Returns the names of this kind that a tree uses, ignoring malformed values.
-    pub(super) fn used(self, root: &YamlNode) -> BTreeSet<String> {
+    pub(super) fn used_names(self, root: &YamlNode) -> BTreeSet<String> {
         let includes = items_below(root, "include");
         let axis =
             |key: &str| [root].into_iter().chain(&includes).flat_map(|node| items_below(node, key)).collect::<Vec<_>>();
@@ -234,7 +234,7 @@ impl InputRef {
         if written.package.is_some() {
             return Err(at.key("package").bad("`package` requires `hub`, whose pin verifies the file"));
         }
-        let Positioned { value, position } = from_here(path, &at.key("path"));
+        let Positioned { value, position } = resolve_path(path, &at.key("path"));
         Ok(Self {
             kind,
             name: name.to_owned(),
@@ -263,12 +263,12 @@ impl InputRef {
                     .found("no `files`"));
             }
             (_, files) => {
-                let shards = written.shards.as_ref().map(WrittenShards::wanted);
+                let shards = written.shards.as_ref().map(WrittenShards::patterns);
                 let files = shards.as_deref().unwrap_or(files).iter().map(FilePattern::needed).collect();
                 RepoFiles { source, files }
             }
         };
-        let path = written.path.map(|path| from_here(path, &at.key("path")));
+        let path = written.path.map(|path| resolve_path(path, &at.key("path")));
         let position = path.as_ref().map_or_else(|| hub_at.position(), |path| path.position.clone());
         if let Some(package) = written.package.filter(|package| !is_pinned_requirement(package)) {
             return Err(at
@@ -312,7 +312,7 @@ impl InputRef {
         match self.kind {
             EntryKind::Backbone => parts::is_backbone(path),
             EntryKind::Corpus => {
-                path.is_file() || self.shards.as_ref().is_some_and(|shards| shards.below(path).is_ok())
+                path.is_file() || self.shards.as_ref().is_some_and(|shards| shards.find_in_dir(path).is_ok())
             }
             EntryKind::Task => path.exists(),
         }
@@ -336,13 +336,13 @@ impl InputRef {
             let want = self.want.as_ref().filter(|_| self.either || self.kind == EntryKind::Backbone);
             let hub = want.map(|want| HubSource::of(want, None));
             let shards = self.shards.as_ref().filter(|_| path.is_dir());
-            let stream = shards.map(|shards| shards.below(path)).transpose()?;
+            let stream = shards.map(|shards| shards.find_in_dir(path)).transpose()?;
             return Ok(Found { path: path.clone(), hub, stream });
         }
         let Some(want) = self.to_fetch() else {
             let path = self.path.clone().unwrap_or_default();
             if let Some(shards) = self.shards.as_ref().filter(|_| path.is_dir()) {
-                shards.below(&path).map_err(|error| error.at(self.position()))?;
+                shards.find_in_dir(&path).map_err(|error| error.at(self.position()))?;
             }
             return Err(absent(what, kind, &path, &self.position, around.grid));
         };
@@ -366,7 +366,7 @@ impl InputRef {
             return Err(missing(format!("{here} of its {} files", repo.files.len())));
         }
         let path = self.path_of(&repo, around)?;
-        let stream = self.shards.as_ref().map(|shards| shards.below(&path)).transpose()?;
+        let stream = self.shards.as_ref().map(|shards| shards.find_in_dir(&path)).transpose()?;
         Ok(Found { path, hub: Some(HubSource::of(want, Some(repo.commit))), stream })
     }
 
@@ -411,7 +411,7 @@ impl InputRef {
 }
 
 /// Resolves a path relative to its file, or to the current directory on the command line.
-pub(super) fn from_here(path: &Path, at: &At<'_>) -> Positioned<PathBuf> {
+pub(super) fn resolve_path(path: &Path, at: &At<'_>) -> Positioned<PathBuf> {
     let position = at.position();
     let value = match &position {
         YamlPosition::File { file, .. } => file.parent().unwrap_or(Path::new("")).join(path),

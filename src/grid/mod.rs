@@ -57,7 +57,7 @@ pub use draw::Draw;
 pub use eval_task::{Asking, EvalTask, TaskData, TaskSource};
 pub use evaluate::{Evaluate, Latency, Perplexity};
 pub use input::{EntryKind, Found, HubSource, InputRef, InputResolver};
-pub use name::give as give_names;
+pub use name::assign_names as give_names;
 pub use named::{BackboneFile, backbone_files, names_around};
 pub use schema_json::json_schema;
 pub use search::{Budget, Search, Unselectable};
@@ -154,7 +154,7 @@ impl Grid {
         overrides: &[String],
         shown: &AxisChoice<'_>,
     ) -> Result<Grid> {
-        Self::laid(Layers::read(path, profile, overrides)?, path, shown)
+        Self::from_layers(Layers::read(path, profile, overrides)?, path, shown)
     }
 
     /// Loads a grid from a string. Names and paths are resolved as for a file at `path`.
@@ -162,16 +162,16 @@ impl Grid {
     /// # Errors
     /// Fails like [`Grid::load`].
     pub fn of_text(text: &str, path: &Path) -> Result<Grid> {
-        Self::laid(Layers::of(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?, path, &AxisChoice::ALL)
+        Self::from_layers(Layers::of(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?, path, &AxisChoice::ALL)
     }
 
-    fn laid(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<Grid> {
+    fn from_layers(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<Grid> {
         let Layers { root, library, entries, profile } = layers;
         let mut checked = check::check(&schema(&root)?, &root, path, &library)?;
         let around = InputResolver::new(library.lock_file(), path, profile.as_deref());
         let needs = checked.needs(shown);
         let absent = |error: Error| definitions::with_others(error, &needs, &around);
-        let mut includes: Vec<_> = checked.includes.iter().map(|include| include.within(&checked.axes)).collect();
+        let mut includes: Vec<_> = checked.includes.iter().map(|include| include.or_axes_of(&checked.axes)).collect();
         let definitions::Definitions { backbones, mut corpora, mut tasks } = checked.definitions;
         let mut backbones = definitions::found_backbones(backbones, &around).map_err(absent)?;
         for axes in [&mut checked.axes].into_iter().chain(&mut includes) {
@@ -188,7 +188,7 @@ impl Grid {
 
         // Keep only inputs in use. Other inputs may be missing.
         let mut cells: Vec<Cell> = cells.into_iter().map(|cell| cell.value).collect();
-        name::give(&mut cells);
+        name::assign_names(&mut cells);
         let mut evaluate = checked.evaluate;
         let mut meant = checked.meant;
         meant.tasks.retain(|name, _| (shown.task)(name));
@@ -212,7 +212,7 @@ impl Grid {
             backbones,
             corpora: definitions::found_corpora(corpora, &around).map_err(absent)?,
             tasks: definitions::found_tasks(tasks, &around).map_err(absent)?,
-            definitions: meant.found(&around).map_err(absent)?,
+            definitions: meant.locate_rows(&around).map_err(absent)?,
             backbone,
             criterion: validate::distinct(cells.iter().filter_map(|cell| cell.criterion.as_ref())),
             depth: validate::distinct(cells.iter().filter(|cell| !cell.is_dense()).map(|cell| &cell.depth)),

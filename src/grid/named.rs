@@ -80,7 +80,7 @@ impl Library {
     pub(super) fn load(&self, root: &mut YamlNode, use_of: &YamlNode) -> Result<Vec<PathBuf>> {
         let mut read = Vec::new();
         for kind in EntryKind::ALL {
-            for name in kind.used(use_of) {
+            for name in kind.used_names(use_of) {
                 let Some(path) = self.files.get(&(kind, name.clone())) else { continue };
                 let inline = root.get(kind.key()).and_then(|entries| entries.get(&name)).cloned();
                 if inline.as_ref().is_some_and(|inline| {

@@ -186,7 +186,7 @@ impl<'a> At<'a> {
         self.root.deepest(&self.steps).position.clone()
     }
 
-    pub(super) fn placed<T>(&self, value: T) -> Positioned<T> {
+    pub(super) fn with_position<T>(&self, value: T) -> Positioned<T> {
         Positioned { value, position: self.position() }
     }
 

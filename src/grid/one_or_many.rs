@@ -16,7 +16,7 @@ pub(super) struct Many<T, const MIN: usize = 1>(Option<Vec<T>>);
 
 impl<T, const MIN: usize> Many<T, MIN> {
     /// Returns the values if the key is present, even with an empty list.
-    pub(super) fn written(&self) -> Option<&[T]> {
+    pub(super) fn explicit_values(&self) -> Option<&[T]> {
         self.0.as_deref()
     }
 }
@@ -31,7 +31,7 @@ impl<T, const MIN: usize> Deref for Many<T, MIN> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        self.written().unwrap_or_default()
+        self.explicit_values().unwrap_or_default()
     }
 }
 

@@ -30,17 +30,17 @@ impl CellPattern {
         let lengths = [length(backbone), length(criterion), length(depth), length(recovery), length(calibration)];
         let hint = "name the cells to exclude: an empty pattern matches every cell";
         some_values(at, &AXES, &lengths, "a pattern", hint)?;
-        let names = backbone.iter().enumerate().map(|(i, name)| at.key("backbone").item(i).placed(name.clone()));
+        let names = backbone.iter().enumerate().map(|(i, name)| at.key("backbone").item(i).with_position(name.clone()));
         let calibration = calibration.iter().enumerate().map(|(i, entry)| {
             let at = at.key("calibration").item(i);
             check_calibration(&at, entry)?;
-            Ok(at.placed(entry.clone()))
+            Ok(at.with_position(entry.clone()))
         });
         Ok(Self {
             position: at.position(),
             backbone: names.collect(),
             criterion: cell::methods::<dyn Criterion>(at, criterion)?,
-            depth: depth.written().map_or(Ok(Vec::new()), |depths| depth::depths(&at.key("depth"), depths))?,
+            depth: depth.explicit_values().map_or(Ok(Vec::new()), |depths| depth::depths(&at.key("depth"), depths))?,
             recovery: cell::methods::<dyn Recovery>(at, recovery)?,
             calibration: calibration.collect::<Result<_>>()?,
         })
@@ -62,7 +62,7 @@ fn check_calibration(at: &At<'_>, entry: &CalibrationPattern) -> Result<()> {
 
 /// Returns the number of values of a key, if it is present.
 fn length<T>(values: &Many<T>) -> Option<usize> {
-    values.written().map(<[T]>::len)
+    values.explicit_values().map(<[T]>::len)
 }
 
 /// Rejects a map without any of the keys, and a key with an empty list.

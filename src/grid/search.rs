@@ -153,7 +153,7 @@ const PROMPT: Latency = Latency { length: 512, batch: 1, decode: None };
 
 impl SearchEntry {
     /// Returns the texts and tasks as an `evaluate` entry.
-    pub(super) fn scored(&self) -> EvaluateEntry {
+    pub(super) fn evaluate_entry(&self) -> EvaluateEntry {
         EvaluateEntry { perplexity: self.perplexity.clone(), tasks: self.tasks.clone(), ..EvaluateEntry::default() }
     }
 
@@ -197,7 +197,12 @@ impl BudgetEntry {
         let Self { layers, speedup, latency, memory, params, kv_cache } = self;
         let shares = [("params", *params), ("kv_cache", *kv_cache)];
         let has_share = shares.iter().any(|(_, share)| share.is_some());
-        if layers.written().is_none() && speedup.is_none() && latency.is_none() && memory.is_none() && !has_share {
+        if layers.explicit_values().is_none()
+            && speedup.is_none()
+            && latency.is_none()
+            && memory.is_none()
+            && !has_share
+        {
             return Err(at
                 .bad("the search has no budget")
                 .expected(
@@ -206,7 +211,7 @@ impl BudgetEntry {
                 )
                 .found("none"));
         }
-        let removed = match layers.written() {
+        let removed = match layers.explicit_values() {
             Some(layers) => validate::values(&at.key("layers"), layers)?.into_iter().map(|value| value.value).collect(),
             None => Vec::new(),
         };

@@ -43,7 +43,7 @@ pub(super) fn few_enough(lengths: &[usize], position: &YamlPosition) -> Result<(
 }
 
 /// Rejects a name that cannot be printed or contains `/`, which separates names.
-pub(super) fn shown(what: &str, name: &str, position: &YamlPosition) -> Result<()> {
+pub(super) fn check_printable(what: &str, name: &str, position: &YamlPosition) -> Result<()> {
     if is_shown(name) && !name.contains('/') {
         return Ok(());
     }
@@ -80,7 +80,7 @@ pub(super) fn is_plain(name: &str) -> bool {
 /// Returns the values of a non-empty list without duplicates, with their positions.
 pub(super) fn values<T: Display + Clone>(at: &At<'_>, values: &[T]) -> Result<Vec<Positioned<T>>> {
     let values: Vec<Positioned<T>> =
-        values.iter().enumerate().map(|(i, value)| at.item(i).placed(value.clone())).collect();
+        values.iter().enumerate().map(|(i, value)| at.item(i).with_position(value.clone())).collect();
     each_once(at, &values)?;
     Ok(values)
 }

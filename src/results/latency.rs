@@ -27,7 +27,7 @@ pub const NOISY: &str = "~";
 /// # Errors
 /// Fails with exit code 3 if the directory is not writable.
 pub fn write_latencies(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBuf>> {
-    if cells.iter().all(|cell| timed(cell).next().is_none()) {
+    if cells.iter().all(|cell| timed_prompts(cell).next().is_none()) {
         return Ok(None);
     }
     let path = dir.join(LATENCY);
@@ -38,7 +38,7 @@ pub fn write_latencies(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBu
 fn frame(cell: Option<&CellResult>) -> Result<DataFrame> {
     let name = cell.map(|cell| cell.cell.to_string()).unwrap_or_default();
     let mut passes = Vec::new();
-    for TimedPrompt { prompt, result, .. } in cell.into_iter().flat_map(timed) {
+    for TimedPrompt { prompt, result, .. } in cell.into_iter().flat_map(timed_prompts) {
         let decode = result.decode.as_ref().map(|decode| ("decode", decode.first, [&decode.times, &decode.by_channel]));
         let prefill = ("prefill", result.first, [&result.times, &result.by_channel]);
         for (what, first, [full, by_channel]) in [prefill].into_iter().chain(decode) {
@@ -70,7 +70,7 @@ struct TimedPrompt<'a> {
     result: &'a LatencyResult,
 }
 
-fn timed(cell: &CellResult) -> impl Iterator<Item = TimedPrompt<'_>> {
+fn timed_prompts(cell: &CellResult) -> impl Iterator<Item = TimedPrompt<'_>> {
     cell.prompts.iter().filter_map(move |prompt| {
         Some(TimedPrompt { cell, prompt: &prompt.requested, result: prompt.sample.as_ref()? })
     })
@@ -78,7 +78,7 @@ fn timed(cell: &CellResult) -> impl Iterator<Item = TimedPrompt<'_>> {
 
 /// Returns the notes for a table of latencies: timing of diagonal operators, and disturbances.
 pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
-    let all: Vec<TimedPrompt<'_>> = outcome.cells.iter().flat_map(timed).collect();
+    let all: Vec<TimedPrompt<'_>> = outcome.cells.iter().flat_map(timed_prompts).collect();
     if all.is_empty() {
         return Vec::new();
     }
@@ -180,7 +180,7 @@ pub struct NoisyTimes {
 impl NoisyTimes {
     /// Returns the noisy times of a run, or `None` if there are none.
     pub fn of(outcome: &GridOutcome) -> Option<Self> {
-        Self::among(&outcome.cells.iter().flat_map(timed).collect::<Vec<_>>())
+        Self::among(&outcome.cells.iter().flat_map(timed_prompts).collect::<Vec<_>>())
     }
 
     fn among(all: &[TimedPrompt<'_>]) -> Option<Self> {
@@ -262,7 +262,7 @@ mod tests {
                 sample,
             })
             .collect();
-        let cell = CellResult { prompts, ..CellResult::unmeasured(Cell::named("a", "a.dense"), 8, None) };
+        let cell = CellResult { prompts, ..CellResult::unmeasured(Cell::with_name("a", "a.dense"), 8, None) };
         GridOutcome {
             cells: vec![cell],
             inputs: Default::default(),

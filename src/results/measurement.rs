@@ -221,7 +221,7 @@ impl Measurement {
     }
 
     /// Returns the error if it is of the given kind.
-    pub fn error_of(&self, kind: Spread) -> Option<f64> {
+    pub fn error_if(&self, kind: Spread) -> Option<f64> {
         self.record.error.filter(|_| self.spread() == kind)
     }
 

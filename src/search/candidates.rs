@@ -16,7 +16,7 @@ use crate::results::{MeasuredProgram, RowContent, is_one_measurement};
 use crate::significance::stratified::Stratified;
 
 /// Splits a grid into searches: one per backbone and layer count in its budget.
-pub fn parts(grid: &Grid) -> Vec<Grid> {
+pub fn split_searches(grid: &Grid) -> Vec<Grid> {
     let Some(search) = &grid.search else { return Vec::new() };
     let depths: Vec<Vec<usize>> = match search.budget.layers.as_slice() {
         [] => vec![Vec::new()],
@@ -94,7 +94,7 @@ impl Sought<'_> {
     /// Returns whether at least one cut of a depth meets the budget, and whether every cut does.
     fn meeting(&self, depth: Depth) -> (bool, bool) {
         let estimates = self.model.estimates(depth).into_iter();
-        let meets: Vec<bool> = estimates.map(|costs| costs.misses(self.budget, self.dense).is_none()).collect();
+        let meets: Vec<bool> = estimates.map(|costs| costs.violated_bound(self.budget, self.dense).is_none()).collect();
         (meets.contains(&true), !meets.contains(&false))
     }
 
@@ -157,7 +157,7 @@ pub(super) fn candidates(
             continue;
         }
         let estimates = model.estimates(cell.depth).into_iter();
-        let misses: Option<Vec<String>> = estimates.map(|costs| costs.misses(budget, dense)).collect();
+        let misses: Option<Vec<String>> = estimates.map(|costs| costs.violated_bound(budget, dense)).collect();
         let wrong = budget.layers.first().filter(|layers| cell.depth != **layers);
         let wrong = wrong.map(|layers| format!("removes {}, but the budget requires {layers}", depth_text(cell.depth)));
         let distance = cell.depth.count.abs_diff(budget.layers.first().copied().unwrap_or(usize::MAX));
@@ -242,7 +242,8 @@ impl Racer {
 
     pub(super) fn into_candidate(self, tracks: &[Track], budget: &Budget) -> Candidate {
         let scores = tracks.iter().zip(&self.gains).filter(|(_, gains)| gains.iter().any(|gain| !gain.is_empty()));
-        let scores = scores.map(|(track, gains)| score(Stratified::of(gains), mean_of_means(gains), track)).collect();
+        let scores =
+            scores.map(|(track, gains)| score(Stratified::from_strata(gains), mean_of_means(gains), track)).collect();
         let items = self.gains.iter().flatten().map(Vec::len).sum();
         let Self { cell, removed, costs, same, milliseconds, beyond, fate, .. } = self;
         Candidate {
@@ -285,7 +286,7 @@ pub(super) fn solve(
         }
         let program = deployed(&stored_program(lab.store, backbone, variant)?, &backbone.config).program;
         let costs = Costs::of(&program, &backbone.config, backbone.engine, spec.prompt);
-        match costs.misses(&spec.budget, dense) {
+        match costs.violated_bound(&spec.budget, dense) {
             Some(reason) => left_out.push(LeftOut::new(&cell, format!("with operators: {reason}"))),
             None => fits.push((cell, result, costs)),
         }

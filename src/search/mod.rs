@@ -24,8 +24,8 @@ mod racing;
 mod report;
 mod short_name;
 
-pub use candidates::{depths, parts};
-pub use env::{FIRST_DOCUMENTS, FIRST_WINDOWS, JUDGED, Schedule, SearchEnv, judged, took};
+pub use candidates::{depths, split_searches};
+pub use env::{FIRST_DOCUMENTS, FIRST_WINDOWS, JUDGED, Schedule, SearchEnv, held_out_items, mean_latency};
 pub use program_path::{layers, path};
 pub use race::{Exit, Verdict, front, judge, mean_of_means};
 pub use racing::search;
@@ -248,11 +248,11 @@ impl Found {
         };
         let survivors = self.survivors().count();
         let judged = self
-            .judged("winner")
+            .held_out("winner")
             .map_or_else(String::new, |role| format!(": {} on items it never saw", self.scores_text(role)));
         let references = [("dense", "dense"), ("plain", "plain removal")].into_iter();
         let references = references
-            .filter_map(|(role_name, label)| Some(format!("{label} {}", self.scores_text(self.judged(role_name)?))));
+            .filter_map(|(role_name, label)| Some(format!("{label} {}", self.scores_text(self.held_out(role_name)?))));
         let references: Vec<String> = references.collect();
         let references = if references.is_empty() { String::new() } else { format!(" ({})", references.join(", ")) };
         let sure = match survivors {
@@ -262,7 +262,7 @@ impl Found {
         format!("{winner}, {sure}{judged}{references}.")
     }
 
-    fn judged(&self, role: &str) -> Option<&HeldOutScore> {
+    fn held_out(&self, role: &str) -> Option<&HeldOutScore> {
         self.judged.iter().find(|entry| entry.role == role)
     }
 
@@ -332,7 +332,7 @@ impl Costs {
 
     /// Describes the first bound that these costs violate, or returns `None`. `dense` is the latency of the dense
     /// backbone in milliseconds, if known.
-    pub fn misses(&self, budget: &Budget, dense: Option<f64>) -> Option<String> {
+    pub fn violated_bound(&self, budget: &Budget, dense: Option<f64>) -> Option<String> {
         let slow = budget.speedup.filter(|wanted| self.speedup < *wanted);
         let slow = slow.map(|wanted| format!("predicted speedup {:.3} is below the budget's {wanted}", self.speedup));
         let late = budget.latency.zip(dense).map(|(most, dense)| (most, dense / self.speedup));

@@ -171,7 +171,7 @@ impl Check {
     }
 
     /// Compares a printed number with a value, within `half` a unit of the last digit.
-    pub(super) fn rounded(&mut self, at: impl Fn() -> String, printed: f64, value: f64, half: f64) {
+    pub(super) fn printed(&mut self, at: impl Fn() -> String, printed: f64, value: f64, half: f64) {
         match (printed - value).abs() <= half {
             true => self.agree(0.0),
             false => self.number(at, printed, value, half),

@@ -85,7 +85,7 @@ fn joined_file(base: &Path, path: &Path) -> PathBuf {
 /// Fails if a file cannot be read.
 pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Check> {
     let mut check_files = Check::new(CheckKind::Files);
-    let Some(listed) = archive::listed(&folder.join(Manifest::FILE))? else {
+    let Some(listed) = archive::read_checksums(&folder.join(Manifest::FILE))? else {
         check_files.lack(Manifest::FILE, "list of file hashes");
         return Ok(check_files);
     };

@@ -27,7 +27,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
         if let Some(made) = of_items(recorded, number) {
             check.number(|| item_label(number), value, made, ROUNDING * made.abs());
         }
-        if let Some(made) = answered(recorded, number) {
+        if let Some(made) = recomputed_answers(recorded, number) {
             let right = number.task_answers().unwrap_or_default();
             match made == right {
                 true => check.agree(0.0),
@@ -122,7 +122,7 @@ pub(super) fn without_items(recorded: &ReferenceRun) -> BTreeSet<&str> {
 }
 
 /// Returns which documents are answered correctly by their log-likelihoods, or `None` if these are not recorded.
-fn answered(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<bool>> {
+fn recomputed_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<bool>> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
     let column = Task::find(task).ok()?.column;
@@ -178,7 +178,7 @@ fn flips(recorded: &ReferenceRun, check: &mut Check) {
 fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &ResultRow) -> Vec<Option<bool>> {
     let [dense_right, variant_right] =
         [dense, variant].map(|number| number.task_answers().unwrap_or_default().iter().copied());
-    let [dense_chosen, variant_chosen] = [dense, variant].map(|number| chosen(recorded, number));
+    let [dense_chosen, variant_chosen] = [dense, variant].map(|number| chosen_answers(recorded, number));
     dense_right
         .zip(variant_right)
         .enumerate()
@@ -192,13 +192,13 @@ fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &Res
 }
 
 /// Returns the chosen answer of each document by its log-likelihoods, or `None` if these are not recorded.
-fn chosen(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<Option<usize>>> {
+fn chosen_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<Option<usize>>> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
     let column = Task::find(task).ok()?.column;
     let judged = documents
         .iter()
-        .map(|document| DocumentResult::new(document.id, document.gold, document.choices.clone()).chosen(column));
+        .map(|document| DocumentResult::new(document.id, document.gold, document.choices.clone()).prediction(column));
     Some(judged.collect())
 }
 

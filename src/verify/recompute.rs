@@ -158,7 +158,7 @@ impl DrawnPart {
         let share = self.share;
         move |backbone, variants, chunks| {
             let measure = serde_json::to_string(&*variants.measure).unwrap_or_default();
-            drawn(seed, &format!("{}/{measure}", backbone.content), chunks, share)
+            sample_indices(seed, &format!("{}/{measure}", backbone.content), chunks, share)
         }
     }
 
@@ -253,7 +253,7 @@ fn keep_available(grid: &mut Grid, recorded: &ReferenceRun, finder: &Finder, che
 }
 
 /// Samples a share of indices, at least one, in ascending order.
-pub(super) fn drawn(seed: u64, what: &str, all: usize, share: f64) -> Vec<usize> {
+pub(super) fn sample_indices(seed: u64, what: &str, all: usize, share: f64) -> Vec<usize> {
     let names: Vec<String> = (0..all).map(|at| format!("{what}/{at}")).collect();
     let chosen = ranked(seed, &names.iter().collect::<Vec<_>>(), share);
     (0..all).filter(|&at| chosen.contains(names[at].as_str())).collect()
@@ -292,13 +292,13 @@ mod tests {
 
     #[test]
     fn a_share_is_rounded_up_and_another_seed_draws_others() {
-        assert_eq!(drawn(0, "a", 100, 0.05).len(), 5);
-        assert_eq!(drawn(0, "a", 7, 0.01).len(), 1);
-        assert_eq!(drawn(0, "a", 7, 1.0), [0, 1, 2, 3, 4, 5, 6]);
-        assert!(drawn(0, "a", 0, 1.0).is_empty());
-        assert_eq!(drawn(3, "a", 100, 0.1), drawn(3, "a", 100, 0.1));
-        assert_ne!(drawn(3, "a", 100, 0.1), drawn(4, "a", 100, 0.1));
-        assert_ne!(drawn(3, "a", 100, 0.1), drawn(3, "b", 100, 0.1));
+        assert_eq!(sample_indices(0, "a", 100, 0.05).len(), 5);
+        assert_eq!(sample_indices(0, "a", 7, 0.01).len(), 1);
+        assert_eq!(sample_indices(0, "a", 7, 1.0), [0, 1, 2, 3, 4, 5, 6]);
+        assert!(sample_indices(0, "a", 0, 1.0).is_empty());
+        assert_eq!(sample_indices(3, "a", 100, 0.1), sample_indices(3, "a", 100, 0.1));
+        assert_ne!(sample_indices(3, "a", 100, 0.1), sample_indices(4, "a", 100, 0.1));
+        assert_ne!(sample_indices(3, "a", 100, 0.1), sample_indices(3, "b", 100, 0.1));
     }
 
     #[test]

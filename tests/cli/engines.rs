@@ -55,7 +55,7 @@ fn a_run_that_was_stopped_has_counted_what_it_did() {
     let grid = load_grid(&world, &[]);
     let stop = AtomicBool::new(false);
     let stops = Stops(&stop);
-    let recorder = Recorder::start(&grid, &world.path("results"), &store, &stops).unwrap();
+    let recorder = Recorder::for_run(&grid, &world.path("results"), &store, &stops).unwrap();
     let error = run(&grid, RunSettings::default(), &store, &recorder, &stop).unwrap_err();
     recorder.end(&error);
     let record = RunRecord::all(&store).into_iter().next().unwrap();

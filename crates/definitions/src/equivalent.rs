@@ -162,7 +162,7 @@ fn renamed(text: &str, methods: &str) -> Option<String> {
 }
 
 /// Converts a definition to a plain value, with hooks replaced by their equivalents and `kept` as `keep_rows`.
-pub(crate) fn said(node: &Node, kept: &[(String, Vec<Value>)]) -> Result<Value> {
+pub(crate) fn with_hooks_replaced(node: &Node, kept: &[(String, Vec<Value>)]) -> Result<Value> {
     let mut pairs = Vec::new();
     for (key, node) in node.pairs() {
         match key.as_text() {

@@ -206,7 +206,7 @@ thread_local! {
 }
 
 /// Resets the byte count for a new rendering.
-pub(crate) fn begin() {
+pub(crate) fn reset_byte_count() {
     PRINTED.set(0);
 }
 

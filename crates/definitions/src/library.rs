@@ -138,7 +138,7 @@ impl Library {
         let mut inner: BTreeSet<String> = BTreeSet::new();
         let mut groups: Vec<Nodes<'_>> = Vec::new();
         for (name, _) in self.entries.iter().filter(|(_, entry)| matches!(entry, Entry::Group(_))) {
-            let nodes = Nodes::new(self).named(name)?;
+            let nodes = Nodes::new(self).add_by_name(name)?;
             inner.extend(nodes.groups.iter().skip(1).map(|group| group.name.clone()));
             groups.push(nodes);
         }
@@ -167,7 +167,7 @@ impl Library {
         let mut selection = Selection::default();
         let mut sources: BTreeMap<String, String> = BTreeMap::new();
         for name in names {
-            let nodes = Nodes::new(self).named(name)?;
+            let nodes = Nodes::new(self).add_by_name(name)?;
             for (task, node) in nodes.tasks {
                 if let Some(other) = sources.get(&task) {
                     let same = Error::bad_input(format!("the task `{task}` is requested twice"));
@@ -255,7 +255,7 @@ impl<'a> Nodes<'a> {
         Self { library, tasks: Vec::new(), known: BTreeSet::new(), groups: Vec::new(), members: 0 }
     }
 
-    fn named(mut self, name: &str) -> Result<Self> {
+    fn add_by_name(mut self, name: &str) -> Result<Self> {
         let empty = Node::empty(Place { file: name.into(), line: 1 });
         match self.library.entries.get(name) {
             Some(entry) => {

@@ -132,8 +132,10 @@ impl Metric {
                     return Err(hooked(&format!("metric_list.{}", key.text()), hook, &value.place));
                 }
                 ("aggregation", _) => {
-                    let aggregation =
-                        value.text().and_then(|name| name.parse().ok()).filter(|one: &Aggregation| one.like(entry.2));
+                    let aggregation = value
+                        .text()
+                        .and_then(|name| name.parse().ok())
+                        .filter(|one: &Aggregation| one.has_same_items(entry.2));
                     metric.aggregation = aggregation.ok_or_else(|| {
                         wrong(
                             "aggregation",
@@ -179,10 +181,10 @@ impl Matching {
     /// # Errors
     /// Fails if a pattern exceeds the backtracking limit.
     pub fn same(&self, a: &str, b: &str) -> Result<bool> {
-        Ok(self.left(a)? == self.left(b)?)
+        Ok(self.remove_ignored(a)? == self.remove_ignored(b)?)
     }
 
-    fn left(&self, text: &str) -> Result<String> {
+    fn remove_ignored(&self, text: &str) -> Result<String> {
         let mut text = self.patterns.iter().try_fold(text.to_owned(), |text, pattern| pattern.removed(&text))?;
         if self.case {
             text = text.to_lowercase();

@@ -62,7 +62,7 @@ fn is_printed(dtype: &ArrowDataType) -> bool {
         Type::Dictionary(_, values, _) => is_printed(values),
         Type::List(field) | Type::LargeList(field) | Type::FixedSizeList(field, _) => is_printed(&field.dtype),
         Type::Struct(fields) => fields.iter().all(|field| is_printed(&field.dtype)),
-        other => PythonObject::is_made_of(other),
+        other => PythonObject::is_object_type(other),
     }
 }
 
@@ -112,7 +112,7 @@ fn cell(stored: AnyValue<'_>, dtype: &ArrowDataType) -> Option<Value> {
     if stored.is_null() {
         return Some(Value::None);
     }
-    if PythonObject::is_made_of(dtype) {
+    if PythonObject::is_object_type(dtype) {
         let object = match &stored {
             AnyValue::Binary(bytes) => PythonObject::of_bytes(bytes, dtype),
             AnyValue::BinaryOwned(bytes) => PythonObject::of_bytes(bytes, dtype),

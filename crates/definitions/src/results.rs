@@ -61,7 +61,7 @@ pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usiz
             document_answers.to_vec()
         })
         .collect();
-    Ok(judged(task, &documents, &|metric, items| metric.error(items, draws))?
+    Ok(score_task(task, &documents, &|metric, items| metric.error(items, draws))?
         .into_iter()
         .map(|metric| metric.score)
         .collect())
@@ -75,7 +75,7 @@ pub type StandardError<'a> = dyn Fn(Aggregation, &[Item]) -> Result<Option<f64>>
 ///
 /// # Errors
 /// Fails in the same cases as [`scores`].
-pub fn judged(task: &Task, documents: &[Vec<Answer>], error: &StandardError<'_>) -> Result<Vec<Judged>> {
+pub fn score_task(task: &Task, documents: &[Vec<Answer>], error: &StandardError<'_>) -> Result<Vec<Judged>> {
     let all = noted(task, &documents.iter().map(Vec::as_slice).enumerate())?;
     all.into_iter()
         .map(|Noted { metric, filter, items }| {
@@ -125,7 +125,7 @@ pub fn noted<'a, 'b>(
                     let texts = Value::List(texts.iter().map(|text| Value::from(&**text)).collect());
                     pipeline.apply(texts, document).and_then(|result| generated(task, document, &result))
                 }
-                (Output::Generate, _) => Err(unlike(document_answers)),
+                (Output::Generate, _) => Err(unexpected_answers(document_answers)),
                 _ => likelihoods(task, document, document_answers),
             };
             for (all, one) in items.iter_mut().zip(noted.map_err(|error| error.at(task.place(index)))?) {
@@ -170,7 +170,7 @@ pub fn group_scores(group: &Group, scores_of: &dyn Fn(&str) -> Vec<Score>) -> Ve
     scores
 }
 
-fn unlike(answers: &[Answer]) -> Error {
+fn unexpected_answers(answers: &[Answer]) -> Error {
     Error::bad_input("unexpected kind of answer").found(format!("{answers:?}"))
 }
 
@@ -220,13 +220,13 @@ fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<
                 .collect())
         }
         (Output::MultipleChoice, _) => choices(task, document, answers),
-        _ => Err(unlike(answers)),
+        _ => Err(unexpected_answers(answers)),
     }
 }
 
 fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item>> {
     let definition = &task.definition;
-    let Some(field) = &definition.choices else { return Err(unlike(answers)) };
+    let Some(field) = &definition.choices else { return Err(unexpected_answers(answers)) };
     let texts = task.columns.choices(field, document)?;
     let texts: Vec<&str> = texts
         .iter()
@@ -235,8 +235,9 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
     let pairs: Option<Vec<(f64, bool)>> =
         answers.iter().map(|one| if let Answer::LogLikelihood(l, g) = one { Some((*l, *g)) } else { None }).collect();
     let count = texts.len();
-    let pairs =
-        pairs.filter(|pairs| pairs.len() == count || pairs.len() == 2 * count).ok_or_else(|| unlike(answers))?;
+    let pairs = pairs
+        .filter(|pairs| pairs.len() == count || pairs.len() == 2 * count)
+        .ok_or_else(|| unexpected_answers(answers))?;
     let gold = task.gold(document)?;
     let scored = ScoredChoices {
         task,
@@ -284,7 +285,7 @@ impl ScoredChoices<'_> {
             Kind::AccNorm => hit_of(self.likeliest_per_unit(|text| text.chars().count()), golds),
             Kind::AccBytes => hit_of(self.likeliest_per_unit(str::len), golds),
             Kind::AccMutualInfo => {
-                let bare = self.bare.ok_or_else(|| unlike(self.answers))?;
+                let bare = self.bare.ok_or_else(|| unexpected_answers(self.answers))?;
                 hit_of(largest(&all.iter().zip(bare).map(|(with, bare)| with - bare.0).collect::<Vec<_>>()), golds)
             }
             Kind::ExactMatch => {

@@ -13,7 +13,7 @@ use crate::definition::Definition;
 use crate::document::Columns;
 use crate::prompt::{Pool, check_label, choice};
 use crate::row::Row;
-use crate::rows::{Rows, kept, prepared};
+use crate::rows::{Rows, filtered_rows, prepared};
 use crate::value::Value;
 
 /// Default seed of lm-eval.
@@ -108,7 +108,7 @@ impl Task {
     /// # Errors
     /// Fails in the cases of [`Task::new`], or if a row misses a required column.
     pub fn limited(definition: Definition, rows: &dyn Rows, limit: Option<DocumentLimit>) -> Result<Self> {
-        let rows = kept(&definition, rows, definition.evaluated())?;
+        let rows = filtered_rows(&definition, rows, definition.evaluated())?;
         Self::of_rows(definition, rows, limit)
     }
 

@@ -26,7 +26,7 @@ pub(crate) enum RequestFailure {
 }
 
 impl RequestFailure {
-    pub(crate) fn again(why: impl Into<String>) -> Self {
+    pub(crate) fn retryable(why: impl Into<String>) -> Self {
         Self::Again { why: why.into(), after: None }
     }
 }

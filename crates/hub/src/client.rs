@@ -114,7 +114,7 @@ impl Hub {
         Ok(self.connection.get_or_init(|| connection))
     }
 
-    pub(crate) fn asked<'a>(&'a self, source: &'a Source, file: Option<&'a crate::FileName>) -> Asked<'a> {
+    pub(crate) fn request_context<'a>(&'a self, source: &'a Source, file: Option<&'a crate::FileName>) -> Asked<'a> {
         Asked { source, file, endpoint: &self.settings.endpoint, token: self.settings.token.as_ref() }
     }
 
@@ -268,15 +268,15 @@ pub(crate) async fn brought<T>(
     late: &str,
     watch: Watch<'_>,
 ) -> Result<T, RequestFailure> {
-    match within(watch.stop, time, part).await {
-        Ok(part) => part.map_err(|error| again(&error)),
-        Err(WaitEnd::TooLong) => Err(RequestFailure::again(late)),
+    match with_timeout(watch.stop, time, part).await {
+        Ok(part) => part.map_err(|error| interrupted(&error)),
+        Err(WaitEnd::TooLong) => Err(RequestFailure::retryable(late)),
         Err(WaitEnd::Stopped) => Err(RequestFailure::Stopped),
     }
 }
 
 /// Creates the failure of an interrupted request. Messages omit URLs, because signed URLs are secrets.
-fn again(error: &reqwest::Error) -> RequestFailure {
+fn interrupted(error: &reqwest::Error) -> RequestFailure {
     let mut causes = Vec::new();
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
     while let Some(inner) = cause {
@@ -285,7 +285,7 @@ fn again(error: &reqwest::Error) -> RequestFailure {
     }
     let what = if error.is_connect() { "no connection" } else { "the connection broke" };
     let why = causes.last().map_or(what.to_owned(), |last| format!("{what}: {last}"));
-    RequestFailure::again(why)
+    RequestFailure::retryable(why)
 }
 
 /// Multiplies a delay by a random factor between 0.75 and 1.25, to spread retries.
@@ -295,7 +295,7 @@ fn jittered(time: Duration) -> Duration {
 }
 
 /// Returns the display name of a file for messages and events.
-pub(crate) fn shown(source: &Source, name: &crate::FileName) -> Arc<str> {
+pub(crate) fn display_name(source: &Source, name: &crate::FileName) -> Arc<str> {
     format!("{}/{name}", source.repo).into()
 }
 
@@ -310,7 +310,7 @@ pub(crate) enum WaitEnd {
 }
 
 /// Awaits a future until `limit` expires or `stop` is set.
-pub(crate) async fn within<T>(
+pub(crate) async fn with_timeout<T>(
     stop: &AtomicBool,
     limit: Duration,
     future: impl Future<Output = T>,
@@ -333,7 +333,7 @@ pub(crate) async fn within<T>(
 
 /// Sleeps for `time`. Returns whether the sleep completed without interruption.
 pub(crate) async fn pause(stop: &AtomicBool, time: Duration) -> bool {
-    within(stop, time, std::future::pending::<()>()).await == Err(WaitEnd::TooLong)
+    with_timeout(stop, time, std::future::pending::<()>()).await == Err(WaitEnd::TooLong)
 }
 
 /// Polls until `done` returns true. Returns false if interrupted.

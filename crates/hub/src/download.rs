@@ -9,7 +9,7 @@ use reqwest::{Method, StatusCode};
 
 use crate::answer::{Asked, RequestFailure, header_text};
 use crate::cache::{make_folder, refused};
-use crate::client::{Hub, HubRequest, Reply, Watch, brought, shown, stopped, until};
+use crate::client::{Hub, HubRequest, Reply, Watch, brought, display_name, stopped, until};
 use crate::event::Event;
 use crate::listing::encoded;
 use crate::name::{BlobName, bare};
@@ -35,15 +35,15 @@ struct Transfer<'a> {
 
 impl Hub {
     /// Ensures that a file is cached. Returns its path and the number of bytes downloaded.
-    pub(crate) async fn bring(
+    pub(crate) async fn ensure_cached(
         &self,
         repo: &PlannedRepo,
         file: &PlannedFile,
         watch: Watch<'_>,
     ) -> Result<(PathBuf, u64)> {
         let source = &repo.source;
-        let shown = shown(&repo.source, &file.name);
-        let asked = self.asked(source, Some(&file.name));
+        let shown = display_name(&repo.source, &file.name);
+        let asked = self.request_context(source, Some(&file.name));
         let path: Vec<String> = file.name.as_str().split('/').map(encoded).collect();
         let url = self.url(&format!("{}/resolve/{}/{}", source.repo, repo.commit, path.join("/")))?;
         let head = match &file.blob {
@@ -52,7 +52,7 @@ impl Hub {
                 let head =
                     HubRequest { method: Method::HEAD, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };
                 let reply = self.ask(&head, watch).await?;
-                self.about(repo, &asked, &reply)?
+                self.file_head(repo, &asked, &reply)?
             }
         };
         let expected = expected(repo, file, &head)?;
@@ -83,7 +83,7 @@ impl Hub {
         Ok((path, came))
     }
 
-    fn about(&self, repo: &PlannedRepo, asked: &Asked<'_>, reply: &Reply) -> Result<FileHead> {
+    fn file_head(&self, repo: &PlannedRepo, asked: &Asked<'_>, reply: &Reply) -> Result<FileHead> {
         if reply.header("x-repo-commit").is_some_and(|commit| commit != repo.commit.as_str()) {
             return Err(self.no_hub(&repo.source, "a file of a different commit"));
         }
@@ -164,7 +164,7 @@ impl Hub {
 
     /// Discards the partial file after an unusable response.
     fn anew(&self, stream: &mut Transfer<'_>, why: String, watch: Watch<'_>) -> RequestFailure {
-        self.restart(stream, &why, watch).map_or_else(RequestFailure::Final, |()| RequestFailure::again(why))
+        self.restart(stream, &why, watch).map_or_else(RequestFailure::Final, |()| RequestFailure::retryable(why))
     }
 
     /// Keeps the partial file after the first unusable response, which may not be caused by it, and discards it after
@@ -174,7 +174,7 @@ impl Hub {
             stream.doubted = false;
             return self.anew(stream, why, watch);
         }
-        RequestFailure::again(why)
+        RequestFailure::retryable(why)
     }
 
     /// Sends one request for the missing bytes.
@@ -187,7 +187,7 @@ impl Hub {
         let mut reply = match self.once(&stream.request, watch).await {
             Err(RequestFailure::Range) => {
                 self.restart(stream, "the host has no more data", watch).map_err(RequestFailure::Final)?;
-                return Err(RequestFailure::again("no more data"));
+                return Err(RequestFailure::retryable("no more data"));
             }
             reply => reply?,
         };
@@ -201,10 +201,11 @@ impl Hub {
             *came += self.take_chunk(stream, &chunk, &mut known, watch)?;
         }
         match stream.expected.bytes {
-            _ if known > 0 => Err(RequestFailure::again(format!("the response ended before byte {from}"))),
-            Some(bytes) if stream.part.bytes() < bytes => {
-                Err(RequestFailure::again(format!("the response ended after {} of {bytes} bytes", stream.part.bytes())))
-            }
+            _ if known > 0 => Err(RequestFailure::retryable(format!("the response ended before byte {from}"))),
+            Some(bytes) if stream.part.bytes() < bytes => Err(RequestFailure::retryable(format!(
+                "the response ended after {} of {bytes} bytes",
+                stream.part.bytes()
+            ))),
             _ => Ok(()),
         }
     }
@@ -217,7 +218,7 @@ impl Hub {
         stream: &mut Transfer<'_>,
         watch: Watch<'_>,
     ) -> Result<u64, RequestFailure> {
-        match fits(reply, from, stream) {
+        match check_continuation(reply, from, stream) {
             Ok(()) => Ok(0),
             Err(Unfit::WholeFile) => Ok(from),
             Err(Unfit::Useless(why)) if reply.response.status() == StatusCode::OK => {
@@ -268,7 +269,7 @@ enum Unfit {
 }
 
 /// Checks that the response continues the partial file.
-fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
+fn check_continuation(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
     let status = reply.response.status();
     let headers = reply.response.headers();
     let length = header_text(CONTENT_LENGTH.as_str(), headers).and_then(|length| length.parse::<u64>().ok());

@@ -8,7 +8,7 @@ use ghostlab_core::error::{Error, ErrorKind, Result};
 use ghostlab_core::files::disk;
 use tokio::runtime::Runtime;
 
-use crate::client::{Hub, Watch, shown};
+use crate::client::{Hub, Watch, display_name};
 use crate::event::{Event, Reporter};
 use crate::lock::{LockedFile, LockedRepo};
 use crate::name::ContentHash;
@@ -63,7 +63,7 @@ impl Hub {
         let all = |bytes: fn(&PlannedFile) -> u64| {
             missing.iter().fold(0_u64, |sum, (_, file)| sum.saturating_add(bytes(file)))
         };
-        self.check_room(all(PlannedFile::left))?;
+        self.check_room(all(PlannedFile::remaining_bytes))?;
         let bytes = all(|file| file.bytes.unwrap_or(0));
         let here = all(|file| file.here);
         reporter.event(Event::FetchPlanned { files: missing.len(), bytes, here });
@@ -93,7 +93,7 @@ impl Hub {
         if found == expected.as_str() {
             return Ok(true);
         }
-        let name = shown(&repo.source, &file.name);
+        let name = display_name(&repo.source, &file.name);
         if self.settings.offline {
             return Err(Error::damaged("the cached file differs from the pinned one")
                 .at(path.display())
@@ -157,7 +157,7 @@ impl Hub {
             return Ok(LockedFile { bytes, sha256: sha256.clone() });
         }
         let path = self.cache.file(&repo.source.repo, &repo.commit, &file.name, file.bytes).ok_or_else(|| {
-            Error::missing("a downloaded file is missing from the cache").at(shown(&repo.source, &file.name))
+            Error::missing("a downloaded file is missing from the cache").at(display_name(&repo.source, &file.name))
         })?;
         let (sha256, bytes) =
             ghostlab_core::files::sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?;
@@ -184,7 +184,7 @@ impl Downloads<'_> {
             if self.hub.closed.lock().unwrap_or_else(PoisonError::into_inner).contains(&repo.source) {
                 continue;
             }
-            let brought = self.runtime.block_on(self.hub.bring(repo, file, self.watch));
+            let brought = self.runtime.block_on(self.hub.ensure_cached(repo, file, self.watch));
             let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
             match brought {
                 Ok((_, bytes)) => {
@@ -193,7 +193,7 @@ impl Downloads<'_> {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
-                    let file = shown(&repo.source, &file.name).to_string();
+                    let file = display_name(&repo.source, &file.name).to_string();
                     self.watch.reporter.event(Event::FetchFailed { file: file.clone(), why: error.one_line() });
                     outcome.failures.push((file, error));
                 }

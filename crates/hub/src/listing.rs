@@ -102,7 +102,7 @@ impl Hub {
     /// Requests a JSON document. Also returns the URL of the next page, if any. The types of `T` validate names that
     /// become paths.
     async fn json<T: DeserializeOwned>(&self, source: &Source, url: Url, watch: Watch<'_>) -> Result<(T, Option<Url>)> {
-        let asked = self.asked(source, None);
+        let asked = self.request_context(source, None);
         let request = HubRequest { method: Method::GET, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };
         let mut tries = 0;
         let (body, next) = loop {

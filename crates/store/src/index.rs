@@ -80,7 +80,7 @@ impl KnownInputs {
         Ok(input)
     }
 
-    pub(super) fn found<T: Serialize + DeserializeOwned>(
+    pub(super) fn cached_or_compute<T: Serialize + DeserializeOwned>(
         &self,
         input: &Input,
         what: &str,

@@ -92,7 +92,7 @@ impl Journal {
             return Ok(());
         }
         self.disk.append(&self.own, &self.buffer).map_err(|error| unwritten(&self.own, &error))?;
-        fault::here("journal");
+        fault::fault_point("journal");
         // Skip this process's own records when reading.
         *self.read.entry(self.own.clone()).or_insert(0) += self.buffer.len() as u64;
         self.buffer.clear();

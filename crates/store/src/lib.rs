@@ -129,7 +129,7 @@ impl Store {
         let mark = match StoreMarker::read(root, words)? {
             Some(mark) => mark,
             None => {
-                StoreMarker::new(Shared::Umask).begin(root).map_err(|error| write_refused(&error, root))?;
+                StoreMarker::new(Shared::Umask).create(root).map_err(|error| write_refused(&error, root))?;
                 // Another process may have created it at the same moment with a different sharing mode.
                 StoreMarker::read(root, words)?.unwrap_or(StoreMarker::new(Shared::Umask))
             }
@@ -192,7 +192,7 @@ impl Store {
         let before = StoreMarker::read(root, words)?;
         let shared = shared.or(before.map(|mark| mark.shared)).unwrap_or_default();
         match before {
-            None => StoreMarker::new(shared).begin(root).map_err(|error| mark_error(&error, root))?,
+            None => StoreMarker::new(shared).create(root).map_err(|error| mark_error(&error, root))?,
             Some(mark) if mark.shared != shared => {
                 StoreMarker::new(shared).replace(root).map_err(|error| mark_error(&error, root))?;
             }
@@ -248,13 +248,13 @@ impl Store {
     }
 
     /// Returns whether a contended lease is still held, using a cheap check.
-    pub fn still_theirs(&self, name: &str) -> bool {
-        self.worker().is_ok_and(|worker| worker.still_theirs(name))
+    pub fn is_still_leased(&self, name: &str) -> bool {
+        self.worker().is_ok_and(|worker| worker.is_still_leased(name))
     }
 
     /// Returns whether a lease appears in the listing of all leases.
-    pub fn seems_theirs(&self, name: &str) -> bool {
-        self.worker().is_ok_and(|worker| worker.seems_theirs(name))
+    pub fn is_listed_as_leased(&self, name: &str) -> bool {
+        self.worker().is_ok_and(|worker| worker.is_listed_as_leased(name))
     }
 
     /// Returns a number below `count` that differs between processes, so that they start at different items.
@@ -329,7 +329,7 @@ impl Store {
     /// Fails if the file cannot be read or is not a regular file.
     pub fn input(&self, path: &Path) -> Result<Input> {
         // A folder that is not a store yet stays unmodified.
-        let index = self.memory();
+        let index = self.cache_dir();
         self.inputs.input(path, || index::input(&*self.disk, index.as_deref(), path, self.rehash))
     }
 
@@ -344,16 +344,18 @@ impl Store {
         what: &str,
         find: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let index = self.memory();
-        self.inputs.found(input, what, || index::remembered(&*self.disk, index.as_deref(), (path, input), what, find))
+        let index = self.cache_dir();
+        self.inputs.cached_or_compute(input, what, || {
+            index::remembered(&*self.disk, index.as_deref(), (path, input), what, find)
+        })
     }
 
     /// Returns the folder of caches that only save time, or `None` if the folder is not a store yet.
-    pub fn memory(&self) -> Option<PathBuf> {
+    pub fn cache_dir(&self) -> Option<PathBuf> {
         self.begun.then(|| self.root.join("index"))
     }
 
-    pub fn runs(&self) -> PathBuf {
+    pub fn runs_dir(&self) -> PathBuf {
         self.root.join("runs")
     }
 

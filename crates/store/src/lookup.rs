@@ -48,7 +48,7 @@ impl Store {
 
     /// Returns the temporary overlay of a read-only store, if it has objects.
     pub(crate) fn made_here(&self) -> Option<&Self> {
-        self.scratch.as_deref()?.made()
+        self.scratch.as_deref()?.created()
     }
 
     /// Returns the store to write to, which is the overlay for a read-only store.

@@ -29,7 +29,7 @@ pub struct Meta {
 
 impl Meta {
     /// Returns the description of the object, or null.
-    pub fn about(&self) -> &Value {
+    pub fn description(&self) -> &Value {
         &self.key[ABOUT]
     }
 
@@ -39,7 +39,7 @@ impl Meta {
     }
 
     /// Returns the total size of the payloads that sort before `name`.
-    pub(super) fn before(&self, name: &str) -> u64 {
+    pub(super) fn offset_of(&self, name: &str) -> u64 {
         self.payloads.iter().take_while(|(payload, _)| payload.as_str() < name).map(|(_, stored)| stored.bytes).sum()
     }
 

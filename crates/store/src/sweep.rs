@@ -32,7 +32,7 @@ impl Store {
             }
         }
         for folder in
-            [self.root.clone(), self.drafts(), self.runs(), self.root.join("index"), self.root.join("processes")]
+            [self.root.clone(), self.drafts(), self.runs_dir(), self.root.join("index"), self.root.join("processes")]
         {
             disk.sweep(&folder);
         }

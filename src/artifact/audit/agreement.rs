@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::row::{EPSILON, agree, exact, loose};
-use super::{Check, Finding, Severity, listed};
+use super::{Check, Finding, Severity, join_distinct};
 use crate::artifact::paper::PaperNumber;
 use crate::results::grouped;
 use crate::results::record::{Condition, DENSE};
@@ -33,7 +33,7 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     for group in groups.iter().filter(|group| group.len() > 1) {
         let classes = grouped(group.iter().map(|&entry| (exact(&entry.record.condition), entry)));
         for (_, class) in &classes {
-            within(&values(class), entries, findings);
+            check_within_table(&values(class), entries, findings);
         }
         between(&classes, findings);
     }
@@ -58,7 +58,7 @@ fn values<'a>(class: &[&'a PaperNumber]) -> ValueGroups<'a> {
     values
 }
 
-fn within(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Finding>) {
+fn check_within_table(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     let Some((first, others)) = values.split_first() else { return };
     for other in others {
         let one = first[0];
@@ -97,11 +97,11 @@ fn joined_labels(entry: &PaperNumber) -> String {
 
 fn differing(severity: Severity, one: &[&PaperNumber], other: &[&PaperNumber], note: String) -> Finding {
     let finding = Finding::new(Check::Agreement, severity, &one[0].record.condition, &[one, other].concat());
-    finding.says(shown_values(one), shown_values(other), note)
+    finding.with_texts(shown_values(one), shown_values(other), note)
 }
 
 fn shown_values(same: &[&PaperNumber]) -> String {
-    format!("{} ({})", same[0].printed, listed(same.iter().map(|entry| entry.artifact.clone())))
+    format!("{} ({})", same[0].printed, join_distinct(same.iter().map(|entry| entry.artifact.clone())))
 }
 
 /// Maximum distance of two latency measurements that agree, in standard deviations.

@@ -30,7 +30,7 @@ fn table2(records: Vec<Record>) -> Artifacts {
 }
 
 fn rendered(claim: &Claim, paper: &Artifacts, ours: &Artifacts) -> String {
-    render(&judged([claim], paper, ours, "tiny"))
+    render(&judge_all([claim], paper, ours, "tiny"))
 }
 
 #[test]
@@ -83,8 +83,8 @@ fn claims_about_the_papers_models_are_not_judged_on_others() {
     for (ours, outcome, count) in cases {
         assert_eq!(
             (
-                (judged([&claim], &artifacts_of("llama-3-8b"), &ours, "tiny")[0].ours.clone()).outcome,
-                (judged([&claim], &artifacts_of("llama-3-8b"), &ours, "tiny")[0].ours.clone()).count().as_str()
+                (judge_all([&claim], &artifacts_of("llama-3-8b"), &ours, "tiny")[0].ours.clone()).outcome,
+                (judge_all([&claim], &artifacts_of("llama-3-8b"), &ours, "tiny")[0].ours.clone()).count().as_str()
             ),
             (outcome, count)
         );

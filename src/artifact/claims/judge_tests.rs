@@ -237,7 +237,7 @@ fn texts(criterion: &str, repaired: f64) -> Vec<Record> {
 #[test]
 fn claim_on_noisy_times_is_unknown_and_suggests_retime() {
     let claim = Claim {
-        check: |setting| setting.value("prefill_ms", "ghosted").below(setting.value("prefill_ms", "none")),
+        check: |setting| setting.value("prefill_ms", "ghosted").is_below(setting.value("prefill_ms", "none")),
         ..claim(Needed::All)
     };
     let time =

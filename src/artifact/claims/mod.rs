@@ -22,7 +22,9 @@ mod place_tests;
 #[cfg(test)]
 mod samples;
 
-pub use compare::{CLAIMS, JudgedClaim, about, headline, headline_in, judged, judged_in, line, render, row, written};
+pub use compare::{
+    CLAIMS, JudgedClaim, claims_about, format_claims, headline, headline_in, judge_all, judged_in, line, render, row,
+};
 pub use judge::{ClaimVerdict, SEEDS, SettingVerdict};
 pub use number::Judgement;
 pub use run::{ArtifactNumbers, Artifacts, ClaimRun};

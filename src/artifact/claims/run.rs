@@ -50,7 +50,7 @@ impl ArtifactNumbers {
         Self { records, identities, run, stored: Some(Arc::new(stored)) }
     }
 
-    pub(super) fn known(&self) -> impl Iterator<Item = KnownNumber<'_>> {
+    pub(super) fn known_numbers(&self) -> impl Iterator<Item = KnownNumber<'_>> {
         self.records.iter().enumerate().map(|(at, record)| {
             let identity = self.identities.get(at).filter(|flat| !flat.is_empty());
             KnownNumber { record, identity }
@@ -89,7 +89,10 @@ const LEVELS: [Level; 4] = [
 ];
 
 /// Explains why the numbers of two runs must not be combined. `None` if they may be.
-pub(super) fn apart((a, first): (&str, &ArtifactNumbers), (b, second): (&str, &ArtifactNumbers)) -> Option<String> {
+pub(super) fn incompatibility(
+    (a, first): (&str, &ArtifactNumbers),
+    (b, second): (&str, &ArtifactNumbers),
+) -> Option<String> {
     let one = first.run.as_ref()?;
     let other = second.run.as_ref()?;
     if one.program != other.program {
@@ -105,14 +108,14 @@ pub(super) fn apart((a, first): (&str, &ArtifactNumbers), (b, second): (&str, &A
     if let Some((older, _)) = [(a, first), (b, second)].iter().find(|(_, artifact)| artifact.identities.is_empty()) {
         return Some(format!("{older} was computed by an older version that does not record identities of numbers"));
     }
-    let unlike = LEVELS.iter().find_map(|level| unlike(level, first, second));
+    let unlike = LEVELS.iter().find_map(|level| first_difference(level, first, second));
     unlike.map(|what| format!("{a} and {b} differ in {what}"))
 }
 
 /// Returns the first difference between settings that have the same name in both runs.
-fn unlike(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> Option<String> {
-    let one = called(level, first);
-    let other = called(level, second);
+fn first_difference(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> Option<String> {
+    let one = settings_by_name(level, first);
+    let other = settings_by_name(level, second);
     let mut both = one.iter().filter_map(|(name, all)| Some((name, all, other.get(name)?)));
     let (name, all, others) = both.find(|(_, all, others)| all != others)?;
     let [ours, theirs] = [all.difference(others).next(), others.difference(all).next()];
@@ -125,9 +128,9 @@ fn unlike(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> O
 }
 
 /// Returns the settings that a run uses under each name.
-fn called((is_of, name): &Level, numbers: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<FlatSettings>> {
+fn settings_by_name((is_of, name): &Level, numbers: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<FlatSettings>> {
     let mut all: BTreeMap<String, BTreeSet<FlatSettings>> = BTreeMap::new();
-    for KnownNumber { record, identity } in numbers.known() {
+    for KnownNumber { record, identity } in numbers.known_numbers() {
         let (Some(name), Some(flat)) = (name(record), identity) else { continue };
         let selected = flat.iter().filter(|(path, _)| is_of(path));
         all.entry(name).or_default().insert(selected.map(|(path, value)| (path.clone(), value.clone())).collect());
@@ -153,7 +156,7 @@ mod tests {
     }
 
     fn why(one: &ArtifactNumbers, other: &ArtifactNumbers) -> String {
-        apart(("table2", one), ("tableA7", other)).unwrap_or_default()
+        incompatibility(("table2", one), ("tableA7", other)).unwrap_or_default()
     }
 
     #[test]

@@ -25,7 +25,7 @@ impl<'a> ClaimSetting<'a> {
         Self { records, dense: Vec::new(), part: String::new() }
     }
 
-    pub(super) fn beside(self, dense: Vec<&'a Record>) -> Self {
+    pub(super) fn with_dense(self, dense: Vec<&'a Record>) -> Self {
         Self { dense, ..self }
     }
 
@@ -123,7 +123,7 @@ impl<'a> ClaimSetting<'a> {
         }))
     }
 
-    pub(super) fn least(&self, metric: &str, recoveries: &[&str]) -> Quantity {
+    pub(super) fn minimum(&self, metric: &str, recoveries: &[&str]) -> Quantity {
         Quantity::of(self.all(metric, recoveries).map(|values| {
             let (name, least) = strongest(|a, b| order(b, a), &values).unwrap_or(("none", f64::NAN));
             (least, format!("{} ({name}, minimum of {})", short(least), values.len()))
@@ -143,12 +143,12 @@ impl<'a> ClaimSetting<'a> {
             others.filter_map(|&rival| Some((rival, self.read(metric, rival).ok()?))).collect();
         let rival = strongest(better, &known);
         if let Some((rival, other)) = rival.filter(|(_, other)| better(*other, ours).is_gt()) {
-            return Ok(ClaimCheck::known(false, self.pair((rival, other), (name, ours))));
+            return Ok(ClaimCheck::of_verdict(false, self.pair((rival, other), (name, ours))));
         }
         // No known rival is better, but a missing one could be.
         self.all(metric, rivals)?;
         let rival = rival.ok_or_else(|| format!("{name} has no rival{}", self.part))?;
-        Ok(ClaimCheck::known(true, self.pair((name, ours), rival)))
+        Ok(ClaimCheck::of_verdict(true, self.pair((name, ours), rival)))
     }
 
     /// Returns the lead of a recovery over its best rival.

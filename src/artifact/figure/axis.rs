@@ -94,7 +94,7 @@ impl Range {
         let near_zero = zero && scale == Scale::Linear && low >= 0.0 && low < 0.3 * high;
         let room = 0.05 * (high - low);
         let low = if near_zero { 0.0 } else { low - room };
-        Self { low: back(low, scale), high: back(high + room, scale), scale }
+        Self { low: invert(low, scale), high: invert(high + room, scale), scale }
     }
 
     /// Fits the range to the values, with a margin if they are all equal.
@@ -189,7 +189,7 @@ fn forward(value: f64, scale: Scale) -> f64 {
     }
 }
 
-fn back(value: f64, scale: Scale) -> f64 {
+fn invert(value: f64, scale: Scale) -> f64 {
     match scale {
         Scale::Linear => value,
         Scale::Log => 10f64.powf(value),

@@ -69,7 +69,7 @@ impl LayerDiagram {
             .iter()
             .map(|row| regions(&row.removed, self.layers).map_err(|error| error.at(row.label.as_str())))
             .collect::<Result<Vec<_>>>()?;
-        let ghost = palette::ours();
+        let ghost = palette::papers_colour();
         let entries = [
             (Key::Block { fill: Some(KEPT), border: TEXT, dash: Dash::Solid }, "kept layer"),
             (Key::Block { fill: None, border: REMOVED, dash: Dash::Dashed }, "removed layer"),
@@ -187,7 +187,7 @@ impl DrawnStack<'_> {
 
     /// Draws the Ghosted Layers of a region with the stream through them.
     fn ghost(&mut self, first: usize, last: usize) {
-        let ((mut start, end), colour) = (self.ends(first, last), palette::ours());
+        let ((mut start, end), colour) = (self.ends(first, last), palette::papers_colour());
         for &(lowest, highest) in self.operators.iter().filter(|(a, b)| (first..=last).contains(a) && *b <= last) {
             let low = self.foot(lowest);
             let high = self.foot(highest) - BLOCK;

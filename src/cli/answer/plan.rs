@@ -167,7 +167,7 @@ impl JsonSchema for MissingPart {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let parts: Vec<Value> = Stage::parts()
+        let parts: Vec<Value> = Stage::input_names()
             .into_iter()
             .map(|words| json!({"description": words.about, "type": "string", "const": words.part}))
             .collect();
@@ -347,7 +347,7 @@ impl fmt::Display for PlannedJob {
 }
 
 fn missing(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: &Reasons) -> Vec<Missing> {
-    let lacking = backbone.parts(variant).filter(|(_, _, key)| !state.has(key));
+    let lacking = backbone.inputs_of(variant).filter(|(_, _, key)| !state.has(key));
     let missing = lacking.map(|(job, words, key)| Missing {
         what: MissingPart(words),
         on: (job.group.on)(backbone, job.index),

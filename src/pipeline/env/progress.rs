@@ -83,7 +83,7 @@ pub fn lease(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, sto
     let mut warned = false;
     let mut pause = Pause::default();
     loop {
-        if !store.still_theirs(name) {
+        if !store.is_still_leased(name) {
             match store.lease(name)? {
                 LeaseResult::Mine(lease) => return Ok(lease),
                 LeaseResult::Theirs(process) => {

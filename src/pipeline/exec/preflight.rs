@@ -87,7 +87,7 @@ pub fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &A
     for backbone in &plan.backbones {
         check(plan.grid, backbone, reporter)?;
     }
-    tokenise_missing(plan.given(), &plan.backbones, store, reporter, stop)?;
+    tokenise_missing(plan.grid_inputs(), &plan.backbones, store, reporter, stop)?;
     plan.backbones.iter().try_for_each(|backbone| note_overlap(backbone, store, reporter))
 }
 
@@ -208,8 +208,10 @@ fn for_jobs(
     limit: Option<u64>,
     free: Option<u64>,
 ) -> Result<()> {
-    let jobs =
-        backbone.jobs().map(|job| (job, state.lacking(backbone, job))).filter(|(_, missing)| !missing.is_empty());
+    let jobs = backbone
+        .jobs()
+        .map(|job| (job, state.missing_variants(backbone, job)))
+        .filter(|(_, missing)| !missing.is_empty());
     let bytes = jobs.map(|(job, missing)| (job.group.bytes)(backbone, &missing)).filter(|bytes| *bytes > 0);
     let Some(largest) = bytes.max() else { return Ok(()) };
     // Memory must hold the largest part of the weights and, for generation, the KV cache of one prompt.

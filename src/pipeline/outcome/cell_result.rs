@@ -268,13 +268,13 @@ impl CellResult {
     }
 
     /// Iterates over the tasks with scores.
-    pub fn scored(&self) -> impl Iterator<Item = &TaskScores> {
+    pub fn task_scores(&self) -> impl Iterator<Item = &TaskScores> {
         self.tasks.iter().filter_map(|task| task.sample.as_ref())
     }
 
     /// Iterates over the built-in tasks with answers, by label.
-    pub fn answered(&self) -> impl Iterator<Item = (&str, &Answered)> {
-        self.scored().filter_map(|scores| Some((scores.label.as_str(), scores.answers.native()?)))
+    pub fn answered_tasks(&self) -> impl Iterator<Item = (&str, &Answered)> {
+        self.task_scores().filter_map(|scores| Some((scores.label.as_str(), scores.answers.native()?)))
     }
 
     /// Returns the cell's notes without duplicates.
@@ -289,7 +289,7 @@ impl CellResult {
                 }
             }
         }
-        for TaskScores { label, effective, non_finite, unanswered, .. } in self.scored() {
+        for TaskScores { label, effective, non_finite, unanswered, .. } in self.task_scores() {
             if *non_finite > 0 {
                 notes.push(format!("{non_finite} of {effective} documents of {label} have no finite score"));
             }

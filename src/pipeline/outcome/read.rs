@@ -219,13 +219,13 @@ impl<'a> BackboneReader<'a> {
             AnswerKey::Native(solutions) => {
                 return Ok(TaskScores::native(
                     task.to_string(),
-                    scores::answered(&scores::read(artifact)?, solutions)?,
+                    scores::evaluate_answers(&scores::read(artifact)?, solutions)?,
                 ));
             }
             AnswerKey::Defined(documents) => documents,
         };
         let definition = self.grid.task(task).definition()?;
-        let (answers, non_finite) = documents.answered(definition, artifact)?;
+        let (answers, non_finite) = documents.read_answers(definition, artifact)?;
         let judged = documents.judge(definition, &answers, &|aggregation, items| errors.error(aggregation, items))?;
         let (scores, items) = judged.into_iter().map(|judged| (judged.score, judged.items)).unzip();
         Ok(TaskScores {

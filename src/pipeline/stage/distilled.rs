@@ -57,7 +57,7 @@ pub fn key(backbone: BackboneKeyParts<'_>, operator: &Arc<Key>, text: &Arc<Key>,
     let teacher = Arc::new(teacher::family(backbone, text).key());
     let activations = Arc::new(activations::family(backbone, text).key());
     let parents = [("operator", Arc::clone(operator)), ("teacher", teacher), ("activations", activations)];
-    Key::new(KIND, identity, parents).about(what)
+    Key::new(KIND, identity, parents).with_description(what)
 }
 
 /// Returns the key of a training checkpoint after `steps` steps.
@@ -172,7 +172,7 @@ fn train_one(
         .ok_or_else(|| Error::job("the operator is not in the store"))?;
     let tail =
         job.models.read(backbone, || LayersAfter::load(&backbone.config, &backbone.folder, end, &Device::Cpu))?;
-    let lessons = teacher::TrainingData::kept(job, plan, start, &tail)?;
+    let lessons = teacher::TrainingData::load_inputs(job, plan, start, &tail)?;
     let began = Instant::now();
     let (state, spent) = latest_checkpoint(job, plan, || Ok(Checkpoint::start(operator::matrix(&solved)?)))?;
     let mut training = Training::new(&tail, state)?;
@@ -183,7 +183,7 @@ fn train_one(
     let id = run.start(job.hold.name(), &label, load.tokens, 0, remaining_flops(&backbone.config, &load, end));
     while training.steps() < steps {
         let at = training.steps();
-        fault::here("train");
+        fault::fault_point("train");
         let loss = training.step(lessons.stream(at)?, &lessons.teacher(at)?)?;
         let done = at + 1;
         if done.is_multiple_of(checkpoint_interval(plan)) {
@@ -224,7 +224,7 @@ fn replace_checkpoint(
     let store = job.run.store;
     job.hold.check()?;
     store.put(&checkpoint(&plan.key, steps), seconds, &[(STATE, &state.to_bytes())])?;
-    job.hold.gone_on();
+    job.hold.record_progress();
     store.discard(&checkpoint(&plan.key, steps - checkpoint_interval(plan)))
 }
 

@@ -10,7 +10,7 @@ use super::tokens::Text;
 use super::{GROUPS, Stage, Words, operator, selection};
 use crate::criterion::Selection;
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::{Program, whole};
+use crate::model::{Program, folder_program};
 use crate::pipeline::env::backbone::{BackbonePlan, Variant};
 use crate::pipeline::env::context::RunContext;
 use crate::pipeline::env::event::WorkKind;
@@ -82,7 +82,7 @@ impl Job {
     }
 
     /// Returns the keys of the objects that the job computes for a variant.
-    pub fn made(self, variant: &Variant) -> Vec<&Arc<Key>> {
+    pub fn produced_keys(self, variant: &Variant) -> Vec<&Arc<Key>> {
         (self.group.made)(variant, self.index)
     }
 
@@ -98,8 +98,8 @@ impl BackbonePlan {
     }
 
     /// Iterates over the objects of a variant, in order: the job, the object's names, and its key.
-    pub fn parts<'v>(&self, variant: &'v Variant) -> impl Iterator<Item = (Job, Words, &'v Arc<Key>)> {
-        let made = self.jobs().flat_map(|job| job.made(variant).into_iter().map(move |key| (job, key)));
+    pub fn inputs_of<'v>(&self, variant: &'v Variant) -> impl Iterator<Item = (Job, Words, &'v Arc<Key>)> {
+        let made = self.jobs().flat_map(|job| job.produced_keys(variant).into_iter().map(move |key| (job, key)));
         made.filter_map(|(job, key)| Some((job, Stage::of(key.kind()).ok()?.words?, key)))
     }
 }
@@ -123,7 +123,7 @@ impl fmt::Debug for Job {
 /// Fails with kind `Job` or `Damaged` if an object of the variant is missing or damaged.
 pub fn stored_program(store: &Store, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
     let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
-        return whole(&backbone.config, &backbone.folder);
+        return folder_program(&backbone.config, &backbone.folder);
     };
     let find = |key: &Key| match store.get(key) {
         Lookup::Whole(artifact) => Ok(Some(artifact)),
@@ -159,7 +159,7 @@ impl Programs {
     /// Fails with kind `Job` or `Damaged` if an object of the variant is missing or damaged.
     pub(crate) fn of(&self, run: &RunContext<'_>, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
         let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
-            return self.whole(run, backbone);
+            return self.folder_program(run, backbone);
         };
         if let Some(program) = lock(&self.programs).get(operator.hash()) {
             return Ok(program.clone());
@@ -200,14 +200,14 @@ impl Programs {
     }
 
     /// Returns the program of a backbone's folder.
-    fn whole(&self, run: &RunContext<'_>, backbone: &BackbonePlan) -> Result<Program> {
+    fn folder_program(&self, run: &RunContext<'_>, backbone: &BackbonePlan) -> Result<Program> {
         if backbone.config.is_plain() {
             return Ok(Program::dense(backbone.config.layers));
         }
         if let Some(program) = lock(&self.programs).get(&backbone.content) {
             return Ok(program.clone());
         }
-        let program = run.inputs.guarded(&[&backbone.folder], || whole(&backbone.config, &backbone.folder))?;
+        let program = run.inputs.guarded(&[&backbone.folder], || folder_program(&backbone.config, &backbone.folder))?;
         lock(&self.programs).insert(backbone.content.clone(), program.clone());
         Ok(program)
     }

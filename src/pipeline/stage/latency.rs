@@ -63,7 +63,7 @@ pub fn key(
         identity["among"] = json!(among);
     }
     let operator = operator.map(|key| ("operator", Arc::clone(key)));
-    Key::new(KIND, identity, operator).named(backbone.name).about(what)
+    Key::new(KIND, identity, operator).with_input_name(backbone.name).with_description(what)
 }
 
 /// Estimates the fixed cost of a decoding step, as an equivalent number of prefill rows. All weights are read, and
@@ -174,7 +174,7 @@ fn make(
         && backbone.variants.iter().filter(|variant| !run.failed(variant.cell)).all(|variant| {
             let key = &variant.latencies[position];
             let is_stored = matches!(run.store.get(key), Lookup::Whole(_));
-            is_stored.then(|| run.store_cache.found(key)).is_some()
+            is_stored.then(|| run.store_cache.insert(key)).is_some()
         })
     {
         return Ok(JobStatus::Done);
@@ -209,7 +209,7 @@ fn make(
     backbone.variants.iter().try_for_each(|variant| run.store.discard(&variant.latencies[position]))?;
     for (candidate, result) in candidates.iter().zip(results) {
         run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
-        run.store_cache.found(&candidate.key);
+        run.store_cache.insert(&candidate.key);
     }
     Ok(JobStatus::Done)
 }

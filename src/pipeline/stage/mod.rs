@@ -127,7 +127,7 @@ impl Stage {
     }
 
     /// Returns the names of all inputs of cells, in job order.
-    pub fn parts() -> Vec<Words> {
+    pub fn input_names() -> Vec<Words> {
         let mut parts: Vec<Words> = STAGES.iter().filter_map(|stage| stage.words).collect();
         parts.sort_by_key(|words| words.group);
         parts
@@ -181,7 +181,7 @@ impl Family {
 
     /// Returns the key that represents all members.
     fn key(self) -> Key {
-        Key::new(self.kind, self.identity, [("tokens", self.tokens)]).named(&self.backbone)
+        Key::new(self.kind, self.identity, [("tokens", self.tokens)]).with_input_name(&self.backbone)
     }
 
     /// Returns the key of the member with these fields, as declared in [`Member::Of`].
@@ -258,8 +258,8 @@ mod tests {
         let pairs = BTreeSet::from([Pair { axis: SimilarityAxis::Token, from: 0, to: 2 }]);
         let pass = activations::family(backbone, &tokens).key();
         let members = [
-            (activations::rows(backbone, &tokens, HookPoint::Stream(2), &(0..4)), pass.clone()),
-            (activations::sums(backbone, &tokens, &pairs, &(4..8)), pass),
+            (activations::rows_key(backbone, &tokens, HookPoint::Stream(2), &(0..4)), pass.clone()),
+            (activations::sums_key(backbone, &tokens, &pairs, &(4..8)), pass),
             (
                 scores::trial(backbone, &tokens, TrialMetric::Perplexity, &Cut::layers([1, 2])),
                 scores::trials(backbone, &tokens).key(),

@@ -281,7 +281,7 @@ pub fn repaired(
         };
         repaired.push((span, repair));
     }
-    let repairs = recovery::placed(removed, &repaired)?;
+    let repairs = recovery::place_repairs(removed, &repaired)?;
     Ok(repairs.map(|repairs| Program::repaired(layers, removed, &repairs)))
 }
 
@@ -421,8 +421,8 @@ impl SolvedCut {
     fn keep(&self, job: &CalibrationJob<'_>, key: &Key, started: Instant) -> Result<()> {
         job.unchanged()?;
         store(job.run.store, key, started.elapsed().as_secs_f64(), &self.results, &self.matrices)?;
-        job.run.kept();
-        job.hold.gone_on();
+        job.run.report_stored();
+        job.hold.record_progress();
         Ok(())
     }
 }

@@ -65,7 +65,7 @@ fn dense(backbone: BackboneKeyParts<'_>) -> Value {
 
 /// Returns the part of a key that describes the scored variant. The key of an operator includes its engine, unless the
 /// weights were rounded after solving.
-pub(super) fn scored(backbone: BackboneKeyParts<'_>, operator: Option<&Arc<Key>>) -> Value {
+pub(super) fn variant_key_part(backbone: BackboneKeyParts<'_>, operator: Option<&Arc<Key>>) -> Value {
     if operator.is_none() {
         return dense(backbone);
     }
@@ -85,7 +85,7 @@ pub fn key(
     extent: ScoredExtent,
     what: &Arc<Identity>,
 ) -> Key {
-    let mut identity = scored(backbone, operator);
+    let mut identity = variant_key_part(backbone, operator);
     if let Some(draw) = extent.draw {
         identity["draw"] = json!(draw);
     }
@@ -94,7 +94,7 @@ pub fn key(
     }
     let operator = operator.map(|operator| ("operator", Arc::clone(operator)));
     let parents = operator.into_iter().chain([("tokens", Arc::clone(tokens))]);
-    Key::new(kind, identity, parents).named(backbone.name).about(what)
+    Key::new(kind, identity, parents).with_input_name(backbone.name).with_description(what)
 }
 
 /// Estimates the cost of scoring the `missing` variants of the trie `all`, compared with a reference program if there
@@ -203,7 +203,7 @@ pub(crate) struct ScoredVariant {
 }
 
 impl ScoredVariant {
-    pub(super) fn lacks(&self, chunk: usize) -> bool {
+    pub(super) fn lacks_chunk(&self, chunk: usize) -> bool {
         !self.settled && self.chunks[chunk].is_none()
     }
 
@@ -221,8 +221,8 @@ pub(crate) fn scale(metric: &Metric) -> f64 {
 }
 
 /// Evaluates the answers to a task from the scores of its choices.
-pub(crate) fn answered(values: &[f64], solutions: &Arc<Solutions>) -> Result<Answered> {
-    let scored = choices::scored(values);
+pub(crate) fn evaluate_answers(values: &[f64], solutions: &Arc<Solutions>) -> Result<Answered> {
+    let scored = choices::scores_of_choices(values);
     let scores = scored.iter().map(|entry| Score { log_likelihood: entry.log_likelihood, greedy: entry.greedy });
     Answered::new(solutions, scores.collect())
 }

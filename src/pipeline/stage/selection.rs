@@ -73,7 +73,7 @@ pub fn key(
     let activations = looks.then(|| ("activations", activations::family(backbone, tokens).key()));
     let scores = (!criterion.trials(spec).is_empty()).then(|| ("scores", scores::trials(backbone, tokens).key()));
     let parents = activations.into_iter().chain(scores).map(|(name, key)| (name, Arc::new(key)));
-    Key::new(KIND, identity, parents).named(backbone.name)
+    Key::new(KIND, identity, parents).with_input_name(backbone.name)
 }
 
 /// Stores a selection with its notes.
@@ -192,7 +192,7 @@ impl<'a> Selections<'a> {
         waiting.try_for_each(|slot| slot.pick(similarities, activations, trials, job, Instant::now()))
     }
 
-    pub(crate) fn picked(&self, variant: &Variant) -> Option<&Picked> {
+    pub(crate) fn selected(&self, variant: &Variant) -> Option<&Picked> {
         self.slot(variant).map(|slot| &slot.picked)
     }
 
@@ -252,7 +252,7 @@ impl SelectionSlot<'_> {
                 let channels = job.backbone.config.hidden;
                 let notes = criterion::degenerate(&*self.criterion, &self.cut, &selection, &job.windows, channels);
                 self::store(job.run.store, &self.key, seconds, &selection, &notes)?;
-                job.hold.gone_on();
+                job.hold.record_progress();
                 Picked::Done(selection)
             }
             Err(error) if error.kind() == ErrorKind::Job => Picked::Failed(error.one_line()),
@@ -307,7 +307,7 @@ impl<'a> Trials<'a> {
                 run.store.put(&keys[index], seconds, &[(scores::VALUES, &scores::bytes(&of_windows))])?;
                 values[index] = Some(of_windows);
             }
-            hold.gone_on();
+            hold.record_progress();
         }
         let means = values.into_iter().flatten().map(|windows| windows.iter().sum::<f64>() / windows.len() as f64);
         Ok(means.collect())
@@ -335,13 +335,13 @@ impl<'a> Trials<'a> {
             within: Some(self.job.hold),
             sample: None,
         };
-        let losses = scored(&scoring, &keys)?;
+        let losses = score_missing(&scoring, &keys)?;
         Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())
     }
 }
 
 /// Returns the values of each variant, after scoring and storing missing ones.
-fn scored(run: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
+fn score_missing(run: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
     let stored = |key: &&Arc<Key>| run.run.get(key).is_some_and(|object| scores::read(&object).is_ok());
     let missing: Vec<_> = keys.iter().filter(|key| !stored(key)).cloned().collect();
     if !missing.is_empty() {

@@ -77,7 +77,7 @@ pub(super) fn form(config: &Config, layout: &Layout) -> Result<GgufForm> {
         };
         fits_deci_step(config, step)?;
     }
-    Ok(GgufForm::alike(DECI, true))
+    Ok(GgufForm::uniform(DECI, true))
 }
 
 /// Attention slot of a layer in the GGUF file.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::model::attached_form::{AttachedForm, bias_name, input_norm_name, norm_name};
 use crate::model::tensor_name::{EMBEDDING, FINAL_NORM, HEAD, name};
-use crate::model::tensors::{checked, stored, sublayer_of};
+use crate::model::tensors::{checked, stored_tensors, sublayer_of};
 use crate::model::weights::Weights;
 use crate::model::{BranchPlace, Config, Cut, Deployed, FloatType, Operator, Step};
 
@@ -101,7 +101,7 @@ impl Layout {
         add(EMBEDDING.to_owned(), vec![vocab, c], TensorContent::Stored(EMBEDDING.to_owned()));
         for (index, &layer) in kept.iter().enumerate() {
             let of_layer: Vec<&Attached> = attached.iter().filter(|attached| attached.layer == index).collect();
-            for part in stored(config, layer) {
+            for part in stored_tensors(config, layer) {
                 if dropped.contains(index, sublayer_of(config.architecture, &part.holds[0].0)) {
                     continue;
                 }

@@ -292,7 +292,7 @@ mod tests {
         let (tokenizer, added) = loaded(&description, &[("tokenizer_config.json", other)]);
         assert_eq!(tokenizer.encode("a <|end|> <|new|> z").unwrap(), [1, 2, 28, 29, 27]);
         assert_eq!(added.unwrap().as_array().unwrap().len(), 3);
-        assert_eq!(tokenizer.within(29).encode("<|new|>").unwrap_err().exit_code(), 2);
+        assert_eq!(tokenizer.limit_ids(29).encode("<|new|>").unwrap_err().exit_code(), 2);
     }
 
     #[test]

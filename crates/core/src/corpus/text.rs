@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn rows_count_for_what_they_take_in_memory_the_empty_ones_too() {
-        let limit = TextLimit::current().within(2400);
+        let limit = TextLimit::current().at_most(2400);
         let empty: Vec<String> = vec![String::new(); 3];
         assert!(parquet(vec![Column::new("text".into(), empty)]).len() < 2400);
         for (name, bytes) in [

@@ -71,7 +71,7 @@ impl Tokenizer {
 
     /// Rejects texts with ids outside an embedding of `rows` rows.
     #[must_use]
-    pub fn within(self, rows: usize) -> Self {
+    pub fn limit_ids(self, rows: usize) -> Self {
         Self { id_limit: self.id_limit.min(rows), ..self }
     }
 

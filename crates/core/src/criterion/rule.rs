@@ -199,7 +199,7 @@ pub trait Criterion: Send + Sync {
     ///
     /// # Errors
     /// See [`Self::check`].
-    fn known(&self, cut: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
+    fn prior_order(&self, cut: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
         let _ = cut;
         Ok(None)
     }

@@ -60,7 +60,7 @@ fn resolve(name: &str, options: &Options) -> Result<Options> {
         // The lookup ignores case.
         settings.backbone = settings.backbone.map(|name| name.to_lowercase());
     }
-    options::written(name, &settings)
+    options::to_options(name, &settings)
 }
 
 enum ShortenedLlama {
@@ -145,7 +145,7 @@ impl Criterion for ShortenedLlama {
         }
     }
 
-    fn known(&self, cut: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
+    fn prior_order(&self, cut: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
         match self {
             Self::Measured => Ok(None),
             Self::Released { score, backbone } => order(score, backbone.as_deref(), cut).map(Some),

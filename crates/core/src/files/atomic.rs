@@ -169,7 +169,7 @@ impl WholeFile {
 /// # Errors
 /// Fails if the file cannot be created.
 pub fn temporary(dir: &Path, name: &str) -> std::io::Result<NamedTempFile> {
-    named(name, 0o666, |builder| builder.tempfile_in(dir))
+    with_temporary_name(name, 0o666, |builder| builder.tempfile_in(dir))
 }
 
 /// Creates a folder like [`temporary`], which is removed on drop unless it is kept ([`TempDir::keep`]).
@@ -177,7 +177,7 @@ pub fn temporary(dir: &Path, name: &str) -> std::io::Result<NamedTempFile> {
 /// # Errors
 /// Fails if the folder cannot be created.
 pub fn temporary_folder(dir: &Path, name: &str) -> std::io::Result<TempDir> {
-    named(name, 0o777, |builder| builder.tempdir_in(dir))
+    with_temporary_name(name, 0o777, |builder| builder.tempdir_in(dir))
 }
 
 /// Exchanges two folders atomically. Returns whether the system supports it.
@@ -192,7 +192,7 @@ pub fn exchanged(_: &Path, _: &Path) -> bool {
     false
 }
 
-fn named<T>(
+fn with_temporary_name<T>(
     name: &str,
     mode: u32,
     make: impl FnOnce(&mut tempfile::Builder<'_, '_>) -> std::io::Result<T>,

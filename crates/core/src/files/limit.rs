@@ -49,7 +49,7 @@ impl TextLimit {
 
     /// Returns the limit, reduced to `memory` bytes if that is less.
     #[must_use]
-    pub fn within(self, memory: u64) -> Self {
+    pub fn at_most(self, memory: u64) -> Self {
         Self(self.0.min(memory))
     }
 

@@ -21,7 +21,7 @@ pub struct Owner {
 impl Owner {
     pub fn this() -> Self {
         let pid = std::process::id();
-        let started = match seen(Path::new(PROC), pid) {
+        let started = match process_state(Path::new(PROC), pid) {
             Seen::Since(started) => Some(started),
             Seen::Gone | Seen::Unknown => None,
         };
@@ -89,7 +89,7 @@ enum Seen {
 }
 
 fn lives(proc: &Path, pid: u32, started: Option<u64>) -> Option<bool> {
-    match (seen(proc, pid), started) {
+    match (process_state(proc, pid), started) {
         (Seen::Gone, _) => Some(false),
         (Seen::Since(now), Some(then)) => Some(now == then),
         // At least one start time is unknown.
@@ -97,7 +97,7 @@ fn lives(proc: &Path, pid: u32, started: Option<u64>) -> Option<bool> {
     }
 }
 
-fn seen(proc: &Path, pid: u32) -> Seen {
+fn process_state(proc: &Path, pid: u32) -> Seen {
     let stat = match fs::read_to_string(proc.join(pid.to_string()).join("stat")) {
         Ok(stat) => stat,
         Err(error) if error.kind() == ErrorKind::NotFound && !exists(pid) => return Seen::Gone,

@@ -11,7 +11,7 @@ pub static PREFILL: MetricEntry = MetricEntry {
     of: Of::Prompt(|result| {
         result.spread().map(|spread| Measure { value: spread.mean, stderr: Some(spread.deviation) })
     }),
-    ..OF_PROMPT.called("prefill_ms", "Prefill (ms)")
+    ..OF_PROMPT.with_name("prefill_ms", "Prefill (ms)")
 };
 
 /// `speedup`: prefill time of the dense backbone divided by that of the variant.
@@ -21,7 +21,7 @@ pub static SPEEDUP: MetricEntry = MetricEntry {
     of: Of::Prompt(|result| {
         result.speedup().map(|speedup| Measure { value: speedup.ratio, stderr: speedup.half_width })
     }),
-    ..TIMES.called("speedup", "Speedup (×)")
+    ..TIMES.with_name("speedup", "Speedup (×)")
 };
 
 /// `peak_memory_percent`: peak memory of tensors during prefill, as a percentage of the dense backbone's.
@@ -30,7 +30,7 @@ pub static MEMORY: MetricEntry = MetricEntry {
     unit: Unit::Percent,
     nearness: Nearness::Difference,
     of: Of::Prompt(|result| result.memory_percent().map(|value| Measure { value, stderr: None })),
-    ..OF_PROMPT.called("peak_memory_percent", "Memory (%)")
+    ..OF_PROMPT.with_name("peak_memory_percent", "Memory (%)")
 };
 
 /// `peak_memory_mb`: peak memory of tensors during prefill, in megabytes.
@@ -38,7 +38,7 @@ pub static MEMORY_SIZE: MetricEntry = MetricEntry {
     note: "peak memory of weights and intermediates, in millions of bytes",
     unit: Unit::Megabytes,
     of: Of::Prompt(|result| result.bytes().map(|bytes| Measure { value: bytes as f64 / 1e6, stderr: None })),
-    ..OF_PROMPT.called("peak_memory_mb", "Memory (MB)")
+    ..OF_PROMPT.with_name("peak_memory_mb", "Memory (MB)")
 };
 
 /// `decode_tps`: tokens decoded per second after the prompt.
@@ -48,7 +48,7 @@ pub static DECODE: MetricEntry = MetricEntry {
     direction: Direction::Higher,
     spread: Some(Spread::OverRounds),
     of: Of::Decode(|result| result.rate().map(|spread| Measure { value: spread.mean, stderr: Some(spread.deviation) })),
-    ..OF_PROMPT.called("decode_tps", "Decode (tokens/s)")
+    ..OF_PROMPT.with_name("decode_tps", "Decode (tokens/s)")
 };
 
 /// `decode_speedup`: decoding time of the dense backbone divided by that of the variant.
@@ -58,14 +58,14 @@ pub static DECODE_SPEEDUP: MetricEntry = MetricEntry {
     of: Of::Decode(|result| {
         result.speedup().map(|speedup| Measure { value: speedup.ratio, stderr: speedup.half_width })
     }),
-    ..TIMES.called("decode_speedup", "Decode speedup (×)")
+    ..TIMES.with_name("decode_speedup", "Decode speedup (×)")
 };
 
 /// `decode_predicted`: decoding speedup predicted by the cost model.
 pub(super) static DECODE_PREDICTED: MetricEntry = MetricEntry {
     note: "operations of the dense backbone for the new tokens divided by those of the variant, from the cost model (not measured)",
     of: Of::Decode(|result| result.times.is_some().then(|| Measure { value: result.predicted(), stderr: None })),
-    ..TIMES.called("decode_predicted", "Predicted (×)")
+    ..TIMES.with_name("decode_predicted", "Predicted (×)")
 };
 
 /// Defaults of metrics that are speedup factors.

@@ -332,7 +332,7 @@ pub fn is_size(name: &str) -> bool {
 }
 
 /// Returns the metrics that a run shows only if its grid names them.
-pub fn named() -> impl Iterator<Item = &'static str> {
+pub fn opt_in_names() -> impl Iterator<Item = &'static str> {
     ENTRIES
         .iter()
         .filter(|entry| matches!(entry.shown, Shown::OfUnlikeVocabularies | Shown::IfNamed))

@@ -77,13 +77,13 @@ impl Batch {
     }
 
     /// Returns the rows that each row attends to.
-    pub(super) fn seen(&self) -> Segments<'_> {
+    pub(super) fn attended_rows(&self) -> Segments<'_> {
         Segments { rows: &self.segments, parents: &self.parents }
     }
 
     /// Returns the rows of the parent that a segment attends to.
     pub(super) fn prefix(&self, segment: usize) -> Range<usize> {
-        self.seen().prefix(segment)
+        self.attended_rows().prefix(segment)
     }
 
     /// Returns the largest number of tokens of a segment including its parent.

@@ -58,7 +58,7 @@ impl EngineRequest {
         let dtype = match self.dtype {
             Some(dtype) => dtype,
             None if device == DeviceName::Cpu => FloatType::F32,
-            None => FloatType::stored(folder)?,
+            None => FloatType::stored_in(folder)?,
         };
         let own_products = match (device, dtype) {
             (DeviceName::Cpu, FloatType::F32) => Some(Products::F32),

@@ -75,7 +75,7 @@ pub fn content(config: &Config, folder: &Path, hashes: impl Fn(&Path) -> Result<
     let mut tensors: BTreeMap<String, String> = BTreeMap::new();
     let mut files: BTreeMap<&Path, TensorHashes> = BTreeMap::new();
     let weights = tensors::checked(config, folder)?;
-    for (name, stored, file) in weights.taken() {
+    for (name, stored, file) in weights.checked_tensors() {
         if !files.contains_key(file) {
             files.insert(file, hashes(file)?);
         }

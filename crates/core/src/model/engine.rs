@@ -270,7 +270,7 @@ pub(super) struct InStep<'a, M> {
 }
 
 impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + Sync> InStep<'_, M> {
-    fn each<T: Send>(
+    fn for_each_part<T: Send>(
         &self,
         batches: &[Batch],
         streams: &[M::Residual],
@@ -298,7 +298,7 @@ impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + 
     }
 
     fn advance(&self, parts: &[Batch], step: &Step, streams: &Vec<M::Residual>) -> Result<Vec<M::Residual>> {
-        self.each(parts, streams, |batch, x| self.model.advance(batch, step, x))
+        self.for_each_part(parts, streams, |batch, x| self.model.advance(batch, step, x))
     }
 
     fn narrow(&self, parts: &[Batch], streams: Vec<M::Residual>) -> Result<Vec<M::Residual>> {
@@ -306,7 +306,7 @@ impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + 
     }
 
     fn finish(&self, parts: &[Batch], streams: &Vec<M::Residual>) -> Result<Vec<Vec<Prediction>>> {
-        self.each(parts, streams, |batch, x| self.model.finish(batch, x))
+        self.for_each_part(parts, streams, |batch, x| self.model.finish(batch, x))
     }
 }
 

@@ -70,7 +70,7 @@ fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
         Error::bad_input("unknown architecture of a GGUF file")
             .at(file.place("general.architecture"))
             .expected(names.join(", "))
-            .found(file.shown("general.architecture"))
+            .found(file.describe_entry("general.architecture"))
             .hint("use one of these decoders: no others are supported in GGUF files")
     })
 }
@@ -179,10 +179,10 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
 
 /// Reads a required integer.
 fn count(file: &Gguf, key: &str) -> Result<u64> {
-    file.count(key)?.ok_or_else(|| lacking(file, key, "a whole number"))
+    file.count(key)?.ok_or_else(|| missing_key(file, key, "a whole number"))
 }
 
-fn lacking(file: &Gguf, key: &str, expected: &str) -> Error {
+fn missing_key(file: &Gguf, key: &str, expected: &str) -> Error {
     Error::bad_input("missing entry in a GGUF file").at(file.place(key)).expected(expected).found("nothing")
 }
 

@@ -55,14 +55,14 @@ impl Float {
 
     #[inline(always)]
     fn convert(self, bytes: &[u8], out: &mut [f32]) {
-        fn each<const W: usize>(bytes: &[u8], out: &mut [f32], number: impl Fn([u8; W]) -> f32) {
+        fn decode_each<const W: usize>(bytes: &[u8], out: &mut [f32], number: impl Fn([u8; W]) -> f32) {
             out.iter_mut().zip(bytes.as_chunks().0).for_each(|(v, &bytes)| *v = number(bytes));
         }
         match self {
-            Self::F64 => each(bytes, out, |bytes| f64::from_le_bytes(bytes) as f32),
-            Self::F32 => each(bytes, out, f32::from_le_bytes),
-            Self::F16 => each(bytes, out, |bytes| f16::from_le_bytes(bytes).to_f32()),
-            Self::Bf16 => each(bytes, out, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+            Self::F64 => decode_each(bytes, out, |bytes| f64::from_le_bytes(bytes) as f32),
+            Self::F32 => decode_each(bytes, out, f32::from_le_bytes),
+            Self::F16 => decode_each(bytes, out, |bytes| f16::from_le_bytes(bytes).to_f32()),
+            Self::Bf16 => decode_each(bytes, out, |bytes| bf16::from_le_bytes(bytes).to_f32()),
         }
     }
 
@@ -225,7 +225,7 @@ impl Stored<'_> {
         let to = (first + count).next_multiple_of(block);
         let mut values = vec![0.0; to - from];
         plain.convert(from, &mut values)?;
-        let values = gguf::rounded(dtype, &values).map_err(|error| error.at(self.shard.place(self.name)))?;
+        let values = gguf::round_values(dtype, &values).map_err(|error| error.at(self.shard.place(self.name)))?;
         bytes
             .as_chunks_mut()
             .0

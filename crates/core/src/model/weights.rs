@@ -119,7 +119,7 @@ impl Weights {
     }
 
     /// Iterates over the checked tensors as requested name, stored name and file.
-    pub(super) fn taken(&self) -> impl Iterator<Item = (&str, &str, &Path)> {
+    pub(super) fn checked_tensors(&self) -> impl Iterator<Item = (&str, &str, &Path)> {
         self.taken.iter().filter_map(|stored| {
             let asked = self
                 .stored

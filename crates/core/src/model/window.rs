@@ -92,7 +92,7 @@ impl WindowFields<'_> {
         let first = match self.entries.get(FIRST) {
             Some(zero) if zero.as_u64() == Some(0) => 0,
             Some(_) => self.entries.count(FIRST, MAX_TOKENS)?,
-            None => taken(FIRST, FIRST_LAYER, notes),
+            None => effective_window(FIRST, FIRST_LAYER, notes),
         };
         Ok((0..self.layers).map(|layer| width.filter(|_| layer >= first)).collect())
     }
@@ -158,11 +158,11 @@ pub(crate) fn first_window(config: &Map<String, Value>, architecture: &Architect
 fn width(entries: &Entries<'_>, notes: &mut Vec<String>) -> Result<Option<usize>> {
     match entries.map.get(KEY) {
         Some(_) => entries.optional_count(KEY, MAX_TOKENS),
-        None => Ok(Some(taken(KEY, WIDTH, notes))),
+        None => Ok(Some(effective_window(KEY, WIDTH, notes))),
     }
 }
 
-fn taken(key: &str, value: usize, notes: &mut Vec<String>) -> usize {
+fn effective_window(key: &str, value: usize, notes: &mut Vec<String>) -> usize {
     notes.push(format!("config.json does not set {key}: using {value}, as in transformers"));
     value
 }

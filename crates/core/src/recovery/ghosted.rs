@@ -23,7 +23,7 @@ const SOURCE: &str = "https://github.com/daniel-eai/ghosted_layers_official_repo
 pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Ghosted>(NAME, SOURCE, build)
     .label("Ghost Layer (Ours)")
     .style(Style::new(Hue::Blue, Marker::Circle, Dash::Solid))
-    .ours()
+    .mark_as_papers()
     .variants(VARIANTS);
 
 /// The two solvers compared in the paper's table A10, under its labels, and variants beyond the paper.

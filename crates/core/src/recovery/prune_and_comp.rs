@@ -63,7 +63,7 @@ fn resolve(name: &str, options: &Options) -> Result<Options> {
     let mut settings: PruneAndCompOptions = options::read(name, options)?;
     let (granularity, target) = form(&settings)?;
     (settings.granularity, settings.target) = (Some(granularity), Some(target));
-    options::written(name, &settings)
+    options::to_options(name, &settings)
 }
 
 fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {

@@ -71,11 +71,11 @@ impl Solutions {
                 .expected(format!("{} scores", self.requests()))
                 .found(scores.len()));
         }
-        Ok(self.judged(scores).collect())
+        Ok(self.judge_all(scores).collect())
     }
 
     /// Evaluates each document. `scores` must have one score per request.
-    fn judged(&self, scores: &[Score]) -> impl Iterator<Item = DocumentResult> {
+    fn judge_all(&self, scores: &[Score]) -> impl Iterator<Item = DocumentResult> {
         let mut scores = scores.iter();
         self.documents.iter().map(move |document| {
             let choices = document.choices.iter().zip(scores.by_ref()).map(|(lengths, score)| {
@@ -116,6 +116,6 @@ impl Answered {
 
     /// Iterates over the evaluated documents.
     pub fn documents(&self) -> impl Iterator<Item = DocumentResult> {
-        self.key.judged(&self.scores)
+        self.key.judge_all(&self.scores)
     }
 }

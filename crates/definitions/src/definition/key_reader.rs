@@ -175,7 +175,7 @@ impl KeyReader<'_> {
             training: self.text("training_split")?,
             validation,
             test,
-            source: equivalent::said(self.node, &keep_rows)?,
+            source: equivalent::with_hooks_replaced(self.node, &keep_rows)?,
             keep_rows,
             prepare: self.prepare()?,
             output,
@@ -320,7 +320,7 @@ impl KeyReader<'_> {
     }
 
     fn filters(&self, output: Output) -> Result<Vec<Pipeline>> {
-        let Some(node) = self.get("filter_list")? else { return Ok(vec![Pipeline::first()]) };
+        let Some(node) = self.get("filter_list")? else { return Ok(vec![Pipeline::take_first()]) };
         let Tree::List(items) = &node.tree else { return Err(wrong("filter_list", "a list of pipelines", node)) };
         let pipelines = items.iter().map(Pipeline::read).collect::<Result<Vec<_>>>()?;
         if let (false, Some(odd)) = (output == Output::Generate, pipelines.iter().find(|pipeline| !pipeline.is_first()))

@@ -47,7 +47,7 @@ pub(super) fn percent(format: &str, values: &Jinja) -> Result<String, Error> {
             Some(_) => return Err(refused("a format with names requires a dict")),
             None => positional.next().cloned().ok_or_else(|| refused("not enough values for the format"))?,
         };
-        out.push_str(&one(options, conversion, &value)?);
+        out.push_str(&format_value(options, conversion, &value)?);
     }
     out.push_str(rest);
     if positional.next().is_some() && !named && values.kind() != ValueKind::Map {
@@ -56,13 +56,13 @@ pub(super) fn percent(format: &str, values: &Jinja) -> Result<String, Error> {
     printed(out.len()).map(|()| out)
 }
 
-fn one(options: &str, conversion: char, value: &Jinja) -> Result<String, Error> {
+fn format_value(options: &str, conversion: char, value: &Jinja) -> Result<String, Error> {
     let is_number = matches!(value.kind(), ValueKind::Number | ValueKind::Bool);
     let (conversion, value) = match conversion {
         's' => ('s', Jinja::from(text(value)?)),
         'r' => ('s', Jinja::from(repr(value)?)),
         'd' | 'i' | 'u' if is_number => {
-            let number = if value.is_integer() { value.clone() } else { whole(value)? };
+            let number = if value.is_integer() { value.clone() } else { to_integer(value)? };
             ('d', number)
         }
         'x' | 'X' | 'o' if value.is_integer() => (conversion, value.clone()),
@@ -73,7 +73,7 @@ fn one(options: &str, conversion: char, value: &Jinja) -> Result<String, Error> 
     format(FormatStyle::Printf, &format!("%{options}{conversion}"), &[value])
 }
 
-fn whole(value: &Jinja) -> Result<Jinja, Error> {
+fn to_integer(value: &Jinja) -> Result<Jinja, Error> {
     let number = f64::try_from(value.clone())?.trunc();
     if number.abs() < 9e18 { Ok(Jinja::from(number as i64)) } else { Err(refused("a number of more than 64 bits")) }
 }

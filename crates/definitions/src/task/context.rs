@@ -6,7 +6,7 @@ use super::{Ask, Setting, Task};
 use crate::document::Columns;
 use crate::metric::{Kind, Output};
 use crate::prompt::{Message, Role, Turn, check_label, choice, delimited, ends_blank, in_one_turn, plain};
-use crate::rows::{Rows, kept, prepared};
+use crate::rows::{Rows, filtered_rows, prepared};
 use crate::value::Value;
 
 impl Task {
@@ -14,9 +14,10 @@ impl Task {
     pub(super) fn pool(&self, rows: &dyn Rows) -> Result<Vec<Value>> {
         let definition = &self.definition;
         match (definition.exampled(), &definition.examples.samples) {
-            (Some(split), _) => {
-                Ok(prepared(definition, kept(definition, rows, split)?)?.into_iter().map(|row| row.value).collect())
-            }
+            (Some(split), _) => Ok(prepared(definition, filtered_rows(definition, rows, split)?)?
+                .into_iter()
+                .map(|row| row.value)
+                .collect()),
             (None, samples) => Ok(samples.clone().unwrap_or_default()),
         }
     }

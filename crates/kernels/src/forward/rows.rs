@@ -14,7 +14,7 @@ const NUMBERS: usize = 1 << 14;
 ///
 /// # Shapes
 /// `x [rows, C]`.
-pub fn norm_rows(x: &mut [f32], norm: Norm<'_>) {
+pub fn normalize_rows(x: &mut [f32], norm: Norm<'_>) {
     x.par_chunks_mut(ROWS * norm.weight.len().max(1)).for_each(|rows| super::norm(rows, norm));
 }
 

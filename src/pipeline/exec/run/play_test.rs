@@ -91,7 +91,7 @@ impl SimulatedGrid {
         let store = Store::on(Client::new(server, Network::default(), 1_000_000), Path::new(ROOT), stage::WORDS);
         let plan = Plan::new(&self.grid, &store, settings().engine, Some(LENGTH)).unwrap();
         crate::pipeline::stage::tokens::tokenise_missing(
-            plan.given(),
+            plan.grid_inputs(),
             &plan.backbones,
             &store,
             &(),
@@ -184,7 +184,7 @@ impl SimulatedGrid {
     }
 
     fn grid_of(&self, plan: &Plan<'_>, store: &Store, pace: &Arc<Pace>, stop: &AtomicBool) -> Result<()> {
-        let recorder = Recorder::worker(&self.grid, store, &Failing)?;
+        let recorder = Recorder::for_worker(&self.grid, store, &Failing)?;
         reserve(plan, store, &recorder, stop)?;
         let state = StoreState::read(plan, store);
         let settings = settings();

@@ -163,7 +163,7 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
     let requests = requests(to.given, to.backbone, used, task)?;
     let (encoder, context) = to.reader(used.how.max_length)?;
     let [config, tokenizer_config] = to.given.inputs.configs(&to.backbone.folder)?;
-    let generation = to.given.inputs.generation(&to.backbone.folder, &config)?;
+    let generation = to.given.inputs.read_generation_config(&to.backbone.folder, &config)?;
     generation.check_ids(to.backbone.config.vocab)?;
     let (end_of_text, end) = end_tokens(to.tokenizer, &tokenizer_config, generation.end_of_text)?;
     let Generating { until, max_tokens, sampling } = Generating::read(&task.definition.generation)?;

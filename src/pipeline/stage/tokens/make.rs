@@ -87,15 +87,15 @@ pub(crate) fn tokenise_missing(
 
 /// Returns the tokens of a text or task, or of its scored sample, remaking damaged ones.
 pub(crate) fn text(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalTarget, key: &Key) -> Result<Text> {
-    let full_tokens = whole(run, backbone, target, key)?;
+    let full_tokens = full_text(run, backbone, target, key)?;
     match target.draw() {
         None => Ok(full_tokens),
-        Some(draw) => full_tokens.drawn(draw),
+        Some(draw) => full_tokens.subset(draw),
     }
 }
 
 /// Returns the tokens of a text or task, ignoring any sampling.
-pub(crate) fn whole(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalTarget, key: &Key) -> Result<Text> {
+pub(crate) fn full_text(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalTarget, key: &Key) -> Result<Text> {
     tokens(run, backbone, key, |artifact: &StoredObject| match target {
         EvalTarget::Windows(_) => read_windows(artifact).map(Text::Windows),
         EvalTarget::Task(task) if run.grid.task(task).generates() => {
@@ -130,14 +130,14 @@ fn tokens<T>(
 /// Tokenizes a text or task again because its tokens are damaged.
 fn remake(given: GridInputs<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
     let wanted: Vec<WantedTokens<'_>> =
-        all(backbone).into_iter().filter(|(wanted, _)| ***wanted == *key).take(1).collect();
+        wanted_tokens(backbone).into_iter().filter(|(wanted, _)| ***wanted == *key).take(1).collect();
     let sources = Sources::read(given, wanted.iter().map(|(_, what)| (backbone, *what)))?;
     let tokenizer = tokenizer(given, backbone)?;
     let to = |key| TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
     wanted.iter().try_for_each(|&(key, what)| tokenise(to(key), what, &sources).map(drop))
 }
 
-fn all(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
+fn wanted_tokens(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
     let calibrations = backbone.calibrations.iter().map(|c| (&c.tokens, What::Calibration(&c.calibration)));
     let evaluations = backbone.evaluations.iter().map(|e| (&e.tokens, What::Evaluation(&e.target)));
     calibrations.chain(evaluations).collect()
@@ -145,7 +145,7 @@ fn all(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
 
 fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Vec<WantedTokens<'a>> {
     let mut missing: Vec<WantedTokens<'_>> = Vec::new();
-    for (key, what) in all(backbone) {
+    for (key, what) in wanted_tokens(backbone) {
         if !missing.iter().any(|(known, _)| *known == key) && !is_intact(key, store, reporter) {
             missing.push((key, what));
         }
@@ -177,7 +177,7 @@ fn tokenizer(given: GridInputs<'_>, backbone: &BackbonePlan) -> Result<Tokenizer
             .found(format!("ids up to {}", tokenizer.vocab_size() - 1))
             .hint("use the tokenizer.json of this model"));
     }
-    Ok(tokenizer.within(backbone.config.vocab))
+    Ok(tokenizer.limit_ids(backbone.config.vocab))
 }
 
 /// Corpora and tasks to tokenize, read once for all backbones.
@@ -214,7 +214,7 @@ impl Sources {
             }
             if let Entry::Vacant(free) = sources.rows.entry(corpus.clone()) {
                 // Reject texts that exceed memory before the system kills the process.
-                let limit = TextLimit::current().within(machine::free_memory());
+                let limit = TextLimit::current().at_most(machine::free_memory());
                 free.insert(given.inputs.guarded(&[&entry.path], || {
                     corpus::read_rows_within(&entry.path, entry.column.as_deref(), limit)
                 })?);

@@ -31,11 +31,11 @@ impl Input {
 ///
 /// # Errors
 /// Fails with exit code 2, naming both.
-pub fn apart(output: &Path, inputs: &[Input]) -> Result<()> {
+pub fn check_separate(output: &Path, inputs: &[Input]) -> Result<()> {
     let output_path = real(output);
     for Input { what, path, whole } in inputs {
         let input = real(path);
-        let found = match (within(&input, &output_path), within(&output_path, &input)) {
+        let found = match (is_within(&input, &output_path), is_within(&output_path, &input)) {
             (true, true) => "the same folder",
             (true, false) => "a folder that contains it",
             (false, true) if *whole => "a folder inside it",
@@ -51,7 +51,7 @@ pub fn apart(output: &Path, inputs: &[Input]) -> Result<()> {
 }
 
 /// Returns whether a path is `folder` or inside it.
-pub(super) fn within(path: &Path, folder: &Path) -> bool {
+pub(super) fn is_within(path: &Path, folder: &Path) -> bool {
     let id = id(folder);
     path.ancestors().any(|above| above == folder || (id.is_some() && self::id(above) == id))
 }
@@ -117,11 +117,11 @@ mod tests {
             ("", "a folder that contains it"),
             ("..", "a folder that contains it"),
         ] {
-            let error = apart(&path_in(name, root.path()), &inputs).unwrap_err().to_string();
+            let error = check_separate(&path_in(name, root.path()), &inputs).unwrap_err().to_string();
             assert!(error.contains(&format!("found:    {found}")), "{name}: {error}");
         }
         for name in ["other", "out", "models/llama-7", "texts/out", "new/deeper"] {
-            apart(&path_in(name, root.path()), &inputs).unwrap();
+            check_separate(&path_in(name, root.path()), &inputs).unwrap();
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::apart::{Input, real, within};
+use super::apart::{Input, is_within, real};
 use super::swap::above;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_whole;
@@ -41,7 +41,7 @@ impl OutputFile<'_> {
             return Err(already_exists(path).expected("a regular file").found(found).hint("choose another file"));
         }
         let target: PathBuf = real(path);
-        if let Some(input) = inputs.iter().find(|input| input.whole && within(&target, &real(&input.path))) {
+        if let Some(input) = inputs.iter().find(|input| input.whole && is_within(&target, &real(&input.path))) {
             let found = format!("{}, which is read", input.what);
             return Err(already_exists(path)
                 .expected("a file that is not an input")

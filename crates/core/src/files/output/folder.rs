@@ -86,7 +86,7 @@ impl OutputFolder {
         swap::sweep(&target, &self.seen);
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let id = format!("{}.{}", Owner::this().tag(), COUNT.fetch_add(1, Relaxed));
-        let folder = swap::beside(&target, &id, swap::DRAFT);
+        let folder = swap::sibling_path(&target, &id, swap::DRAFT);
         fs::create_dir(&folder).map_err(|error| Error::io("create", &folder, &error))?;
         let draft = Draft {
             folder,

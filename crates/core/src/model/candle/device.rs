@@ -184,7 +184,7 @@ impl FloatType {
     ///
     /// # Errors
     /// Fails if the weight files cannot be read.
-    pub fn stored(folder: &Path) -> Result<Self> {
+    pub fn stored_in(folder: &Path) -> Result<Self> {
         let weights = Weights::open(folder)?;
         Ok(Self::of(weights.dtype(EMBEDDING).or_else(|| weights.dtype(HEAD))))
     }

@@ -134,7 +134,7 @@ impl CandleEngine {
             config,
         };
         if !engine.parts.keeps_all() {
-            engine.notes.tell(format!(
+            engine.notes.report(format!(
                 "{:.1} GB of weights in {} exceed the {:.1} GB available on {}: layers are loaded on demand",
                 all as f64 / 1e9,
                 placement.dtype.name(),
@@ -227,7 +227,7 @@ impl CandleEngine {
             let cause = format!("a document or window of {longest} tokens");
             return Err(out_of_memory(error, cause));
         }
-        self.notes.tell(format!("out of device memory with {longest} tokens per pass; continuing with {half}"));
+        self.notes.report(format!("out of device memory with {longest} tokens per pass; continuing with {half}"));
         Ok(next)
     }
 

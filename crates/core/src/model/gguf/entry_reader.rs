@@ -7,7 +7,9 @@ use serde_json::{Map, Value, json};
 
 use super::super::architecture::{GgufForm, GgufPlaces, RopeEntries};
 use super::super::deci::DeciLayers;
-use super::{NEUTRAL, ROPE_FACTORS, architecture, count, deci_layers, divisors_of, head_dim, lacking, scale_in_gguf};
+use super::{
+    NEUTRAL, ROPE_FACTORS, architecture, count, deci_layers, divisors_of, head_dim, missing_key, scale_in_gguf,
+};
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, GgufTensor};
 
@@ -37,7 +39,7 @@ pub(in crate::model) fn config(file: &Gguf) -> Result<Map<String, Value>> {
     say("num_key_value_heads", shape.kv_heads.into());
     say("head_dim", head_dim.into());
     say("vocab_size", embedding.shape[0].into());
-    say("rms_norm_eps", json!(single(found.ok_or_else(|| lacking(file, &epsilon, "a number"))?)));
+    say("rms_norm_eps", json!(single(found.ok_or_else(|| missing_key(file, &epsilon, "a number"))?)));
     say("max_position_embeddings", file.count(&reader.key("context_length"))?.into());
     say("rope_theta", json!(file.number(&reader.key("rope.freq_base"))?.map_or(10_000.0, single)));
     say("tie_word_embeddings", (!file.tensors.contains_key("output.weight")).into());
@@ -166,7 +168,7 @@ impl EntryReader<'_> {
                 continue;
             }
             match NEUTRAL.iter().find(|(known, _)| *known == name) {
-                Some((_, values)) if values.is_empty() || values.contains(&self.file.shown(key).as_str()) => {}
+                Some((_, values)) if values.is_empty() || values.contains(&self.file.describe_entry(key).as_str()) => {}
                 Some((_, values)) => return Err(unsupported(self.file, key, &values.join(" or "))),
                 None => return Err(unsupported(self.file, key, "no such entry")),
             }
@@ -196,7 +198,10 @@ fn single(value: f64) -> f64 {
 }
 
 fn unsupported(file: &Gguf, key: &str, expected: &str) -> Error {
-    Error::bad_input("unsupported value in the GGUF file").at(file.place(key)).expected(expected).found(file.shown(key))
+    Error::bad_input("unsupported value in the GGUF file")
+        .at(file.place(key))
+        .expected(expected)
+        .found(file.describe_entry(key))
 }
 
 /// Reads the RoPE scaling. `entry` returns the full key of an entry.
