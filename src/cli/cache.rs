@@ -385,8 +385,8 @@ impl Kept {
 fn has_no_backbone(file: &Path, profile: &str, overrides: &[String]) -> Result<bool> {
     let shown = AxisChoice { text: &|_| false, task: &|_| false, latency: false };
     let list = Grid::needs(file, Some(profile), overrides, &shown)?;
-    let around = list.around();
-    Ok(list.needs.iter().filter(|need| need.kind == EntryKind::Backbone).all(|need| need.find(&around).is_err()))
+    let resolver = list.resolver();
+    Ok(list.needs.iter().filter(|need| need.kind == EntryKind::Backbone).all(|need| need.find(&resolver).is_err()))
 }
 
 /// Creates the error for a profile with missing inputs.

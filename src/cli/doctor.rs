@@ -150,12 +150,12 @@ fn print_item(CheckItem { mark, what, found, todo }: &CheckItem) {
 /// Checks a backbone, text or task.
 fn input(need: &InputRef, list: &InputList, store: Option<&Store>) -> CheckItem {
     let what = format!("{} {}", need.kind.word(), need.name);
-    let around = list.around();
-    match artifact::examine(need, &around, &work::hash(store)) {
+    let resolver = list.resolver();
+    match artifact::examine(need, &resolver, &work::hash(store)) {
         Err(error) => CheckItem::missing(what, &error),
         Ok(ExaminedInput { found, unpinned: None }) => CheckItem::good(what, found),
         Ok(ExaminedInput { found, unpinned: Some(source) }) => {
-            CheckItem::note(what, found, format!("run `{} --lock` to pin {source}", around.command()))
+            CheckItem::note(what, found, format!("run `{} --lock` to pin {source}", resolver.command()))
         }
     }
 }
@@ -165,8 +165,8 @@ fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
     let hub = Hub::new(settings.clone());
     let mut plan = Plan::default();
     for list in needs {
-        let around = list.around();
-        let Ok(lock) = around.lock() else { continue };
+        let resolver = list.resolver();
+        let Ok(lock) = resolver.lock() else { continue };
         let wants = list.needs.iter().filter_map(InputRef::to_fetch).filter(|want| lock.get(&want.source).is_some());
         plan.repos.extend(wants.filter_map(|want| hub.cached(want, lock).ok()));
     }
@@ -184,10 +184,10 @@ fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
 fn machine_lines(needs: &[InputList]) -> Vec<CheckItem> {
     let free = machine::free_memory();
     let largest = needs.iter().flat_map(|list| {
-        let around = list.around();
+        let resolver = list.resolver();
         list.needs
             .iter()
-            .filter_map(move |need| need.find(&around).ok())
+            .filter_map(move |need| need.find(&resolver).ok())
             .filter_map(|found| artifact::weight_bytes(&found.path))
     });
     let memory = match largest.max() {

@@ -353,7 +353,7 @@ pub(super) fn fetch_missing(needs: &[InputList], store: &Store, events: bool, st
         let plan = hub.plan(&wants, &Lock::read(&needs.lock_file)?, &*reporter, stop)?;
         let fetched = hub.fetch(&plan, Some(&work::hash(store)), &*reporter, stop)?;
         drop(reporter);
-        note_unpinned(&plan, &needs.lock_file, &format!("`{} --lock`", needs.around().command()));
+        note_unpinned(&plan, &needs.lock_file, &format!("`{} --lock`", needs.resolver().command()));
         if let Some((file, error)) = fetched.failures.into_iter().next() {
             return Err(error.at(file));
         }

@@ -23,10 +23,10 @@ pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<usize> {
     }
     let mut copied = 0;
     for list in lists {
-        let around = list.around();
+        let resolver = list.resolver();
         for need in list.needs.iter().filter(|need| need.kind != EntryKind::Backbone) {
             let Some(path) = &need.path else { continue };
-            if need.find(&around).is_ok() {
+            if need.find(&resolver).is_ok() {
                 continue;
             }
             match local_copy(folder, need, path) {

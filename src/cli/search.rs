@@ -89,8 +89,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     check_separate(target.path(), &home::inputs(&grid, &store))?;
     target.look(&search_names(NAME))?;
     let run = |grid: &Grid| runner.run(grid, target.path());
-    let lab = SearchEnv { store: &store, settings, reporter: &reporter, stop: &stop, run: &run, times: true };
-    let found = searches.iter().map(|one| search(one, &lab)).collect::<Result<Vec<Found>>>()?;
+    let env = SearchEnv { store: &store, settings, reporter: &reporter, stop: &stop, run: &run, times: true };
+    let found = searches.iter().map(|one| search(one, &env)).collect::<Result<Vec<Found>>>()?;
     let written = write_files(&target, &found)?;
     let exported = match (&arguments.export, searches.first(), found.first()) {
         (Some(folder), Some(grid), Some(found)) if found.winner.is_some() => {
@@ -244,8 +244,8 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtif
         }
     };
     let Runner { store, settings, reporter, stop, stored } = *runner;
-    let lab = SearchEnv { store, settings, reporter, stop, run: &run, times: !stored };
-    let found = searches.iter().map(|one| search(one, &lab)).collect::<Result<Vec<Found>>>()?;
+    let env = SearchEnv { store, settings, reporter, stop, run: &run, times: !stored };
+    let found = searches.iter().map(|one| search(one, &env)).collect::<Result<Vec<Found>>>()?;
     let profile = grid.profile.clone().unwrap_or_default();
     let table_results = StoredResults::read(&results.join(&races.table).join(&profile)).ok();
     let raced = Raced::new(grid, races, &found, table_results.as_ref());

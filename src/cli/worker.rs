@@ -157,10 +157,10 @@ fn work(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome>
 /// Runs this worker's share of each search round. All workers read the same scores, so they agree on the next round.
 fn work_on_search(part: &WorkedGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
     let WorkedGrid { store, settings, reporter, stop, .. } = *part;
-    let lab = SearchEnv { store, settings, reporter, stop: &stop.any, run: &|grid| part.run_gate(grid), times: false };
+    let env = SearchEnv { store, settings, reporter, stop: &stop.any, run: &|grid| part.run_gate(grid), times: false };
     let mut cells = 0;
     for one in split_searches(grid) {
-        match search(&one, &lab) {
+        match search(&one, &env) {
             Ok(found) => cells += found.candidates.len(),
             Err(_) if part.left.get() => return Ok(WorkerOutcome::IdleTimeout),
             Err(error) => return Err(error),

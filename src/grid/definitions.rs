@@ -224,12 +224,12 @@ fn layers(folder: &Path) -> Result<usize> {
 /// Locates the backbones and reads their layer counts.
 pub(super) fn found_backbones(
     defined: BTreeMap<String, NamedEntry<BackboneEntry>>,
-    around: &InputResolver<'_>,
+    resolver: &InputResolver<'_>,
 ) -> Result<BTreeMap<String, Backbone>> {
     defined
         .into_iter()
         .map(|(name, NamedEntry { entry, need })| {
-            let Found { path, hub, .. } = need.find(around).map_err(|error| match (&entry.source, &need.want) {
+            let Found { path, hub, .. } = need.find(resolver).map_err(|error| match (&entry.source, &need.want) {
                 (Some(source), None) => error.hint(format!("download it from {source}")),
                 _ => error,
             })?;
@@ -241,11 +241,11 @@ pub(super) fn found_backbones(
 }
 
 /// Adds all other missing inputs to an error about a missing input, so that they can be fetched at once.
-pub(super) fn with_others(first: Error, needs: &[InputRef], around: &InputResolver<'_>) -> Error {
+pub(super) fn with_others(first: Error, needs: &[InputRef], resolver: &InputResolver<'_>) -> Error {
     if first.kind() != ErrorKind::Missing {
         return first;
     }
-    let mut errors: Vec<Error> = needs.iter().filter_map(|need| need.find(around).err()).collect();
+    let mut errors: Vec<Error> = needs.iter().filter_map(|need| need.find(resolver).err()).collect();
     errors.retain(|error| error.kind() == ErrorKind::Missing);
     errors.retain(|error| key_of(error) != key_of(&first));
     if errors.is_empty() {
@@ -275,12 +275,12 @@ fn key_of(error: &Error) -> (String, Option<String>) {
 
 pub(super) fn found_corpora(
     defined: BTreeMap<String, NamedEntry<CorpusEntry>>,
-    around: &InputResolver<'_>,
+    resolver: &InputResolver<'_>,
 ) -> Result<BTreeMap<String, Corpus>> {
     defined
         .into_iter()
         .map(|(name, NamedEntry { entry, need })| {
-            let Found { path, hub, stream } = need.find(around)?;
+            let Found { path, hub, stream } = need.find(resolver)?;
             let CorpusEntry { rule, limit, column, generated, .. } = entry;
             Ok((name, Corpus { path, hub, rule, stream, limit, column, generated }))
         })
@@ -289,12 +289,12 @@ pub(super) fn found_corpora(
 
 pub(super) fn found_tasks(
     defined: BTreeMap<String, NamedEntry<TaskEntry>>,
-    around: &InputResolver<'_>,
+    resolver: &InputResolver<'_>,
 ) -> Result<BTreeMap<String, TaskData>> {
     defined
         .into_iter()
         .map(|(name, NamedEntry { entry, need })| {
-            let Found { path, hub, .. } = need.find(around)?;
+            let Found { path, hub, .. } = need.find(resolver)?;
             let task = Task::find(entry.task.as_deref().unwrap_or(&name))?;
             Ok((name, TaskData { source: TaskSource::Native { task, path }, hub, generated: entry.generated }))
         })

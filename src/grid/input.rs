@@ -322,7 +322,7 @@ impl InputRef {
     ///
     /// # Errors
     /// Fails if the input is missing, with a hint how to obtain it.
-    pub fn find(&self, around: &InputResolver<'_>) -> Result<Found> {
+    pub fn find(&self, resolver: &InputResolver<'_>) -> Result<Found> {
         let (what, kind) = match self.kind {
             EntryKind::Backbone if self.path.as_deref().is_some_and(is_gguf) => ("the backbone's file", "a file"),
             EntryKind::Backbone => ("the backbone's folder", "a folder"),
@@ -344,35 +344,35 @@ impl InputRef {
             if let Some(shards) = self.shards.as_ref().filter(|_| path.is_dir()) {
                 shards.find_in_dir(&path).map_err(|error| error.at(self.position()))?;
             }
-            return Err(absent(what, kind, &path, &self.position, around.grid));
+            return Err(absent(what, kind, &path, &self.position, resolver.grid));
         };
         let missing = |found: String| {
             let local = self.path.as_ref().map_or(String::new(), |path| format!("\nor {kind} at {}", path.display()));
-            let cache = around.hub().map_or(String::new(), |hub| hub.cache().root().display().to_string());
+            let cache = resolver.hub().map_or(String::new(), |hub| hub.cache().root().display().to_string());
             Error::missing(format!("the {} `{}` is missing", self.kind.word(), self.name))
                 .at(self.position())
                 .expected(format!("{} in the hub's cache {cache}{local}", want.source))
                 .found(found)
-                .hint(self.ways(around))
+                .hint(self.ways(resolver))
         };
-        let pinned = around.lock()?.get(&want.source).is_some();
-        let repo = around.hub()?.cached(want, around.lock()?);
+        let pinned = resolver.lock()?.get(&want.source).is_some();
+        let repo = resolver.hub()?.cached(want, resolver.lock()?);
         let repo = repo.map_err(|error| match pinned {
-            true => error.hint(format!("run `{} --lock` to also pin the file", around.command())),
+            true => error.hint(format!("run `{} --lock` to also pin the file", resolver.command())),
             false => missing("none of its files".to_owned()),
         })?;
         let here = repo.files.iter().filter(|file| file.cached.is_some()).count();
         if here < repo.files.len() {
             return Err(missing(format!("{here} of its {} files", repo.files.len())));
         }
-        let path = self.path_of(&repo, around)?;
+        let path = self.path_of(&repo, resolver)?;
         let stream = self.shards.as_ref().map(|shards| shards.find_in_dir(&path)).transpose()?;
         Ok(Found { path, hub: Some(HubSource::of(want, Some(repo.commit))), stream })
     }
 
     /// Describes the commands that fetch a missing input.
-    fn ways(&self, around: &InputResolver<'_>) -> String {
-        let all = format!("run `{}` to download all missing inputs", around.command());
+    fn ways(&self, resolver: &InputResolver<'_>) -> String {
+        let all = format!("run `{}` to download all missing inputs", resolver.command());
         match self.kind {
             EntryKind::Backbone if self.package.is_some() => {
                 format!(
@@ -388,10 +388,10 @@ impl InputRef {
     }
 
     /// Returns the directory of a backbone or of a text's shards, or the path of a single file.
-    fn path_of(&self, repo: &PlannedRepo, around: &InputResolver<'_>) -> Result<PathBuf> {
+    fn path_of(&self, repo: &PlannedRepo, resolver: &InputResolver<'_>) -> Result<PathBuf> {
         if self.kind == EntryKind::Backbone || self.shards.is_some() || self.whole {
             let below = self.shards.as_ref().map_or("", WrittenShards::folder);
-            let folder = around.hub()?.cache().snapshot(&repo.source.repo, &repo.commit).join(below);
+            let folder = resolver.hub()?.cache().snapshot(&repo.source.repo, &repo.commit).join(below);
             let gguf = repo.files.iter().find(|file| is_gguf(Path::new(file.name.as_str())));
             return Ok(gguf.map_or(folder.clone(), |file| folder.join(file.name.path())));
         }

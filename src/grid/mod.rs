@@ -168,12 +168,12 @@ impl Grid {
     fn from_layers(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<Grid> {
         let Layers { root, library, entries, profile } = layers;
         let mut checked = check::check(&schema(&root)?, &root, path, &library)?;
-        let around = InputResolver::new(library.lock_file(), path, profile.as_deref());
+        let resolver = InputResolver::new(library.lock_file(), path, profile.as_deref());
         let needs = checked.needs(shown);
-        let absent = |error: Error| definitions::with_others(error, &needs, &around);
+        let absent = |error: Error| definitions::with_others(error, &needs, &resolver);
         let mut includes: Vec<_> = checked.includes.iter().map(|include| include.or_axes_of(&checked.axes)).collect();
         let definitions::Definitions { backbones, mut corpora, mut tasks } = checked.definitions;
-        let mut backbones = definitions::found_backbones(backbones, &around).map_err(absent)?;
+        let mut backbones = definitions::found_backbones(backbones, &resolver).map_err(absent)?;
         for axes in [&mut checked.axes].into_iter().chain(&mut includes) {
             axes.round(&checked.weights, &mut backbones)?;
         }
@@ -208,11 +208,11 @@ impl Grid {
             file: path.to_owned(),
             entries,
             profile: profile.clone(),
-            lock_file: around.lock_file().to_owned(),
+            lock_file: resolver.lock_file().to_owned(),
             backbones,
-            corpora: definitions::found_corpora(corpora, &around).map_err(absent)?,
-            tasks: definitions::found_tasks(tasks, &around).map_err(absent)?,
-            definitions: meant.locate_rows(&around).map_err(absent)?,
+            corpora: definitions::found_corpora(corpora, &resolver).map_err(absent)?,
+            tasks: definitions::found_tasks(tasks, &resolver).map_err(absent)?,
+            definitions: meant.locate_rows(&resolver).map_err(absent)?,
             backbone,
             criterion: validate::distinct(cells.iter().filter_map(|cell| cell.criterion.as_ref())),
             depth: validate::distinct(cells.iter().filter(|cell| !cell.is_dense()).map(|cell| &cell.depth)),
@@ -324,7 +324,7 @@ pub struct InputList {
 
 impl InputList {
     /// Returns the resolver, which searches the hub cache and the lock file.
-    pub fn around(&self) -> InputResolver<'_> {
+    pub fn resolver(&self) -> InputResolver<'_> {
         InputResolver::new(self.lock_file.clone(), &self.grid, self.profile.as_deref())
     }
 }

@@ -268,14 +268,14 @@ impl Racer {
 pub(super) fn solve(
     grid: &Grid,
     spec: &Search,
-    lab: &SearchEnv<'_>,
+    env: &SearchEnv<'_>,
     cells: Vec<Cell>,
     dense: Option<f64>,
     left_out: &mut Vec<LeftOut>,
 ) -> Result<Vec<Racer>> {
     let solving = Grid { cells, name: format!("{}.candidates", grid.name), ..bare(grid) };
-    let outcome = (lab.run)(&solving)?;
-    let plan = lab.plan(&solving)?;
+    let outcome = (env.run)(&solving)?;
+    let plan = env.plan(&solving)?;
     let mut racers: Vec<Racer> = Vec::new();
     let mut fits = Vec::new();
     for ((backbone, variant), result) in plan.variants().zip(&outcome.cells) {
@@ -284,7 +284,7 @@ pub(super) fn solve(
             left_out.push(LeftOut::new(&cell, reason.clone()));
             continue;
         }
-        let program = deployed(&stored_program(lab.store, backbone, variant)?, &backbone.config).program;
+        let program = deployed(&stored_program(env.store, backbone, variant)?, &backbone.config).program;
         let costs = Costs::of(&program, &backbone.config, backbone.engine, spec.prompt);
         match costs.violated_bound(&spec.budget, dense) {
             Some(reason) => left_out.push(LeftOut::new(&cell, format!("with operators: {reason}"))),

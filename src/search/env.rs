@@ -30,9 +30,9 @@ impl SearchEnv<'_> {
     }
 }
 
-pub(super) fn backbone(grid: &Grid, lab: &SearchEnv<'_>) -> Result<(Config, EngineChoice)> {
+pub(super) fn backbone(grid: &Grid, env: &SearchEnv<'_>) -> Result<(Config, EngineChoice)> {
     let bare = Grid { cells: dense(grid), ..bare(grid) };
-    let plan = lab.plan(&bare)?;
+    let plan = env.plan(&bare)?;
     let backbone = plan.backbones.first().ok_or_else(|| Error::bad_input("the search has no backbone"))?;
     Ok((backbone.config.clone(), backbone.engine))
 }
@@ -46,9 +46,9 @@ pub(super) fn dense(grid: &Grid) -> Vec<Cell> {
 }
 
 /// Returns the dense backbone's latency in milliseconds.
-pub(super) fn dense_time(grid: &Grid, spec: &Search, lab: &SearchEnv<'_>) -> Result<f64> {
+pub(super) fn dense_time(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<f64> {
     let timed = Grid { cells: dense(grid), name: format!("{}.dense", grid.name), ..latency_grid(grid, spec) };
-    let outcome = times(&timed, lab)?;
+    let outcome = times(&timed, env)?;
     let time = outcome.cells.first().and_then(|cell| milliseconds(cell, spec));
     time.ok_or_else(|| Error::job("no latency measured for the dense backbone").at(grid.backbone.join(", ")))
 }
@@ -59,11 +59,11 @@ pub(super) fn latency_grid(grid: &Grid, spec: &Search) -> Grid {
 }
 
 /// Runs a timing grid, or reads stored latencies if none may be measured.
-pub(super) fn times(grid: &Grid, lab: &SearchEnv<'_>) -> Result<GridOutcome> {
-    if lab.times {
-        return (lab.run)(grid);
+pub(super) fn times(grid: &Grid, env: &SearchEnv<'_>) -> Result<GridOutcome> {
+    if env.times {
+        return (env.run)(grid);
     }
-    let outcome = exec::read_stored(grid, lab.settings, lab.store, &())?;
+    let outcome = exec::read_stored(grid, env.settings, env.store, &())?;
     match outcome.cells.iter().find(|cell| cell.missing.is_some() && cell.failure.is_none()) {
         None => Ok(outcome),
         Some(result) => Err(Error::missing("the search has a time budget, but workers do not measure latencies")
@@ -177,11 +177,11 @@ impl Stratum {
 }
 
 /// Returns the objectives with their strata. Tokenizes all texts and tasks to count items.
-pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &SearchEnv<'_>) -> Result<Vec<Track>> {
+pub(super) fn tracks(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<Vec<Track>> {
     let dense_grid = Grid { cells: dense(grid), ..grid.clone() };
-    let plan = lab.plan(&dense_grid)?;
-    exec::preflight(&plan, &lab.settings, Where::Here, lab.store, lab.reporter, lab.stop)?;
-    let outcome = GridOutcome::read(&plan, lab.store, &BTreeMap::new())?;
+    let plan = env.plan(&dense_grid)?;
+    exec::preflight(&plan, &env.settings, Where::Here, env.store, env.reporter, env.stop)?;
+    let outcome = GridOutcome::read(&plan, env.store, &BTreeMap::new())?;
     let tasks = grid.evaluate.tasks.iter().map(|used| (EvalTarget::Task(used.clone()), document_count(&outcome, used)));
     let texts =
         grid.evaluate.perplexity.iter().map(|text| (EvalTarget::Windows(text.clone()), window_count(&outcome, text)));

@@ -21,22 +21,22 @@ use crate::significance::stratified::Stratified;
 /// # Errors
 /// Fails with exit code 2 before any computation if no candidate meets the budget or no item remains for the final
 /// evaluation. Fails if a run fails or is interrupted.
-pub fn search(grid: &Grid, lab: &SearchEnv<'_>) -> Result<Found> {
+pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<Found> {
     let spec = grid.search.as_ref().ok_or_else(|| Error::bad_input("the grid has no `search`"))?;
     // Impossible cuts are reported once, by the search.
     let selectable = Search { unselectable: Vec::new(), ..spec.clone() };
     let bare = Grid { search: Some(selectable), ..grid.clone() };
-    let (config, engine) = backbone(&bare, lab)?;
+    let (config, engine) = backbone(&bare, env)?;
     // Candidates violating bounds that need no timing are reported before anything runs.
     let (mut cells, mut left_out) = candidates(grid, &config, engine, None)?;
     let chosen_from = grid;
     let grid = &bare;
-    let tracks = tracks(grid, spec, lab)?;
-    let dense_time = spec.budget.latency.map(|_| dense_time(grid, spec, lab)).transpose()?;
+    let tracks = tracks(grid, spec, env)?;
+    let dense_time = spec.budget.latency.map(|_| dense_time(grid, spec, env)).transpose()?;
     if dense_time.is_some() {
         (cells, left_out) = candidates(chosen_from, &config, engine, dense_time)?;
     }
-    let mut racers = solve(grid, spec, lab, cells, dense_time, &mut left_out)?;
+    let mut racers = solve(grid, spec, env, cells, dense_time, &mut left_out)?;
     if racers.is_empty() {
         let reasons: Vec<String> =
             left_out.iter().take(3).map(|entry| format!("{}: {}", entry.cell, entry.reason)).collect();
@@ -48,14 +48,14 @@ pub fn search(grid: &Grid, lab: &SearchEnv<'_>) -> Result<Found> {
         ));
     }
     racers.iter_mut().for_each(|racer| racer.gains = no_gains(&tracks));
-    let (rounds, mut spent) = race(grid, spec, lab, &tracks, &mut racers)?;
-    measure_latencies(grid, spec, lab, &mut racers)?;
+    let (rounds, mut spent) = race(grid, spec, env, &tracks, &mut racers)?;
+    measure_latencies(grid, spec, env, &mut racers)?;
     let best = winner(&racers);
     for at in 0..racers.len() {
         racers[at].beyond = lead::in_race(&tracks, &racers, at, best);
     }
     let (judged, leads) = match best {
-        Some(best) => judge_winner(grid, spec, lab, &tracks, &racers, best, &mut spent)?,
+        Some(best) => judge_winner(grid, spec, env, &tracks, &racers, best, &mut spent)?,
         None => (Vec::new(), Vec::new()),
     };
     let winner = best.map(|best| racers[best].cell.name.clone());
@@ -93,7 +93,7 @@ fn objective(track: &Track) -> Objective {
 fn race(
     grid: &Grid,
     spec: &Search,
-    lab: &SearchEnv<'_>,
+    env: &SearchEnv<'_>,
     tracks: &[Track],
     racers: &mut [Racer],
 ) -> Result<(Vec<Round>, Spent)> {
@@ -116,7 +116,7 @@ fn race(
         let evaluate = evaluate(spec, tracks, &|track: &Track, stratum: usize| track.schedule.new_in(round, stratum));
         let round_grid = Grid { cells, name, evaluate, ..grid.clone() };
         let seen: usize = tracks.iter().flat_map(|track| track.schedule.items_after(round)).sum();
-        let outcome = (lab.run)(&round_grid)?;
+        let outcome = (env.run)(&round_grid)?;
         spent.items += ((seen - before) * alive.len()) as f64;
         spent.layers += (seen - before) as f64 * layers(alive.iter().map(|&racer| &racers[racer].path));
         before = seen;
@@ -139,13 +139,13 @@ fn race(
         }
         rounds.push(Round { items: seen, alive: alive.len(), left: alive.len() - running.len() + out.len() });
         let text = format!("round {}: {seen} items, {} of {} left", round + 1, running.len() - out.len(), racers.len());
-        lab.reporter.event(Event::Note { text });
+        env.reporter.event(Event::Note { text });
     }
     Ok((rounds, spent))
 }
 
 /// Measures the latency of the survivors if the budget bounds it, and marks those that exceed the bound as slow.
-fn measure_latencies(grid: &Grid, spec: &Search, lab: &SearchEnv<'_>, racers: &mut [Racer]) -> Result<()> {
+fn measure_latencies(grid: &Grid, spec: &Search, env: &SearchEnv<'_>, racers: &mut [Racer]) -> Result<()> {
     if spec.budget.speedup.is_none() && spec.budget.latency.is_none() {
         return Ok(());
     }
@@ -153,7 +153,7 @@ fn measure_latencies(grid: &Grid, spec: &Search, lab: &SearchEnv<'_>, racers: &m
         .into_iter()
         .chain(racers.iter().filter(|racer| racer.fate == Elimination::Survived).map(|racer| racer.cell.clone()))
         .collect();
-    let outcome = times(&Grid { cells, name: format!("{}.times", grid.name), ..latency_grid(grid, spec) }, lab)?;
+    let outcome = times(&Grid { cells, name: format!("{}.times", grid.name), ..latency_grid(grid, spec) }, env)?;
     for result in outcome.cells.iter().filter(|cell| !cell.cell.is_dense()) {
         let Some(racer) = racers.iter_mut().find(|racer| racer.cell == result.cell) else { continue };
         let Some((time, speedup)) =
@@ -184,7 +184,7 @@ fn measure_latencies(grid: &Grid, spec: &Search, lab: &SearchEnv<'_>, racers: &m
 pub(super) fn judge_winner(
     grid: &Grid,
     spec: &Search,
-    lab: &SearchEnv<'_>,
+    env: &SearchEnv<'_>,
     tracks: &[Track],
     racers: &[Racer],
     best: usize,
@@ -199,7 +199,7 @@ pub(super) fn judge_winner(
     }
     roles.extend(dense(grid).into_iter().map(|cell| ("dense", cell)));
     let cells = distinct(roles.iter().map(|(_, cell)| cell));
-    let scored = score_cells(grid, spec, lab, tracks, ("judgement", cells), &|track: &Track, stratum: usize| {
+    let scored = score_cells(grid, spec, env, tracks, ("judgement", cells), &|track: &Track, stratum: usize| {
         let first = &track.strata[stratum];
         vec![(first.all - first.held_out_count(), first.all)]
     })?;
@@ -223,7 +223,7 @@ pub(super) fn judge_winner(
     let leads = match gains_of(&plain).filter(|_| winner.cell != plain) {
         None => Vec::new(),
         Some(held_out) => {
-            let raced = raced_plain(grid, spec, lab, tracks, racers, (winner, &plain), spent)?;
+            let raced = raced_plain(grid, spec, env, tracks, racers, (winner, &plain), spent)?;
             lead::leads(tracks, (&winner.gains, &raced), (won, held_out))
         }
     };
@@ -253,7 +253,7 @@ fn plain_removal(grid: &Grid, winner: &Racer) -> Result<Cell> {
 fn raced_plain(
     grid: &Grid,
     spec: &Search,
-    lab: &SearchEnv<'_>,
+    env: &SearchEnv<'_>,
     tracks: &[Track],
     racers: &[Racer],
     (winner, plain): (&Racer, &Cell),
@@ -267,7 +267,7 @@ fn raced_plain(
         let winner_saw = winner.gains[at][stratum].len();
         stretches.filter(|(from, _)| *from < winner_saw).collect()
     };
-    let mut scored = score_cells(grid, spec, lab, tracks, ("plain", vec![plain.clone()]), &raced)?;
+    let mut scored = score_cells(grid, spec, env, tracks, ("plain", vec![plain.clone()]), &raced)?;
     let plain_scored = scored.pop().ok_or_else(|| Error::job("plain removal has no scores").at(plain.to_string()))?;
     let known = racers.iter().find(|racer| racer.cell == *plain || racer.same.contains(&plain.name));
     let new = seen_items(&plain_scored.gains).saturating_sub(known.map_or(0, |known| seen_items(&known.gains))) as f64;
@@ -291,7 +291,7 @@ struct Scored {
 fn score_cells(
     grid: &Grid,
     spec: &Search,
-    lab: &SearchEnv<'_>,
+    env: &SearchEnv<'_>,
     tracks: &[Track],
     (name, cells): (&str, Vec<Cell>),
     draws: &Stretches<'_>,
@@ -299,7 +299,7 @@ fn score_cells(
     let name = format!("{}.{name}", grid.name);
     let evaluate = evaluate(spec, tracks, draws);
     let judged_grid = Grid { cells, name, evaluate, ..grid.clone() };
-    let outcome = (lab.run)(&judged_grid)?;
+    let outcome = (env.run)(&judged_grid)?;
     outcome
         .cells
         .iter()
